@@ -318,8 +318,8 @@ def produce(
     """
     from streameval.common.text import counted
     from streameval.ingest.files.source import read_lines
+    from streameval.ingest.kafka.connection import KafkaConnection
     from streameval.ingest.kafka.producer import produce as send
-    from streameval.ingest.kafka.settings import KafkaConnection
 
     _quieten()
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers, "client": client})

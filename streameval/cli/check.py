@@ -13,7 +13,8 @@ from streameval.config.model import Config
 from streameval.errors import SourceError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Source, SourceStatus
-from streameval.ingest.kafka.settings import CONFLUENT, KafkaSettings
+from streameval.ingest.kafka.connection import CONFLUENT
+from streameval.ingest.kafka.settings import KafkaSettings
 
 PATIENCE = 15.0
 """Seconds in which `check` must reach a source."""

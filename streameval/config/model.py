@@ -419,7 +419,7 @@ def _policy_problems(policies: Policies) -> Iterator[Problem]:
 def _dead_letter_problems(config: Config) -> Iterator[Problem]:
     if not isinstance(config.dead_letters, DeadLetterTopic):
         return
-    if config.source is None or config.source.connection is None:
+    if config.source is None or not config.source.topics:
         found = expecting("'file', because the source is not a topic", "'kafka'")
         yield Problem(("dead_letters", "kind"), found, "write dead_letters: {kind: file, path: FILE}")
     elif config.dead_letters.topic in config.source.topics:

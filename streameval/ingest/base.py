@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import structlog
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,9 +22,6 @@ from streameval.common.text import Seconds
 from streameval.errors import InputError, SourceError
 from streameval.ingest.stages import EventOrder
 from streameval.ingest.stages import TopicPartition as TopicPartition
-
-if TYPE_CHECKING:
-    from streameval.ingest.kafka.settings import KafkaConnection
 
 log = structlog.get_logger(__name__)
 
@@ -381,11 +378,6 @@ class SourceSettings(StrictModel):
     def topics(self) -> tuple[str, ...]:
         """The Kafka topics that are read."""
         return ()
-
-    @property
-    def connection(self) -> KafkaConnection | None:
-        """The Kafka cluster of the source, which may also hold a topic of dead letters."""
-        return None
 
     def event_order(self, partitions: int) -> EventOrder | None:
         """The stage that orders the events of so many partitions; None where they count as they arrive."""

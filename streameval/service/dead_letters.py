@@ -20,7 +20,7 @@ from streameval.errors import InputError
 from streameval.events import Rejected
 from streameval.ingest.background import RetryError, Worker, WorkerStatus
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.settings import KafkaConnection
+from streameval.ingest.kafka.connection import KafkaConnection
 
 MAX_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
 MAX_VALUE_BYTES = 512 * 1024  # of a message; a broker takes no more than a megabyte by default, and a disk is finite

@@ -17,7 +17,7 @@ from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
 from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
-from streameval.ingest.kafka.settings import KafkaConnection
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -231,7 +231,8 @@ def _assemble(
         )
     dead_letters = None
     if config.dead_letters is not None:
-        dead_letters = open_dead_letters(config.dead_letters, settings.connection or KafkaConnection())
+        connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
+        dead_letters = open_dead_letters(config.dead_letters, connection)
 
     def examine(events: EventBatch) -> Iterator[str]:
         if config.drift is not None:

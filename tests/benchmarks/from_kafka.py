@@ -22,8 +22,8 @@ from throughput import POLICIES, messages, run_orjson, seconds
 
 from streameval.cli.process import set_up_process
 from streameval.config.model import Config
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import produce
-from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.service.logging import configure_logging
 from streameval.service.startup import daemon
 from support.integration.broker import real_broker

@@ -13,8 +13,8 @@ import pytest
 
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import produce
-from streameval.ingest.kafka.settings import KafkaConnection
 from support.integration.running import daemon, wait_for
 
 pytestmark = pytest.mark.kafka

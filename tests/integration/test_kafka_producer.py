@@ -10,8 +10,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from streameval.errors import SourceError
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import create_topic, produce
-from streameval.ingest.kafka.settings import KafkaConnection
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
 from support.integration.ci import skip_unless_ci

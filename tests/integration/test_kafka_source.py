@@ -20,8 +20,9 @@ from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import create_topic, produce
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, PROBE_INTERVAL
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until

@@ -11,7 +11,7 @@ from typing import Any
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
-from streameval.ingest.kafka.settings import Beginning, KafkaSettings
+from streameval.ingest.kafka.connection import KafkaTopic, Start
 
 TOPIC = "clicks"
 
@@ -45,7 +45,7 @@ class FakeCluster:
     topic: str = TOPIC
     leader: dict[int, int] = field(default_factory=dict)
 
-    def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> Any:
+    def connect(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> Any:
         self.attempts += 1
         self.before_connect()
         self.require_answer()
@@ -105,7 +105,7 @@ class FakeClient:
         self._topic_id = self.cluster.topic_id
         return self.cluster.logs.keys()
 
-    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         self.cluster.require_answer()
         if not set(partitions) <= self.cluster.logs.keys():
             raise ClientError("no such partition")

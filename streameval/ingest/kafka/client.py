@@ -1,13 +1,12 @@
-"""The interface between a source and a client library, and the client that the settings name."""
+"""The interface between a source and a client library."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.settings import Beginning, KafkaSettings
+from streameval.ingest.kafka.connection import Start
 
 
 class ClientError(Exception):
@@ -31,7 +30,7 @@ class Client(Protocol):
     def partitions(self, timeout: float) -> Collection[int]:
         """Request the partitions that exist now; none when the topic does not exist."""
 
-    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         """Request the offset of the first or next message, or of the first message since a time."""
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
@@ -61,17 +60,3 @@ class Client(Protocol):
 
     def close(self) -> None:
         """Leave the cluster."""
-
-
-def connect(settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> Client:
-    """A client of `settings.client` that has reached a broker.
-
-    Raises `ClientError` when no broker answers in time, or when `connections` is closed meanwhile.
-    """
-    if settings.client == "confluent":
-        from streameval.ingest.kafka.confluent import ConfluentClient  # an extra
-
-        return ConfluentClient(settings, timeout, connections)
-    from streameval.ingest.kafka.kafka_python import KafkaPythonClient
-
-    return KafkaPythonClient(settings, timeout, connections)

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start
 from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
-from streameval.ingest.kafka.settings import Beginning, KafkaConnection, KafkaSettings
 
 OPTIONS = {
     "security_protocol": "security.protocol",
@@ -67,7 +67,7 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     }
 
 
-def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
+def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """The settings of a source as options of `confluent_kafka.Consumer`."""
     most = settings.fetch_max_bytes
     return connection_options(settings) | {
@@ -93,7 +93,7 @@ class ConfluentClient:
     and skips batches that cannot be unpacked.
     """
 
-    def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
+    def __init__(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> None:
         self._settings, self._topic = settings, settings.topic
         self._requests = KafkaPythonClient(settings, timeout, connections)
         self._consumer: Consumer = None
@@ -111,7 +111,7 @@ class ConfluentClient:
         self._checked_at = time.monotonic()
         return self._requests.partitions(timeout)
 
-    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         return self._requests.offsets(partitions, at, timeout)
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
-from streameval.ingest.kafka.settings import Beginning, KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
@@ -88,7 +88,7 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
 
 
-def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
+def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """The settings of a source as arguments of `kafka.KafkaConsumer`."""
     return connection_options(settings) | {
         "enable_auto_commit": False,
@@ -159,7 +159,7 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
 class KafkaPythonClient:
     """The `Client` on kafka-python."""
 
-    def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
+    def __init__(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
         self._damaged: set[tuple[int, int]] = set()
@@ -180,7 +180,7 @@ class KafkaPythonClient:
                 self._network.ask(timeout)
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
-    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         keys, timeout_ms = [self._key(partition) for partition in partitions], milliseconds(timeout)
         with translated_errors():
             look_up = self._consumer.beginning_offsets if at == "earliest" else self._consumer.end_offsets

@@ -12,7 +12,7 @@ from typing import Any
 
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.ingest.kafka.settings import KafkaConnection
+from streameval.ingest.kafka.connection import KafkaConnection
 
 PRODUCER = 0
 POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int

@@ -20,6 +20,7 @@ from kafka.structs import OffsetAndMetadata
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
 from streameval.ingest.kafka.client import ClientError
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
     INSIDE,
     connected,
@@ -28,7 +29,6 @@ from streameval.ingest.kafka.kafka_python import (
     plain,
     translated_errors,
 )
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0
@@ -179,7 +179,7 @@ class GroupWriter:
     The consumer that reads could commit, but while it looks for the coordinator of a group it does not read.
     """
 
-    def __init__(self, settings: KafkaSettings, group: str, connections: ConnectionGroup) -> None:
+    def __init__(self, settings: KafkaTopic, group: str, connections: ConnectionGroup) -> None:
         self._settings, self._group, self._connections = settings, group, connections
         self._administrator: Any = None
 

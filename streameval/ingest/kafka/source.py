@@ -25,9 +25,10 @@ from streameval.ingest.base import (
     SourceStatus,
     TopicPartition,
 )
-from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError, connect
+from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError
+from streameval.ingest.kafka.connection import CONFLUENT, KafkaTopic, Start
+from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.producer import GroupWriter
-from streameval.ingest.kafka.settings import CONFLUENT, Beginning, KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 COMMIT_TIMEOUT = 2.0
@@ -102,6 +103,18 @@ class PartitionProgress:
         return max(0, max(ends) - self.position) if ends else None
 
 
+def connect(settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> Client:
+    """A client of the library `settings.client` that has reached a broker.
+
+    Raises `ClientError` when no broker answers in time, or when `connections` is closed meanwhile.
+    """
+    if settings.client == "confluent":
+        from streameval.ingest.kafka.confluent import ConfluentClient  # an extra
+
+        return ConfluentClient(settings, timeout, connections)
+    return KafkaPythonClient(settings, timeout, connections)
+
+
 class KafkaSource:
     """Reads a topic from the `offsets` of an earlier source, or from `settings.start` without any.
 
@@ -115,12 +128,12 @@ class KafkaSource:
 
     def __init__(
         self,
-        settings: KafkaSettings,
+        settings: KafkaTopic,
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
-        connect: Callable[[KafkaSettings, float, ConnectionGroup], Client] = connect,
+        connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = connect,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
@@ -132,7 +145,7 @@ class KafkaSource:
             for number, position in known.positions.items()
         }
         self._paused: frozenset[int] = frozenset()
-        self._newcomers: Beginning = "earliest" if known.positions else settings.start
+        self._newcomers: Start = "earliest" if known.positions else settings.start
         self._topic_id = known.identity
         self._client: Client | None = None
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None

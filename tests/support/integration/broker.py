@@ -17,8 +17,8 @@ from typing import Protocol
 
 from kafka.record.util import calc_crc32c
 
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import create_topic
-from streameval.ingest.kafka.settings import KafkaConnection
 from support.integration.faulty_cluster import StoppableBroker
 from support.integration.which_broker import missing_programs
 from support.ports import free_ports

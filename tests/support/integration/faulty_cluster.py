@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.mock_broker import INT, POINTER, TEXT, EmbeddedBroker
-from streameval.ingest.kafka.settings import KafkaConnection
 
 BROKERS, NOBODY = 3, -1
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 1, 2, 3, 8, 10

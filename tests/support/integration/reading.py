@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from streameval.ingest.base import Offsets, SourceStatus
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.service.logging import CHATTY, RateLimit
 

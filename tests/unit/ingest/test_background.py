@@ -15,7 +15,8 @@ from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Offsets, Records
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import COMMIT_TIMEOUT, CONNECT_TIMEOUT, KafkaSource
 from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import open_dead_letters

@@ -46,7 +46,7 @@ def test_three_answers_are_enough_for_a_source_to_be_read_and_read_again() -> No
 def test_the_default_answers_are_those_of_a_log_of_json_that_a_restart_reads_from_its_start() -> None:
     settings = ListSettings()
     assert (settings.wire_format, settings.dedupe_window, settings.reward_topic) == ("json", 0, None)
-    assert (settings.topics, settings.connection, settings.keeps_position) == ((), None, False)
+    assert (settings.topics, settings.keeps_position) == ((), False)
     assert settings.backfill_start("7") == 7
     with pytest.raises(InputError, match="only a topic can be read from a time on"):
         settings.backfill_start("2026-01-31T00:00:00Z")

@@ -19,7 +19,7 @@ from streameval.events import JsonDecoder, Rejected
 from streameval.ingest import background
 from streameval.ingest.background import RetryError
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.settings import KafkaConnection
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import DeadLetter, DeadLetterQueue, FileSink, dead_letters_of, open_dead_letters
 from support.daemon_logs import daemon_logs

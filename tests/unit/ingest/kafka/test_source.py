@@ -18,8 +18,9 @@ from streameval.ingest.background import RetryError
 from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka import confluent
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
@@ -687,7 +688,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None
 def test_without_its_library_the_client_confluent_is_refused_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("streameval.ingest.kafka.connection.find_spec", lambda name: None)
     with pytest.raises(ValidationError, match=r"pip install 'streameval\[confluent\]'"):
         KafkaSettings.model_validate({"topic": TOPIC, "client": "confluent"})
     KafkaSettings(topic=TOPIC)

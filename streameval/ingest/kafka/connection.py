@@ -1,0 +1,128 @@
+"""The settings of a connection to Kafka, and of a topic that is read through it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AwareDatetime, BeforeValidator, Field, PositiveInt, SecretStr, model_validator
+
+from streameval.common.text import Seconds
+from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
+
+Start: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
+"""The first message of a partition, the next one, or the first since a time."""
+
+
+def _servers(value: object) -> object:
+    servers = [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    if "@" in str(servers):  # the addresses are logged and shown
+        raise ValueError("broker addresses contain no user and password; use sasl_username and sasl_password")
+    return servers
+
+
+Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
+"""A pydantic type: `host:port`, several separated by commas, or a list of them."""
+
+Version = Annotated[
+    tuple[int, ...],
+    BeforeValidator(lambda value: tuple(str(value).split(".")) if isinstance(value, str | float) else value),
+    Field(min_length=1, max_length=3),
+]
+"""A pydantic type: `2.3` or `[2, 3]`."""
+
+
+CONFLUENT = "pip install 'streameval[confluent]'"
+CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
+"""The values that librdkafka accepts, in seconds, bytes and messages."""
+
+
+class KafkaConnection(StrictModel):
+    """How to reach a Kafka cluster; shared by everything that connects to one."""
+
+    bootstrap_servers: Servers = Field(
+        ["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="How to log in; required by the SASL protocols."
+    )
+    sasl_username: str | None = Field(None, description="User name for SASL.")
+    sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
+    ssl_cafile: ExistingFile | None = Field(
+        None, description="PEM file of the authority that signed the brokers' certificates."
+    )
+    ssl_certfile: ExistingFile | None = Field(None, description="PEM file of this client's certificate.")
+    ssl_keyfile: ExistingFile | None = Field(None, description="PEM file of this client's private key.")
+    ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
+    api_version: Version | None = Field(
+        None, description="Protocol version such as `2.3`; by default the client asks the broker."
+    )
+    client: Literal["kafka-python", "confluent"] = Field(
+        "kafka-python",
+        description="The client library; `confluent` (the extra `streameval[confluent]`) reads several times faster.",
+    )
+    request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
+
+    @model_validator(mode="after")
+    def _security_is_complete(self) -> KafkaConnection:
+        protocol = self.security_protocol
+        login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if protocol.startswith("SASL") and None in login:
+            raise ValueError(f"security_protocol {protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not protocol.startswith("SASL") and login != (None, None, None):
+            raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
+        if not protocol.endswith("SSL") and files != (None, None, None, None):
+            raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
+            raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
+        return self
+
+    @model_validator(mode="after")
+    def _client_is_usable(self) -> KafkaConnection:
+        if self.client == "confluent" and find_spec("confluent_kafka") is None:
+            raise ValueError(f"client confluent needs another library: {CONFLUENT}")
+        for name, (least, most) in CONFLUENT_LIMITS.items():
+            if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
+                raise ValueError(f"client confluent needs a {name} from {least} to {most}")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers as people write them."""
+        return ",".join(self.bootstrap_servers)
+
+
+class KafkaTopic(KafkaConnection):
+    """A topic, and how it is read.
+
+    `on_lost_offsets` is `continue` by default: retention continues to delete messages while the daemon is stopped, so
+    a stop loses more of them, and estimates from the remaining events stay valid. The gap is logged, counted, and an
+    alert. `fail` suits users who prefer no estimate to one with a gap.
+    """
+
+    topic: str = Field(min_length=1, description="The topic whose messages are events.")
+    start: Start = Field(
+        "earliest",
+        description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
+    )
+    on_lost_offsets: OnLostOffsets = Field(
+        "continue", description="When messages were deleted before they were read: count them and continue, or stop."
+    )
+    group_id: str | None = Field(
+        None,
+        min_length=1,
+        description="A consumer group to which positions are committed, for tools that show lag; never read back.",
+    )
+    max_poll_records: PositiveInt = Field(2000, description="Most events taken from the client at once.")
+    fetch_max_bytes: PositiveInt = Field(
+        16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."
+    )
+    stall_timeout: Seconds = Field(
+        30.0, description="Reconnect when unread events exist but none has come for this time."
+    )
+    discovery_interval: Seconds = Field(60.0, description="Look for new partitions this often.")
