@@ -121,12 +121,14 @@ class Average(Component):
 
     `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
     the components of a term apart, starts from recent evidence, and reports a path of lifts that promotion can use.
+    `drift_on_request`: the drift rate is measured only where an interval includes it.
     `preference`: plots show the average with the lowest number. `weighting`: how events are weighted where
     `last_events` is unknown, as the predicate of a sentence about the average.
     """
 
     default_interval: ClassVar[str] = "empirical_likelihood"
     mixes_components: ClassVar[bool] = False
+    drift_on_request: ClassVar[bool] = False
     preference: ClassVar[int] = 3
     weighting: ClassVar[str] = "forgets gradually"
 

@@ -41,15 +41,17 @@ class DriftRateEstimator:
     """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown for the first `span` events.
 
     `V` is smoothed by a window of 10,000 events or a decay of 0.99995. The variance is over the last 100,000 events.
+    `only_full`: without the values of a window that is not full, which are of later events than those of a full one.
     """
 
     smoothing: Smoothing
     span: int = DRIFT_SPAN
+    only_full: bool = False
 
     @property
     def name(self) -> str:
         """The key of its state."""
-        return f"{self.smoothing} {self.span}"
+        return f"{self.smoothing} {self.span}{' only full' * self.only_full}"
 
     def start(self, columns: int, block: int) -> State:
         """The state before the first event."""
@@ -68,6 +70,8 @@ class DriftRateEstimator:
         sums, smoother = self._smooth(state["smoother"], blocks)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
+        if self.only_full:
+            values[: max(0, SMOOTHING_WINDOW // blocks.size - state["blocks"] - 1)] = np.nan
         span = state["values"].shape[1] * blocks.size
         before = exchange(state["values"].T, state["blocks"], values)
         distance = np.abs(values - before)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.common.component import strict
 from streameval.common.text import Duration, EventsOrDuration, counted, parse_duration
 from streameval.ope.averages import ring
@@ -41,25 +41,57 @@ NO_BUCKET = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, config=strict)
 class Cumulative(KernelAverage):
-    """All events since the start count alike: the smallest variance in a stationary world; it hardly follows drift."""
+    """All events since the start count alike: the smallest variance in a stationary world; it hardly follows drift.
 
+    Where an interval includes drift, the drift rate is measured. If the value moves by at most `k_i` at event i, the
+    bias after t events is at most `sum i k_i / t`: with a constant rate `k (t - 1) / 2`. The rate `k` of a Report is
+    the mean of the measured rates, that of event i counting i times, and stands in for rates that are unknown.
+
+    Source: Jagerman's thesis, lemma 5.3.3.
+    """
+
+    drift_on_request: ClassVar[bool] = True
     kind: Literal["cumulative"] = field(default="cumulative", kw_only=True, repr=False)
+
+    @property
+    def drift(self) -> DriftRateEstimator:
+        return DriftRateEstimator("window", only_full=True)
 
     @property
     def last_events(self) -> float:
         return math.inf
 
     def start_kernel(self, columns: int, block: int) -> State:
-        return {"moments": nothing(columns)}
+        """`rates` [columns, 2, 2]: sums over the events i with a known rate k of 1 and i, and of k and i k."""
+        return {"events": 0, "moments": nothing(columns), "rates": np.zeros((columns, 2, 2))}
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
-        return {"moments": merge(state["moments"], total(blocks.moments))}, math.inf
+        last = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
+        sums = np.stack([np.full(len(last), blocks.size), blocks.size * (last - (blocks.size - 1) / 2)], axis=-1)
+        known = np.isfinite(rate.per_event)
+        moved = np.stack([known, np.where(known, rate.per_event, 0.0)], axis=-1)
+        added = (moved[..., None] * sums[:, None, None]).sum(axis=0)
+        moments = merge(state["moments"], total(blocks.moments))
+        return {"events": int(last[-1]), "moments": moments, "rates": state["rates"] + added}, math.inf
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
-        return state["moments"] if tail is None else merge(state["moments"], tail.moments[0]), None, {}
+        moments, events = state["moments"], state["events"]
+        if tail is not None:
+            moments, events = merge(moments, tail.moments[0]), events + tail.size
+        if not rate.ndim:  # no interval includes drift
+            return moments, None, {}
+        mean = ratio(state["rates"][:, 1, 1], state["rates"][:, 0, 1])
+        return moments, window_bias(mean, events), {"lipschitz_per_event": mean}
 
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
-        return {"moments": merge(earlier["moments"], later["moments"])}, 0, math.inf
+        before, rates = earlier["events"], later["rates"].copy()
+        rates[..., 1] += before * rates[..., 0]  # the later events have higher numbers
+        merged = {
+            "events": before + later["events"],
+            "moments": merge(earlier["moments"], later["moments"]),
+            "rates": earlier["rates"] + rates,
+        }
+        return merged, 0, math.inf
 
 
 @dataclass(frozen=True, config=strict)

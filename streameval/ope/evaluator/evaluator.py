@@ -31,7 +31,7 @@ from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 7
+STATE_SCHEMA = 8
 COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
@@ -416,8 +416,8 @@ class Evaluator:
         if monitor is not None and saved["promotion"] is not None:
             evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
         evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)
-        grids = zip(evaluator._grids, saved["grids"], strict=True)
-        evaluator._state["grids"] = [grid.from_state(state) for grid, state in grids]
+        grids = zip(evaluator._grids, saved["grids"], evaluator._state["grids"], strict=True)
+        evaluator._state["grids"] = [grid.from_state(state, fresh) for grid, state, fresh in grids]
         if evaluator._drift is not None:
             evaluator._drift = evaluator._drift.resumed(from_plain(saved["drift"]))
         evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]

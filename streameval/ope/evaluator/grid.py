@@ -64,9 +64,17 @@ class Grid:
         return [(estimator.label, average.label) for average in self.averages for estimator in self.estimators]
 
     @property
+    def _drifts(self) -> list[DriftRateEstimator | None]:
+        """The estimator of the drift rate for each average; None where neither it nor its interval needs one."""
+        return [
+            average.drift if bound.drift == "include" or not average.drift_on_request else None
+            for average, bound in zip(self.averages, self.bounds, strict=True)
+        ]
+
+    @property
     def _drift_estimators(self) -> dict[str, DriftRateEstimator]:
-        """The estimators of the drift rate that the averages need, each once, by name."""
-        return {average.drift.name: average.drift for average in self.averages if average.drift is not None}
+        """The estimators of the drift rate, each once, by name."""
+        return {drift.name: drift for drift in self._drifts if drift is not None}
 
     def start(self, block: int) -> State:
         """The state before the first event."""
@@ -95,9 +103,9 @@ class Grid:
         for name, estimator in self._drift_estimators.items():
             rates[estimator], drift[name] = estimator.fold(state["drift"][name], blocks)
         averages, paths = {}, {}
-        for average in self.averages:
+        for average, measured in zip(self.averages, self._drifts, strict=True):
             averages[average.label], path = average.fold(
-                state["averages"][average.label], blocks, self.layout, rates[average.drift]
+                state["averages"][average.label], blocks, self.layout, rates[measured]
             )
             if path is not None:
                 paths[average.label] = path
@@ -156,8 +164,8 @@ class Grid:
         rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
         watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self.trackers.items()}
-        for average, bound in zip(self.averages, self.bounds, strict=True):
-            reading = average.read(state["averages"][average.label], blocks, self.layout, rates[average.drift])
+        for average, bound, measured in zip(self.averages, self.bounds, self._drifts, strict=True):
+            reading = average.read(state["averages"][average.label], blocks, self.layout, rates[measured])
             yield average, bound, reading, watched.get(average.label)
 
     def _compute_terms(self, state: State, evidence: Evidence) -> tuple[list[Terms], State, Blocks]:
@@ -174,15 +182,19 @@ class Grid:
         plain: State = to_plain({**state, "kinds": kinds})
         return plain
 
-    def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`. A confidence sequence that was not kept, or as another kind, starts now."""
+    def from_state(self, saved: State, fresh: State) -> State:
+        """The inverse of `to_state`; what `saved` lacks is as in `fresh`, the state before the first event.
+
+        So is a confidence sequence that was kept as another kind.
+        """
         state = from_plain(saved)
         kinds = state.pop("kinds")
         watched = {
-            label: state["watched"][label] if kinds.get(label) == repr(watch) else watch.start(len(self.candidates))
+            label: (state if kinds.get(label) == repr(watch) else fresh)["watched"][label]
             for label, watch in self.trackers.items()
         }
-        return {**state, "watched": watched}
+        drift = {name: state["drift"].get(name, unknown) for name, unknown in fresh["drift"].items()}
+        return {**state, "drift": drift, "watched": watched}
 
     def select(self, state: State, part: Grid, index: Sequence[int]) -> State:
         """The state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.

@@ -362,8 +362,8 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
             id="an interval for an average that is not there",
         ),
         pytest.param(
-            ONE + "intervals: {cumulative: {kind: normal, drift: include}}",
-            "intervals.cumulative (line 2): the average 'cumulative' does not measure drift: its interval cannot",
+            ONE + "intervals: {mixture: {kind: normal, drift: include}}",
+            "intervals.mixture (line 2): the average 'mixture' does not measure drift: its interval cannot",
             id="drift where none is measured",
         ),
         pytest.param(

@@ -510,6 +510,24 @@ def test_parts_that_were_folded_apart_merge_to_the_whole(
         np.testing.assert_array_equal(found.details[name], number)
 
 
+def test_cumulative_means_merge_with_the_bounds_on_their_bias() -> None:
+    average, stream = Cumulative(), random_stream(3, 10 * BLOCK)
+    rates = np.array([np.nan, np.nan, 1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 1.0, 4.0])
+
+    def after(state: State, first: int, last: int) -> State:
+        rate = DriftRate(np.repeat(rates[first:last, None], 2, axis=1), np.zeros((last - first, 2)))
+        return average.fold(state, blocks_of(stream[first * BLOCK : last * BLOCK]), LAYOUT, rate)[0]
+
+    empty = average.start(LAYOUT, BLOCK)
+    merged = average.merge(after(empty, 0, 4), after(average.start(LAYOUT, BLOCK), 4, 10))
+    found, whole = (average.read(state, None, LAYOUT, UNKNOWN).bias for state in (merged, after(empty, 0, 10)))
+    number, per_event = 1 + np.arange(10 * BLOCK), np.repeat(rates, BLOCK)
+    known = ~np.isnan(per_event)
+    mean = np.average(per_event[known], weights=number[known])
+    np.testing.assert_allclose(found, mean * (10 * BLOCK - 1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(whole, found, rtol=1e-12)
+
+
 def test_merging_changes_neither_part() -> None:
     stream = random_stream(2, 10 * BLOCK)
     for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):

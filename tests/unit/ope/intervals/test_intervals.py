@@ -265,9 +265,64 @@ def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
         assert (first.lower, first.details["bias_bound"]) == (None, None)
 
 
-def test_a_cumulative_interval_cannot_include_drift() -> None:
-    with pytest.raises(ValueError, match="drift"):
-        Evaluator([CANDIDATE], averages=[Cumulative()], intervals={"cumulative": Normal(drift="include")})
+INCLUDED = {"cumulative": Normal(drift="include")}
+
+
+def test_the_bias_of_a_cumulative_mean_reaches_its_bound_where_the_value_moves_steadily() -> None:
+    n, slope = 90_130, 4e-6
+    stream = from_weights(np.ones(n), 0.2 + slope * np.arange(n))
+    settings: dict[str, Any] = {"estimators": [IPS()], "averages": [Cumulative()]}
+    plain = evaluated(stream, **settings, intervals={"cumulative": "normal"}).report()
+    included = evaluated(stream, **settings, intervals=INCLUDED, every=7_777).report()
+    early = evaluated(stream[:59_900], **settings, intervals=INCLUDED).report()
+    exported, found, first = (report.get(CANDIDATE, "ips", "cumulative") for report in (plain, included, early))
+    bias = 0.2 + slope * (n - 1) - found.value
+    assert found.details["lipschitz_per_event"] == pytest.approx(slope, rel=1e-9)
+    assert found.details["bias_bound"] == pytest.approx(slope * (n - 1) / 2, rel=1e-9)
+    assert bias == pytest.approx(found.details["bias_bound"], rel=1e-9)
+    assert half_width(found) == pytest.approx(half_width(exported) + bias, rel=1e-9)
+    assert (found.covers, exported.covers) == ("current", "average")
+    assert (exported.details["bias_bound"], first.lower, first.details["bias_bound"]) == (None, None, None)
+    assert "lipschitz_per_event" not in exported.details
+
+
+def test_the_bias_bound_of_a_cumulative_mean_does_not_forget_that_values_moved_long_ago() -> None:
+    n, slope, step = 200_000, 4e-6, 10_000
+    reward = 0.2 + slope * np.minimum(np.arange(n), 80_000)
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative(), Window()], intervals=INCLUDED)
+    stream = from_weights(np.ones(n), reward)
+    for first in range(0, n, step):
+        evaluator.update(stream[first : first + step].batch())
+        report = evaluator.report()
+        found, window = (report.get(CANDIDATE, "ips", average) for average in ("cumulative", "window"))
+        if first + step >= 60_000:
+            assert reward[first + step - 1] - found.value <= found.details["bias_bound"] * (1 + 1e-9)
+    assert window.details["lipschitz_per_event"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_an_interval_that_includes_the_bias_of_a_cumulative_mean_covers_the_present_value(seed: int) -> None:
+    rng, n = np.random.default_rng(seed), 120_000
+    value = 0.2 + 0.4 * np.minimum(np.arange(n) / 80_000, 1.0)
+    stream = from_weights(rng.choice([0.5, 1.5], n), rng.binomial(1, value).astype(float))
+    report = evaluated(stream, estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).report()
+    found = report.get(CANDIDATE, "ips", "cumulative")
+    assert found.value < value[-1] - 0.1
+    assert found.lower < value[-1] < found.upper < 0.8
+
+
+def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> None:
+    n = 150_000
+    stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
+    before = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
+    plan = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).plan
+    evaluator = before.continued(plan)
+    assert evaluator.report().get(CANDIDATE, "ips", "cumulative").lower is None
+    evaluator.update(stream[60_000:].batch())
+    again = Evaluator.from_state(evaluator.state()).report()
+    found = again.get(CANDIDATE, "ips", "cumulative").details
+    assert found["bias_bound"] == pytest.approx(0.6 / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize(
