@@ -8,7 +8,7 @@ from typing import Any
 
 from streameval.common.arrays import State
 from streameval.common.text import counted
-from streameval.ope.promotion import trust_checks
+from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.promotion.trust_checks import Arrivals
@@ -34,6 +34,7 @@ def decide(
     those of the Report. `newest`, `now`: epoch seconds of the newest event and of the Report, None if unknown.
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, monitor.promotion.trust))
+    stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
     found = tuple(_checks(monitor, state, estimates, stream))
     of_stream = {name for name, _, _ in stream}
     decisions = []

@@ -15,7 +15,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, per_block, take_columns
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import lift, trust_checks
+from streameval.ope.promotion import clusters, lift, trust_checks
 from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.settings import Promotion
@@ -56,6 +56,7 @@ class PromotionMonitor:
             "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust_checks.start(len(self.policies)),
+            "clusters": clusters.start(),
             "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
             "transitions": [],
         }
@@ -87,6 +88,7 @@ class PromotionMonitor:
         A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
         those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events].
         """
+        shared = clusters.fold(state["clusters"], evidence)
         evidence = evidence.slates or evidence
         sums = block_sums(evidence)
         trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
@@ -114,6 +116,7 @@ class PromotionMonitor:
             "by": by,
             "differs": differs[-1],
             "trust": trust,
+            "clusters": shared,
             "rules": rules,
             "transitions": transitions[-KEPT:],
         }

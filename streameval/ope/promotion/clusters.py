@@ -1,0 +1,103 @@
+"""The trust check of clusters: whether rewards repeat at distances that only the `unit` of events would explain.
+
+Events of one user or session are alike. Where many sessions run at a time, their events are hundreds of events apart,
+and without a `unit` intervals allow for them only in part. In the log, the rewards of blocks that are near each other
+are then correlated; drift correlates them as well, but over longer times.
+
+So the mean rewards of 100 successive blocks are compared after a polynomial of degree 6 has taken out their trend; it
+follows cycles of 80 blocks or more. Of the residuals `r_i`, the sum of `(1 - |i - j| / 10) r_i r_j` over all pairs of
+blocks less than ten apart, minus its expectation for independent blocks, over the variance of the `r_i`, is scaled to
+the design effect that such correlations cause. Its mean over all stretches, which fade over 200,000 events, is compared
+with its standard deviation for independent blocks. A design effect of up to 1.25 passes.
+
+Source: Durbin & Watson, Testing for serial correlation in least squares regression, 1950, for quadratic forms of
+residuals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+
+from streameval.common.arrays import ROUNDING, Array, State
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion.trust_checks import SPAN
+
+STRETCH, DEGREE = 100, 6
+"""Blocks of a stretch, and the degree of the polynomial that describes their drift."""
+REACH = 10
+"""Blocks that are this far apart count as independent."""
+TOLERATED = 0.25
+"""The excess of the design effect over 1 that passes in any case."""
+LOOKS = 50
+"""The error is divided by this, as the check is read again and again."""
+
+
+def start() -> State:
+    """The state before the first event.
+
+    `means`: the rewards of the blocks of an unfinished stretch, of which `filled` are known. `sums`, which fade: of the
+    effects of stretches, of 1, and of the squares of the fading weights. `units`: whether an event has had a unit.
+    """
+    return {"units": False, "filled": 0, "means": np.zeros(STRETCH), "sums": np.zeros(3)}
+
+
+def fold(state: State, evidence: Evidence) -> State:
+    """The state after some whole blocks."""
+    with np.errstate(over="ignore"):
+        new = evidence.reward.reshape(evidence.blocks, -1).mean(axis=1)
+    means, sums = np.concatenate([state["means"][: state["filled"]], new]), state["sums"]
+    finished, filled = divmod(len(means), STRETCH)
+    fading = math.exp(-STRETCH * evidence.block / SPAN) ** np.array([1.0, 1.0, 2.0])
+    for excess in _excesses(means[: finished * STRETCH].reshape(-1, STRETCH)):
+        sums = sums * fading + [excess, 1.0, 1.0]
+    return {
+        "units": state["units"] or evidence.signs is not None,
+        "filled": filled,
+        "means": np.pad(means[finished * STRETCH :], (0, STRETCH - filled)),
+        "sums": sums,
+    }
+
+
+def check(state: State, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
+    """The name of the check, whether it passes, and why; nothing before three stretches are known."""
+    excess, stretches, squares = state["sums"].tolist()
+    if stretches <= 2:
+        return
+    deviation = math.sqrt(_form()[2] * squares)
+    ok = excess - TOLERATED * stretches <= NormalDist().inv_cdf(1 - error / LOOKS) * deviation
+    effect, distance = 1 + excess / stretches, f"{block:,} to {REACH * block:,}"
+    finding = f"rewards of events that are {distance} apart have a design effect of {effect:.1f}"
+    if state["units"]:
+        ok, finding = True, "events log their `unit`"
+    yield "clusters", ok, finding if ok else f"{finding}, which intervals allow for only in part: log a `unit`"
+
+
+def _excesses(means: Array) -> Array:
+    """The excess of the design effect over 1 in each stretch, [stretches]; 0 where rewards do not vary."""
+    detrend, products, _ = _form()
+    with np.errstate(invalid="ignore"):
+        residuals = means @ detrend
+        largest = np.abs(residuals).max(axis=1, keepdims=True)
+        varies = largest > ROUNDING * np.abs(means).max(axis=1, keepdims=True)
+        scaled = np.where(varies, residuals / np.where(varies, largest, 1.0), 0.0)
+    squares = np.square(scaled).sum(axis=1)
+    return np.asarray((scaled @ products * scaled).sum(axis=1) / np.where(squares > 0, squares, 1.0))
+
+
+@cache
+def _form() -> tuple[Array, Array, float]:
+    """The matrix that detrends, that of products over a sum of squares, and their variance for independent blocks."""
+    place = np.arange(STRETCH)
+    basis = np.linalg.qr(np.polynomial.legendre.legvander(np.linspace(-1, 1, STRETCH), DEGREE))[0]
+    detrend, free = np.eye(STRETCH) - basis @ basis.T, STRETCH - DEGREE - 1
+    distance = np.abs(place[:, None] - place)
+    near = np.where(distance > 0, np.maximum(0.0, 1.0 - distance / REACH), 0.0)
+    centred = detrend @ near @ detrend
+    centred -= np.trace(centred) / free * detrend
+    products = centred * (REACH - 1) / np.trace(centred @ near)
+    return detrend, free * products, 2.0 * float(np.square(products).sum()) * free / (free + 2)
