@@ -15,9 +15,12 @@ from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.common.arrays import ratio
+from streameval.events import EventBatch
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.ope.averages.moments import Moments
 from streameval.ope.estimators import Estimator, TermRange
-from streameval.ope.evidence import Evidence
+from streameval.ope.evidence import Evidence, largest_weights
+from streameval.ope.evidence.largest_weights import WeightLimits
 from streameval.ope.intervals import (
     AnyInterval,
     ConfidenceSequence,
@@ -35,7 +38,8 @@ TAU = 2_000
 AVERAGES: tuple[Cumulative | Window | Decay, ...] = (Cumulative(), Window(tau=TAU), Decay(alpha=1 - 1 / TAU))
 WATCHED: tuple[Cumulative | Window, ...] = (Cumulative(), Window(tau=TAU))
 ADAPTIVE = (AdaptiveWindow(drift_span=TAU), AdaptiveDecay(drift_span=TAU))
-LIMITED = "empirical_likelihood, max_weight"
+LIMITED, AUTO = "empirical_likelihood, max_weight", "empirical_likelihood, auto"
+"""With the right limit of the weights, and with the default, which takes it from the log."""
 OF_WINDOW = "confidence_sequence, of the window"
 """The confidence sequence on a window, compared with the mean over the window instead of over its own events."""
 
@@ -71,13 +75,22 @@ class Target(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The data of a run: `policies`, production first; `truth` [policies, events]."""
+    """The data of a run: `policies`, production first; `truth` [policies, events]; `limits` [policies, looks]."""
 
     world: World
     evidence: Evidence
     policies: Sequence[str]
     truth: Floats
     looks: int
+    limits: WeightLimits
+
+    @classmethod
+    def of(cls, world: World, stream: Stream, production: str, looks: int) -> Run:
+        """The run of both candidates against this policy."""
+        policies = (production, *CANDIDATES)
+        truth = np.stack([stream.truth[policy] for policy in policies])
+        limits = limits_of(stream.batch, policies, looks)
+        return cls(world, evidence_of(stream.batch, policies), policies, truth, looks, limits)
 
     @property
     def every(self) -> int:
@@ -107,7 +120,7 @@ def _on_fixed(run: Run) -> Iterator[Said]:
         known = on_average(average, blocks, run.every)
         target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
         for kind, bound in kinds(run.world).items():
-            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
 
 
 def _watched(run: Run) -> Iterator[Said]:
@@ -117,7 +130,7 @@ def _watched(run: Run) -> Iterator[Said]:
     for average in WATCHED:
         known = on_average(average, blocks, every)
         kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
-        ends = _ends(ConfidenceSequence(), known, PLAIN, run.heaviest, kept)
+        ends = _ends(ConfidenceSequence(), known, PLAIN, run, kept)
         own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
@@ -131,7 +144,7 @@ def _on_adaptive(run: Run) -> Iterator[Said]:
         known, kernel = on_adaptive(average, blocks, run.every)
         target = Target.of(run.truth, kernel, len(PLAIN))
         for kind, bound in kinds(run.world).items():
-            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
 
 
 def _on_mixture(run: Run) -> Iterator[Said]:
@@ -139,7 +152,7 @@ def _on_mixture(run: Run) -> Iterator[Said]:
     known = on_mixture(run.evidence, run.policies, run.every)
     now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
     for kind, bound in of_mixture(run.world).items():
-        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run.heaviest)
+        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run)
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Said]]] = {
@@ -156,9 +169,7 @@ def answers(
 ) -> Iterator[tuple[Cell, Answer]]:
     """All intervals of a run for these PARTS, with lifts over the logging policy and over a named one."""
     for production in (LOGGING, DEPLOYED):
-        policies = (production, *CANDIDATES)
-        evidence = evidence_of(stream.batch, policies)
-        run = Run(world, evidence, policies, np.stack([stream.truth[policy] for policy in policies]), looks)
+        run = Run.of(world, stream, production, looks)
         for estimators, average, kind, target, value, lift in chain(*(PARTS[each](run) for each in parts)):
             for place, estimator in enumerate(estimators):
                 columns = slice(place, None, len(estimators))
@@ -180,7 +191,8 @@ def kinds(world: World) -> Mapping[str, AnyInterval]:
     return {
         "normal": Normal(),
         "empirical_bernstein": EmpiricalBernstein(),
-        "empirical_likelihood": EmpiricalLikelihood(max_weight="none"),  # for the default, see `limits.py`
+        "empirical_likelihood": EmpiricalLikelihood(max_weight="none"),
+        AUTO: EmpiricalLikelihood(),
         LIMITED: EmpiricalLikelihood(max_weight=world.largest_weight),
     }
 
@@ -192,17 +204,37 @@ def of_mixture(world: World) -> Mapping[str, AnyInterval]:
     }
 
 
+def limits_of(batch: EventBatch, policies: Sequence[str], looks: int) -> WeightLimits:
+    """The largest weights that the log shows to be possible at each look, [policies, looks]."""
+    state, found, every = largest_weights.start(len(policies)), [], len(batch) // looks
+    for first in range(0, len(batch), every):
+        part = batch[first : first + every]
+        state = largest_weights.fold(state, Evidence.from_batch(part, policies, BLOCK), part)
+        found.append(largest_weights.limits(state, policies))
+    return WeightLimits(*(np.stack(each, axis=1) for each in zip(*found, strict=True)))
+
+
 def _ends(
-    bound: AnyInterval, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: TrackedBounds | None = None
+    bound: AnyInterval, known: Known, estimators: Sequence[Estimator], run: Run, kept: TrackedBounds | None = None
 ) -> tuple[Ends, Ends]:
-    """The intervals of values and lifts, as in reports; `seen` [policies, looks]: the largest weights."""
-    terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen))
+    """The intervals of values and lifts, as in reports."""
+    seen, limits = run.heaviest, run.limits if bound.limited_by_log else None
+    terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
     scaled = ratio(terms.width, known.value.moments.mean_denominator)
-    differences = terms.over_production(len(estimators), seen[0], scaled)
+    production = np.repeat(seen[:1], len(estimators), axis=0)
+    if limits is not None:
+        production = np.maximum(production, _lacking_weight(known.value.moments, terms)[: len(estimators)])
+    differences = terms.over_production(len(estimators), np.resize(production, scaled.shape), scaled)
     tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
     value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
     lift = bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
     return extended_to(known.value.moments.value, *value), extended_to(known.lift.moments.value, *lift)
+
+
+def _lacking_weight(moments: Moments, terms: TermRange) -> Floats:
+    """The weight that would bring the mean weight up to 1, as far as it is likely."""
+    lacking = moments.count * np.maximum(1.0 - moments.importance_weight_mean, 0.0)
+    return np.minimum(terms.likely_weight, lacking)
 
 
 def _at(looks: slice, values: Floats) -> Floats:

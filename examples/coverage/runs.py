@@ -58,11 +58,11 @@ class Store:
             file.truncate(len(whole))
             file.write(msgspec.json.encode(line) + b"\n")
 
-    def missing(self, worlds: Iterable[str], runs: int) -> list[Task]:
+    def missing(self, worlds: Iterable[str], runs: int, parts: Iterable[str] = tuple(PARTS)) -> list[Task]:
         """Chunks that are not stored yet, part by part in all worlds."""
         worlds = list(worlds)
         done = {(world, line.part, line.chunk) for world in worlds for line in self.read(world)}
-        tasks = [Task(world, part, chunk) for part in PARTS for chunk in range(runs // CHUNK) for world in worlds]
+        tasks = [Task(world, part, chunk) for part in parts for chunk in range(runs // CHUNK) for world in worlds]
         return [task for task in tasks if task not in done]
 
     def _path(self, world: str) -> Path:

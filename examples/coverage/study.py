@@ -15,11 +15,12 @@ from typing import Annotated
 import typer
 from csv_rows import read_rows, write_rows
 from effects import Effect, effects_of
+from intervals import PARTS
 from limits import LOGS, Rate, rates
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import CHUNK, Store, perform_all
-from summary import Row, fill_in, fill_in_effects, fill_in_limits, rows_of
+from summary import Row, fill_in, fill_in_effects, fill_in_limits, rows_of, updated
 from worlds import WORLDS
 
 from streameval.cli.terminal import run_app
@@ -37,16 +38,17 @@ Results = Annotated[Path, typer.Option(help="directory of the results")]
 def run(
     worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds; default all")] = None,
     runs: Annotated[int, typer.Option(min=CHUNK, help=f"runs of each, a multiple of {CHUNK}")] = RUNS,
+    parts: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; default all")] = None,
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing runs."""
-    unknown = sorted(set(worlds or ()) - set(WORLDS))
-    if unknown:
-        raise InputError(f"there is no world {', '.join(unknown)}", hint=f"there are {', '.join(WORLDS)}")
+    for what, names, known in (("world", worlds, WORLDS), ("part", parts, PARTS)):
+        if unknown := sorted(set(names or ()) - set(known)):
+            raise InputError(f"there is no {what} {', '.join(unknown)}", hint=f"there are {', '.join(known)}")
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results)
-    tasks = store.missing(worlds or WORLDS, runs)
+    tasks = store.missing(worlds or WORLDS, runs, parts or PARTS)
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=len(tasks))
@@ -58,14 +60,12 @@ def table(
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
-    """Write the rates of the worlds with runs into the file of rates, and fill in the tables of the README from it."""
+    """Write the rates of stored runs into the file of rates, and fill in the tables of the README from it."""
     store, path = Store(results), results / "coverage.csv"
     lines = {world: store.read(world) for world in WORLDS}
     if any(lines.values()):
         before = read_rows(Row, path) if path.exists() else []
-        kept = {world: [row for row in before if row.world == world] for world in WORLDS}
-        rows = [row for world in WORLDS for row in (rows_of(lines[world]) if lines[world] else kept[world])]
-        write_rows(Row, rows, path)
+        write_rows(Row, updated(before, [row for world in WORLDS for row in rows_of(lines[world])]), path)
     readme.write_text(fill_in(readme.read_text(), read_rows(Row, path)))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from effects import SHOWN, Effect
-from intervals import OF_WINDOW, PARTS
+from intervals import AUTO, LIMITED, OF_WINDOW, PARTS
 from limits import Rate, table_of_limits
 from runs import COLUMNS, Line
 from worlds import LOGGING, WORLDS, World
@@ -18,15 +18,17 @@ KINDS = (
     "normal",
     "empirical_bernstein",
     "empirical_likelihood",
-    "empirical_likelihood, max_weight",
+    LIMITED,
     "confidence_sequence",
     "drift_aware",
 )
 FIXED = ("cumulative", "window", "decay")
 ADAPTIVE = ("adaptive_window", "adaptive_decay")
 OF_ADAPTIVE = KINDS[:4]
-OF_MIXTURE = ("drift_aware", "normal", "empirical_likelihood", "empirical_likelihood, max_weight")
+OF_MIXTURE = ("drift_aware", "normal", "empirical_likelihood", LIMITED)
 PROMISED = 0.05
+SOON, LAST = 2_000, 10_000
+"""Events from which on `max_weight: auto` should be as narrow as the right limit, and the last look of most logs."""
 NONE = "–"
 
 
@@ -89,18 +91,22 @@ def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
         yield Row(lines[0].world, *cells)
 
 
+def updated(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """The rows with new ones in place of those of the same cells, world by world."""
+    by = {row[:5]: row for row in (*rows, *new)}
+    return sorted(by.values(), key=lambda row: list(WORLDS).index(row.world))
+
+
 def fill_in(document: str, rows: Sequence[Row]) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
-    document = _replaced(document, {name: make(rows) for name, make in TABLES.items()})
-    known = figures(rows)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    return _replaced(document, {name: make(rows) for name, make in TABLES.items()}, figures(rows))
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
     """The figures of the text by name: worst rates in percent, their range over worlds, and ratios of widths."""
     heavy = {"normal_03": "still-heavy-0.3", "normal_003": "still-heavy-0.03"}
     known = {name: _share(_worst_of(rows, "normal", world)) for name, world in heavy.items()}
-    known["adaptive"] = _share(_worst_of(rows, "empirical_likelihood, max_weight", "", ADAPTIVE))
+    known["adaptive"] = _share(_worst_of(rows, LIMITED, "", ADAPTIVE))
     ranges: dict[str, list[float]] = {}
     named, single = _names("sessions", "crowd", named=True, weights="mild"), _names("still", "drifting", "learning")
     for kind in ("normal", "empirical_likelihood"):
@@ -139,7 +145,33 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
     }
     for name, ratios in wider.items():
         known |= {f"{name}_narrowest": f"{min(ratios):.1f}", f"{name}_widest": f"{max(ratios):.1f}"}
-    return known
+    compared = [
+        half > width[name, average, quantity, "confidence_sequence"]
+        for (name, average, quantity, kind), half in width.items()
+        if kind == "empirical_bernstein" and average in ("cumulative", "window") and WORLDS[name].weights == "heavy"
+    ]
+    known |= {"bernstein_compared": str(len(compared)), "bernstein_wider": str(sum(compared))}
+    return known | _extra_widths(width)
+
+
+def _extra_widths(width: Mapping[tuple[str, str, str, str], float]) -> dict[str, str]:
+    """By how much percent, or how many times, `empirical_likelihood` is wider for values than `normal`."""
+
+    def ratios(kind: str, *worlds: str) -> list[float]:
+        return [
+            width[world, average, "value", kind] / width[world, average, "value", "normal"]
+            for world in worlds
+            for average in FIXED
+        ]
+
+    near_03, mild = ["still-mild-0.3", "still-heavy-0.3"], _names("still", weights="mild")
+    spans = {"plain_03": ratios("empirical_likelihood", *near_03), "right_03": ratios(LIMITED, *near_03)}
+    spans["right_mild"] = ratios(LIMITED, *mild)
+    known: dict[str, str] = {}
+    for name, found in spans.items():
+        known |= {f"{name}_low": f"{100 * abs(min(found) - 1):.0f}", f"{name}_high": f"{100 * (max(found) - 1):.0f}"}
+    rare = ratios(LIMITED, "still-heavy-0.03")
+    return known | {"right_rare_low": f"{min(rare):.1f}", "right_rare_high": f"{max(rare):.1f}"}
 
 
 def _names(*shapes: str, named: bool | None = None, weights: str | None = None) -> list[str]:
@@ -171,16 +203,44 @@ def fill_in_effects(document: str, effects: Sequence[Effect]) -> str:
 
 
 def fill_in_limits(document: str, rates: Sequence[Rate]) -> str:
-    """Replace the table of limits of the weights."""
-    return _replaced(document, {"limits": table_of_limits(rates)})
+    """Replace the table of limits of the weights, and their figures."""
+    return _replaced(document, {"limits": table_of_limits(rates)}, figures_of_limits(rates))
 
 
-def _replaced(document: str, tables: Mapping[str, str]) -> str:
+def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
+    """The figures of the text about limits, in percent, and ratios of widths to those without a limit."""
+    value = [row for row in rates if (row.quantity, row.average) == ("value", "cumulative")]
+    width = {(row.log, row.kind, row.events): row.width for row in value}
+    floors = [row for row in value if row.kind == "auto" and "actions, exploration" in row.log]
+    over = [row.width / width[row.log, "right", row.events] for row in floors if row.events >= SOON]
+    even = {row.log for row in value if row.log.startswith("candidate takes")}
+    spread = [width[log, "auto", LAST] / width[log, "right", LAST] for log in even]
+    rare = [
+        row.width / width[row.log, "none", row.events]
+        for row in floors
+        if row.log.endswith("0.03") and row.events == LAST
+    ]
+    return {
+        "limit_excess": f"{100 * (max(over) - 1):.0f}",
+        "limit_miss": _share(max(row.miss for row in rates if row.kind == "auto")),
+        "limit_narrower": f"{max(rare):.2f}",
+        "spread_low": f"{min(spread):.1f}",
+        "spread_high": f"{max(spread):.1f}",
+    }
+
+
+def _replaced(document: str, tables: Mapping[str, str], figures: Mapping[str, str] | None = None) -> str:
+    """The document with these tables and figures, and others as they are."""
+
     def table(found: re.Match[str]) -> str:
         name = found[2]
         return f"{found[1]}{tables[name]}\n" if name in tables else found[0]
 
-    return re.sub(r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*", table, document)
+    def figure(found: re.Match[str]) -> str:
+        return f"{(figures or {}).get(found[2], found[1])}<!-- ={found[2]} -->"
+
+    document = re.sub(r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*", table, document)
+    return re.sub(r"([^\s(]+)<!-- =(\w+) -->", figure, document)
 
 
 def promised(row: Row) -> bool:
@@ -285,6 +345,21 @@ def _recent(rows: Sequence[Row]) -> str:
     return _table(head, body)
 
 
+def _auto(rows: Sequence[Row]) -> str:
+    """The worst rates with the default limit of the weights, where it ran, beside no limit and the right one."""
+    kinds = {"none": "empirical_likelihood", "auto": AUTO, "right": LIMITED}
+    by = _grouped([row for row in rows if row.average in FIXED], lambda row: (row.world, row.kind))
+    body = []
+    for name, world in WORLDS.items():
+        if (name, AUTO) in by:
+            worst = [max(by[name, kind], key=lambda row: row.miss) for kind in kinds.values()]
+            widths = [np.mean([row.half_width for row in by[name, kind]]) for kind in kinds.values()]
+            ratios = [f"{width / widths[2]:.2f}" for width in widths[:2]]
+            misses = [f"{_share(row.miss)} ± {_share(row.miss_se)}" for row in worst]
+            body.append([_said(world), str(worst[1].runs), *misses, *ratios])
+    return _table(["world", "runs of `auto`", *kinds, "width of none over right", "of `auto` over right"], body)
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "one_look": _worst(lambda row: row.miss, lambda row: row.miss_se),
     "adaptive": _worst(lambda row: row.miss, lambda row: row.miss_se, OF_ADAPTIVE, ADAPTIVE),
@@ -293,6 +368,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "apart": _apart,
     "widths": _widths,
     "recent": _recent,
+    "auto": _auto,
 }
 
 

@@ -2,34 +2,77 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from types import ModuleType
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
+import streameval
 from support.paths import ROOT
 
 NUMBER = r"(?<![\w.-])[.]?\d(?:[\d.,]*\d)?"
 MARKED = r"[^\s(]+<!-- =\w+ -->"
 NONSTATIONARY = ROOT / "examples" / "nonstationary"
 ESTIMATORS, SLATES = ROOT / "examples" / "estimators", ROOT / "examples" / "slates"
+COVERAGE, PROMOTION, DEPLOY = ROOT / "examples" / "coverage", ROOT / "examples" / "promotion", ROOT / "deploy"
 RESULTS = {
+    ROOT: ("", None),
+    DEPLOY: ("", None),
     NONSTATIONARY: ("## Results", None),
+    COVERAGE: ("## Results", None),
+    PROMOTION: ("## Results", None),
     ESTIMATORS: ("## Handwritten digits as a bandit", "## On your own events"),
     SLATES: ("## Error of the estimators", None),
 }
-"""The sections of studies that are about results: from this heading to that one."""
+"""The sections of documents that are about results: from this heading to that one."""
 CONSTANTS = {
+    ROOT: {
+        *("95 % intervals", "Python 3.11", "http://127.0.0.1:3000", "port 9108", "away from 1", "of lift -0.002"),
+        *("under margin 0;", "about 40,000 more events", "lift of 1 %", "use 90 %", "(about 10,000)", "never 0 or"),
+        *("and 0, its default", "License 2.0"),
+    },
+    DEPLOY: {
+        *("Docker 24", "<http://127.0.0.1:3000>", "<http://127.0.0.1:9108>", "(10,000 events)", "about 1.5 GB"),
+        *("ports 3000, 9090, 9092, 9093 and 9108", "ports 9092 to 9098", "volume of 1 GiB", "about 1 MB", "Grafana 11"),
+        *("Python 3.11", "includes 0", "weight at 1", "Lag near 0", "away from 1", "above 0", "100,000 events"),
+        *("1. **Which", "2. **How", "3. **What", "4. **Can", "5. **Is", "of 2 in Kubernetes"),
+    },
     NONSTATIONARY: {
         *("10,000 events", "50,000 events", "2,000 (noise)", "50,000 (staleness)", "seeds 0 and 1", "20 seeds"),
         *("seed 0", "seeds 0 to 5", "18 runs", "seeds 0 to 2", "0 and 1", "otherwise 0", "95%", "95 %"),
         *(".07 and .08 for values of .14 to .49", "first 300 events", "window of 10,000", "needs 10,000", "40,000"),
         *("250,000 events", "100,000 rewards", ".025 in theory"),
+    },
+    COVERAGE: {
+        *("nominal maximum is 5.", "values near .3", "(.03)", "if 50 of them", "blocks of 100 events", "60 looks"),
+        *("under 5 %", "1 + 19 · .2 = 4.8", "between 0 and .4", "period of 25,000 events", "20 runs of 50,000 events"),
+        *("Sessions that run 50 at a time", "50 at a time without", "values near .03", "window of 2,000 events"),
+        *("own last 1,600 to 3,200 events", "Near .3", "expected weight is 1", "1 over the smallest", "leaves 1 -"),
+        *("one standard error below 1", "any probability up to 1", "in 4,000 runs", "Widths of 95 % intervals"),
+        *(
+            "a window of 2,000, and 300 to 10,000 (50,000) events",
+            "from 2,000 events",
+            "after 10,000 events",
+            "misses more than 5 %",
+        ),
+        *("learns from 100,000 events", "up to 40,000 effective", "200,000 to 400,000 events", "has lift 0"),
+        *("± .0006 after 5,000 events", "gives [0, 0]", "always 1**", "interval [1, 1]", "differs from 1 once"),
+    },
+    PROMOTION: {
+        *("seeds 1 to 6 of smooth and 1 to 5 of abrupt, of which seeds 1 to 4 without the last 4,000 events",),
+        *("all 20 seeds", "margin by 1.85 errors", "down to .9", "factors 2 and 1/3", "factors 1.85 and .9"),
+        *("100 to 105 of smooth and 100 to 103 of abrupt", "share .6", "seeds 1 to 5 of smooth and 1 to 4 of abrupt"),
+        *("worse by more than .01", "heavy ones up to 125", "here 5 % each", "between 0 and .2", "period of 25,000"),
+        *("Seeds from 100 on", "seeds from 0 on", "needs 2.3 errors", "production about 4.", "design effect above 1.5"),
     },
     ESTIMATORS: {
         *("earns 1", "40 images", "400 images", "8 principal components", "Each of 100 logs has 10,000 events"),
@@ -40,18 +83,58 @@ CONSTANTS = {
         *("10 of 100 documents", "estimates 0,", "With 5 of 10", "probability .2", "the value .04", "estimates -.05"),
     },
 }
-"""By study, settings of its runs and numbers that follow from them; not results."""
+"""By document, settings and numbers that follow from them; not results of simulations.
+
+Other tests compute the lift of a candidate that always agrees with production, and the errors that `paired` needs.
+"""
+
+
+IN_DOCSTRINGS = {
+    "AdaptiveDecay": {"10,000", "500", "500,000"},
+    "AdaptiveWindow": {"10,000", "500", "500,000"},
+    "ControlVariate": {"100,000"},
+    "Decay": {"0.9999", "5.11"},
+    "DriftAware": {"100,000", "2.4"},
+    "EventBatch": {"1970"},
+    "IPS": {".3", ".6"},
+    "InputError": {"2"},
+    "Mixture": {"0.3", "1,000", "500"},
+    "PseudoInverse": {".2", ".8"},
+    "Switch": {".2", ".4"},
+    "Tabular": {"100,000"},
+    "Window": {"100", "5.8"},
+}
+"""Numbers in docstrings of public classes, all of them settings or of equations."""
+NOT_NUMBERS = {
+    *("", "world", "log", "idea", "rule", "weights", "rewards", "interval", "events", "average", "runs", "streams"),
+    *("runs of `auto`", "candidates", "promised", "with 99.9% at most", "`paired` should", "leads that lasted"),
+    *("seeds", "streams with a promotable candidate", "never found", "correlation with the squared error"),
+    "at 100,000 slates",
+}
+"""Columns of tables with names, or with counts of runs, of which the stored lines are the evidence."""
 
 
 @pytest.fixture
-def summary(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The summary of the study of drifting worlds, as its scripts see it."""
-    for name in (before := ("contest", "experiment", "summary")):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(str(NONSTATIONARY))
-    yield import_module("summary")
-    for name in before:
-        sys.modules.pop(name, None)
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[ModuleType]]]:
+    """Imports modules of a study, as its scripts see them."""
+    before = set(sys.modules)
+
+    def found(study: Path, *names: str) -> list[ModuleType]:
+        for path in study.glob("*.py"):
+            monkeypatch.delitem(sys.modules, path.stem, raising=False)
+        monkeypatch.syspath_prepend(str(study))
+        return [import_module(name) for name in names]
+
+    yield found
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or ".").is_relative_to(ROOT / "examples"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def summary(modules: Callable[..., list[ModuleType]]) -> ModuleType:
+    """The summary of the study of drifting worlds."""
+    return modules(NONSTATIONARY, "summary")[0]
 
 
 @pytest.mark.parametrize("document", [NONSTATIONARY / "README.md", ROOT / "README.md"], ids=["study", "project"])
@@ -80,15 +163,12 @@ def test_the_tables_of_a_world_are_those_of_its_means(summary: ModuleType) -> No
 
 @pytest.mark.parametrize("study", [ESTIMATORS, SLATES], ids=lambda study: study.name)
 def test_figures_of_estimators_and_slates_are_those_of_the_stored_results(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    study: Path, modules: Callable[..., list[ModuleType]]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "summary", raising=False)
-    monkeypatch.syspath_prepend(str(study))
     results, text = json.loads((study / "results.json").read_text()), (study / "README.md").read_text()
-    own = import_module("summary")
+    (own,) = modules(study, "summary")
     assert own.fill_in(text, results) == text, "run `make figures`"
     assert own.fill_in(re.sub(r"\d(?=<!-- =)", "?", text), results) == text
-    sys.modules.pop("summary")
 
 
 def prose(study: Path) -> str:
@@ -109,3 +189,110 @@ def test_every_figure_in_the_prose_of_results_is_marked_or_a_constant(study: Pat
         if not any(start <= found.start() and found.end() <= end for start, end in known)
     ]
     assert not unmarked, "\n".join(unmarked)
+
+
+@pytest.mark.parametrize("name", streameval.__all__)
+def test_docstrings_of_public_names_have_no_figures_of_simulations(name: str) -> None:
+    text = inspect.getdoc(getattr(streameval, name)) or ""
+    text = re.sub(r"`[^`]*`|^\s*>>>.*(?:\n(?!\s*$).*)*|^Source:.*(?:\n.+)*", " ", text, flags=re.M)
+    assert set(re.findall(NUMBER, text)) - {"0", "1"} == IN_DOCSTRINGS.get(name, set())
+
+
+Value = TypeVar("Value")
+KEPT = {"seed", "events", "runs", "seeds", "candidates", "chunk", "stretches", "shown"}
+"""Fields that name a run, or are in no document."""
+
+
+def other(value: Any, rng: Random, whole: bool = True) -> Any:
+    """The same with other numbers, at most .4 larger where they are not `whole`."""
+    if isinstance(value, dict):
+        more = {"false_starts": [*value["false_starts"], [0, 100, -0.1]]} if "false_starts" in value else {}
+        return {name: part if name in KEPT else other(part, rng, whole) for name, part in {**value, **more}.items()}
+    if isinstance(value, list | tuple):
+        return [other(part, rng, whole) for part in value]
+    if not isinstance(value, float) and not (whole and isinstance(value, int)):
+        return value
+    changed = value * rng.uniform(0.3, 0.9) + rng.uniform(0.05, 0.4)
+    return changed if isinstance(value, float) else int(changed) + rng.randint(1, 9)
+
+
+def others(rows: list[Value], kind: type[Value], seed: int) -> list[Value]:
+    """Rows of named tuples or structs with other numbers."""
+    rng = Random(seed)
+    plain = [row._asdict() if hasattr(row, "_asdict") else msgspec.to_builtins(row) for row in rows]
+    changed = [other(row, rng) for row in plain]
+    return [kind(**row) if hasattr(kind, "_fields") else msgspec.convert(row, kind) for row in changed]
+
+
+def numbers(document: str) -> Iterator[tuple[str, str]]:
+    """The marked figures, and the cells of tables with numbers, each with its place."""
+    for place, marked in enumerate(re.finditer(r"([^\s(]+)<!-- =(\w+) -->", document)):
+        yield f"{marked[2]} ({place})", marked[1]
+    for table in re.finditer(r"<!-- table: (\w+) -->\n((?:\|[^\n]*\n)+)", document):
+        head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table[2].splitlines())
+        for row, line in enumerate(lines):
+            for column, cell in zip(head, line, strict=True):
+                if column not in NOT_NUMBERS and re.search(r"\d", cell):
+                    yield f"{table[1]}, row {row}, {column}", cell
+
+
+def unchanged(before: str, change: Callable[[int], str]) -> set[str]:
+    """The places of the numbers that are the same in a document and in three others, made from other numbers.
+
+    A number that is one of a few, such as the best memory, may be the same by chance.
+    """
+    same = set.intersection(*(set(numbers(document)) for document in (before, *map(change, (1, 2, 3)))))
+    return {(place, number) for place, number in same if not place.startswith(("best_", "weighted_worst"))}
+
+
+def test_every_figure_of_the_coverage_study_follows_its_stored_results(
+    modules: Callable[..., list[ModuleType]],
+) -> None:
+    summary, effects, limits, csv = modules(COVERAGE, "summary", "effects", "limits", "csv_rows")
+    text, results = (COVERAGE / "README.md").read_text(), COVERAGE / "results"
+    rows = csv.read_rows(summary.Row, results / "coverage.csv")
+    rates = csv.read_rows(limits.Rate, results / "limits.csv")
+    found = csv.read_rows(effects.Effect, results / "design_effects.csv")
+    assert set(re.findall(r"<!-- =(\w+) -->", text)) <= {*summary.figures(rows), *summary.figures_of_limits(rates)}
+
+    def changed(seed: int) -> str:
+        document = summary.fill_in(text, others(rows, summary.Row, seed))
+        document = summary.fill_in_limits(document, others(rates, limits.Rate, seed))
+        return str(summary.fill_in_effects(document, others(found, effects.Effect, seed)))
+
+    compared = summary.figures(rows)["bernstein_compared"]
+    assert {number for _, number in unchanged(text, changed)} == {compared}, "only this one counts stored rows"
+
+
+def test_every_figure_of_the_promotion_study_follows_its_stored_results(
+    modules: Callable[..., list[ModuleType]],
+) -> None:
+    summary, runs = modules(PROMOTION, "summary", "runs")
+    text, results = (PROMOTION / "README.md").read_text(), PROMOTION / "results"
+    kinds = {"lastfm": runs.Score, "same": runs.Outcome, "errors": runs.ErrorScores, "long": runs.LongOutcome}
+    stored = {name: runs.Store(results / f"{name}.jsonl", kind).read() for name, kind in kinds.items()}
+
+    def changed(seed: int) -> str:
+        return str(summary.fill_in(text, *(others(stored[name], kind, seed) for name, kind in kinds.items())))
+
+    assert unchanged(text, changed) == set()
+
+
+@pytest.mark.parametrize("study", [ESTIMATORS, SLATES], ids=lambda study: study.name)
+def test_every_figure_of_estimators_and_slates_follows_its_stored_results(
+    study: Path, modules: Callable[..., list[ModuleType]]
+) -> None:
+    results, text = json.loads((study / "results.json").read_text()), (study / "README.md").read_text()
+    (own,) = modules(study, "summary")
+    assert unchanged(text, lambda seed: str(own.fill_in(text, other(results, Random(seed), whole=False)))) == set()
+
+
+def test_every_figure_of_drifting_worlds_follows_its_stored_results(summary: ModuleType) -> None:
+    text, results = (NONSTATIONARY / "README.md").read_text(), NONSTATIONARY / "results"
+    variants, means = (results / "variants.json").read_text(), summary.read(results)
+
+    def changed(seed: int) -> str:
+        moved = json.loads(re.sub(r"\d", lambda digit: str((int(digit[0]) + seed) % 10), variants))
+        return str(summary.fill_in(text, {of: others(means[of], summary.Mean, seed) for of in means}, moved))
+
+    assert unchanged(text, changed) == set()

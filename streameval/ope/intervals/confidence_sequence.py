@@ -41,8 +41,8 @@ class ConfidenceSequence(IntervalMethod):
 
     `method`, for estimators of the value itself: `robust` needs no limit to the importance weights, and its interval is
     about the value, the same for all of these estimators. `empirical_bernstein` is for weights that are known never to
-    exceed `max_weight`, and withheld once one does: in simulations up to 6 % narrower with weights up to 10 and a
-    thousand events or more, and far wider while events are few for the weights. An estimator that is biased by design
+    exceed `max_weight`, and withheld once one does: somewhat narrower with small weights and many events, and far wider
+    while events are few for the weights. An estimator that is biased by design
     has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no bound
     (`static_blend` without `max_weight`) the interval is withheld. So it is for slates, whose weights may be negative,
     and where events were sampled with different probabilities (detail `uneven_sampling`).

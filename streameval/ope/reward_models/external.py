@@ -170,7 +170,7 @@ class RiverModel(ExternalModel):
     ensembles and optimizers. `inputs`: the inputs made of an action: its `features`, an indicator of the `action`'s
     name, and the numbers and texts of the event's `context`. `scale`: numbers are scaled to mean 0 and variance 1.
 
-    It takes ten microseconds or more for each action, so that it suits streams of some thousand actions a second.
+    It calls Python for each action, so that it suits streams of some thousand actions a second.
 
     Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021.
     """
