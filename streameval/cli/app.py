@@ -157,6 +157,9 @@ def replay(
             "--decisions", help="Also print when each promotion rule would have fired; --plot then draws that."
         ),
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Plot the values over time.")] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plot.")] = None,
     plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="Average to plot.")] = None,
@@ -177,6 +180,9 @@ def replay(
     promotion, trace, picture = settings.promotion, Trace(), None
     if decisions and promotion is None:
         raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
+    if strict and promotion is None:
+        hint = "remove `promotion: off` from the configuration"
+        raise InputError("--strict: promotion is off, and its trust checks with it", hint=hint)
     if plot:
         margin = promotion.margin if decisions and promotion else None
         title = plot_title or ", ".join(Path(file).name for file in files)
@@ -190,10 +196,12 @@ def replay(
         picture.draw(trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
-        return
-    console().print(report_table(report, title=events_line(report)))
-    if decisions:
+    else:
+        console().print(report_table(report, title=events_line(report)))
+    if decisions and not as_json:
         console().print(decisions_table(report))
+    if strict and not all(check.ok for check in report.trust):
+        raise typer.Exit(1)
 
 
 @app.command()

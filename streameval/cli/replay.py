@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from streameval.cli.log_warnings import OF_REASONS, LogCounts, missing_complaints, trust_complaints
 from streameval.cli.terminal import progress_of_bytes, say
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
+from streameval.events.origin import Origin
 from streameval.ingest.files.lines import check
-from streameval.ingest.files.source import Advance, read_lines
+from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
@@ -39,6 +42,7 @@ class Replay:
         self.config = config
         self.evaluator = evaluator or config.evaluator()
         self._update = update
+        self._counts = LogCounts((config.reward.min, config.reward.max))
         self._examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
@@ -54,6 +58,8 @@ class Replay:
             for place, file in enumerate(files):
                 before = sum(size or 0 for size in sizes[:place])
                 for batch in self._batches(file, written or _ending(file), partial(_advance, advance, before, total)):
+                    self._counts.add(batch)
+                    batch = replace(batch.with_rewards_in(*self._counts.reward_range), origin=None)
                     for rejected in batch.rejected:
                         self._examples.setdefault(rejected.reason, rejected)
                     if len(batch) and self._missing is None:
@@ -64,29 +70,31 @@ class Replay:
             say(line)
         if not report.events.accepted:
             found = "all were rejected" if report.events.rejected else "the files are empty"
-            hint = "`streameval schema` prints what an event looks like"
+            hint = "correct the fields above" if report.events.rejected else "check the names of the files"
             raise InputError(f"no event was accepted: {found}", hint=hint)
         return report
 
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
-            yield from read_table(file, written, self.config.columns, self.config.event_format("json"), advance)
+            events = self.config.event_format("json", of_log=True)
+            yield from read_table(file, written, self.config.columns, events, advance)
             return
-        events = self.config.event_format(written or self.config.written)
-        for lines in read_lines([file], advance=advance):
-            self._first_lines = self._first_lines or lines
-            yield events.decode_batch(lines)
+        events = self.config.event_format(written or self.config.written, of_log=True)
+        for lines in read_records([file], advance=advance):
+            self._first_lines = self._first_lines or lines.values
+            yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
 
     def warnings(self, report: Report) -> Iterator[str]:
-        """Lines about rejected events, failing policies, and policies and fields that the events lack."""
+        """Lines about rejected events, failing policies, what the events lack, and trust checks that fail."""
         rejected = report.events.rejected
         if rejected:
             total = sum(rejected.values())
             all_events = counted(total + report.events.accepted, "event")
             yield f"warning: {total:,} of {all_events} {'was' if total == 1 else 'were'} rejected"
         for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
-            example = f"  e.g. {self._examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self._examples else ""
-            yield f"  {count:>9,}  {reason}{example}"
+            yield f"  {count:>9,}  {reason}{_example(self._examples[reason]) if reason in self._examples else ''}"
+        for remedy in dict.fromkeys(OF_REASONS[reason] for reason in rejected if reason in OF_REASONS):
+            yield f"hint: {remedy}"
         for policy in report.policies:
             for failure in policy.failures:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
@@ -97,11 +105,18 @@ class Replay:
         for missing in self._missing or ():
             yield f"warning: {missing}"
             yield f"hint: {missing.hint}"
+        for complaint in (*self._counts.complaints(), *missing_complaints(report), *trust_complaints(report)):
+            yield str(complaint)
 
     def _named(self, report: Report) -> str:
         if self._first_lines:
             return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
         return ", ".join(policy.policy for policy in report.policies if policy.events and policy.policy != LOGGING)
+
+
+def _example(rejected: Rejected) -> str:
+    path, _, line = rejected.origin or ("", 0, 0)
+    return f"  e.g. {rejected.detail[:LONGEST_EXAMPLE]} ({path}:{line})"
 
 
 def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:

@@ -253,10 +253,11 @@ class Config(StrictModel):
         """The topic of rewards that come separately from their decisions."""
         return None if self.source is None else self.source.reward_topic
 
-    def event_format(self, written: str | None = None) -> JsonDecoder:
+    def event_format(self, written: str | None = None, *, of_log: bool = False) -> JsonDecoder:
         """The decoder of the events. Raises ConfigError if they cannot carry the configured reward.
 
-        `written`: their format if it is not that of the source; they then hold their rewards.
+        `written`: their format if it is not that of the source; they then hold their rewards. `of_log`: the events have
+        identities and any reward, so that warnings about a log can count them.
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
@@ -270,9 +271,9 @@ class Config(StrictModel):
             return form(
                 policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
                 reward_field=self.reward.field,
-                reward_range=(self.reward.min, self.reward.max),
+                reward_range=None if of_log else (self.reward.min, self.reward.max),
                 scores=scores,
-                identified=joined or (self.source is not None and self.source.dedupe_window > 0),
+                identified=of_log or joined or (self.source is not None and self.source.dedupe_window > 0),
                 **({"rewarded": False} if joined else {}),
             )
         except ValueError as error:

@@ -66,22 +66,28 @@ class JsonDecoder:
         """Decode messages into columns, and reject those that are not events; `origin`: the places of the messages."""
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
+        return self._located(batch, events, messages, faults, origin)
+
+    def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault], origin: Origin | None = None) -> EventBatch:
+        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
+        decoded = [self._read_row(row) for row in rows]
+        faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
+        events, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
+        for place in faults:
+            if not isinstance(decoded[place], Fault):  # infinite numbers have a reason of their own
+                found = self._diagnosis.of_tree(rows[place])
+                faults[place] = found if isinstance(found, Fault) else faults[place]
+        return self._located(batch, events, [b""] * len(rows), faults, origin)
+
+    def _located(
+        self, batch: EventBatch, events: list[Any], messages: Messages, faults: dict[int, Fault], origin: Origin | None
+    ) -> EventBatch:
+        """The columns of these events, with the origins of the messages and with those that are rejected."""
         if origin is not None:
             kept = origin.take(np.delete(np.arange(len(messages)), list(faults))) if faults else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
             batch = replace(batch, origin=replace(kept, identity=identity))
         return replace(batch, rejected=_rejected(faults, messages, origin))
-
-    def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault]) -> EventBatch:
-        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
-        decoded = [self._read_row(row) for row in rows]
-        faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
-        _, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
-        for place in faults:
-            if not isinstance(decoded[place], Fault):  # infinite numbers have a reason of their own
-                found = self._diagnosis.of_tree(rows[place])
-                faults[place] = found if isinstance(found, Fault) else faults[place]
-        return replace(batch, rejected=_rejected(faults, [b""] * len(rows), None))
 
     def _read_row(self, row: Mapping[str, Any] | Fault) -> Any:
         if isinstance(row, Fault):

@@ -18,8 +18,13 @@ from streameval.events.validation import at_most_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
-    """Return a copy of `values` as floats. Raises ValueError for another shape; None in `shape` = any length."""
+    """Return a copy of `values` as floats; dates and times of numpy as seconds since 1970, whatever their unit.
+
+    Raises ValueError for another shape; None in `shape` = any length.
+    """
     try:
+        if getattr(values, "dtype", np.dtype(float)).kind == "M":
+            values = (np.asarray(values) - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         copy = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: not an array of numbers: {error}") from None

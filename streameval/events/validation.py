@@ -79,6 +79,7 @@ def rejection(
 # --- Tolerances ---
 
 MAX_TIMESTAMP = 1e12  # seconds since 1970, far beyond the year 9999: larger timestamps are in smaller units
+SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest times in each of them
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
 NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
 ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
@@ -244,8 +245,12 @@ def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
 
 def in_seconds(timestamp: Array) -> ValidationRule:
     """Timestamps [n] are not in smaller units."""
-    problem = "is not a time in seconds since 1970; is it in milliseconds?"
-    return _number_rule("malformed", "timestamp", timestamp, np.abs(timestamp) > MAX_TIMESTAMP, problem)
+
+    def detail(row: int) -> str:
+        unit = next((unit for unit, most in SMALLER_UNITS.items() if abs(timestamp[row]) <= most), "a smaller unit")
+        return f"timestamp: {timestamp[row]:.10g} is not a time in seconds since 1970; is it in {unit}?"
+
+    return ValidationRule("malformed", np.abs(timestamp) > MAX_TIMESTAMP, detail)
 
 
 def finite(field: str, column: Array, broken: Mask) -> ValidationRule:

@@ -74,7 +74,7 @@ class FileSettings(LogSettings):
 class ColumnNames(StrictModel):
     """Which column of a table (Parquet, CSV) holds which field. A column named like its field may be absent."""
 
-    event_id: str | None = Field(default=None, description="The identifier of an event; without it, rows are numbered.")
+    event_id: str | None = Field(default=None, description="The identifier of an event; it shows copies.")
     timestamp: str = Field(
         default="timestamp", description="The time of the decision: UTC if it has no zone, or seconds since 1970."
     )
@@ -130,12 +130,19 @@ def read_lines(
     paths: AnyPath | Iterable[AnyPath], *, batch: int = 2000, advance: Advance = lambda read, total: None
 ) -> Iterator[Sequence[bytes | None]]:
     """The lines of files in batches, without blank ones; `advance` is called before each. Errors: see `read_events`."""
+    return (records.values for records in read_records(paths, batch=batch, advance=advance))
+
+
+def read_records(
+    paths: AnyPath | Iterable[AnyPath], *, batch: int = 2000, advance: Advance = lambda read, total: None
+) -> Iterator[Records]:
+    """The same lines, with their numbers."""
     source = FileSource(paths, batch=batch)
     try:
         while not source.status().exhausted:
             for records in source.poll(timeout=1.0):
                 advance(source.bytes_read, source.bytes_total)
-                yield records.values
+                yield records
     finally:
         source.close()
 

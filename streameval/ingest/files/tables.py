@@ -15,6 +15,7 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.diagnosis import explain, parse
+from streameval.events.origin import Origin
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, ColumnNames, read_lines
 
@@ -39,7 +40,7 @@ class TableField(NamedTuple):
 def read_table(
     path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance
 ) -> Iterator[EventBatch]:
-    """Decode the rows of a table, which are numbered from 1 if no column identifies them.
+    """Decode the rows of a table, the first of which has the offset 1.
 
     InputError if the file cannot be read, or lacks a required column.
 
@@ -48,9 +49,10 @@ def read_table(
         columns: the names of columns; a column without a name has that of its field
         advance: called with the bytes read so far and in all
     """
-    wanted = _wanted(columns, decoder)
+    wanted, first = _wanted(columns, decoder), 1
     for rows in _parquet_rows(path, wanted, advance) if kind == "parquet" else _csv_rows(path, wanted, advance):
-        yield decoder.decode_rows(rows)
+        yield decoder.decode_rows(rows, Origin.of(path, [(0, range(first, first + len(rows)))]))
+        first += len(rows)
 
 
 def _wanted(columns: ColumnNames, decoder: JsonDecoder) -> list[TableField]:
@@ -93,18 +95,18 @@ def _present(path: str, wanted: Sequence[TableField], names: Sequence[str]) -> l
     return present
 
 
-def _event_maker(present: Sequence[TableField]) -> Callable[[Sequence[Any], int], dict[str, Any]]:
-    """Make events from the values of rows, in the order of `present` (policies last), and their numbers."""
+def _event_maker(present: Sequence[TableField]) -> Callable[[Sequence[Any]], dict[str, Any]]:
+    """Make events from the values of rows, in the order of `present` (policies last)."""
     fields = [each.field for each in present if each.policy is None]
     policies = [each.policy for each in present if each.policy is not None]
 
-    def make(values: Sequence[Any], number: int) -> dict[str, Any]:
+    def make(values: Sequence[Any]) -> dict[str, Any]:
         event = dict(zip(fields, values, strict=False))
         if policies:
             event["policies"] = dict(zip(policies, values[len(fields) :], strict=True))
         if isinstance(event["timestamp"], str):
             event["timestamp"] = _seconds(event["timestamp"])
-        event.setdefault("event_id", number)
+        event.setdefault("event_id", "")  # equals no other one
         return event
 
     return make
@@ -139,7 +141,7 @@ def _parquet_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> 
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
                 values = {name: _parquet_values(batch.column(name)) for name in names}
                 rows = zip(*(values[each.column] for each in present), strict=True)
-                yield [make(row, number) for number, row in enumerate(rows, start=done + 1)]
+                yield [make(row) for row in rows]
                 done += batch.num_rows
                 advance(size * done // file.metadata.num_rows, size)
     except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
@@ -199,10 +201,10 @@ def _csv_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> Iter
         for each in present
     ]
     make = _event_maker(present)
-    numbered = enumerate(_csv_lines(lines, len(header)), start=1)
-    while batch := list(islice(numbered, BATCH_ROWS)):
-        values = [(number, _csv_values(cells, cells_read)) for number, cells in batch]
-        yield [each if isinstance(each, Fault) else make(each, number) for number, each in values]
+    rows = _csv_lines(lines, len(header))
+    while batch := list(islice(rows, BATCH_ROWS)):
+        values = [_csv_values(cells, cells_read) for cells in batch]
+        yield [each if isinstance(each, Fault) else make(each) for each in values]
 
 
 def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:

@@ -27,6 +27,7 @@ from support.ports import free_port
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
+UNCHECKED = CONFIG + "promotion: off\n"  # a few events pass no trust check
 EVENT = (
     '{"event_id": "e", "timestamp": 1574553634.5, "action": "a", "propensity": 0.25, "reward": 1, '
     '"policies": {"challenger": 0.5}}\n'
@@ -47,7 +48,7 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "c.yaml").write_text(CONFIG)
     (tmp_path / "one.ndjson").write_text(EVENT)
     with gzip.open(tmp_path / "two.ndjson.gz", "wt") as stream:
-        stream.write(EVENT + EVENT.replace('"reward": 1', '"reward": 0'))
+        stream.write(EVENT.replace('"e"', '"f"') + EVENT.replace('"e"', '"g"').replace('"reward": 1', '"reward": 0'))
     return tmp_path
 
 
@@ -101,6 +102,7 @@ def test_run_needs_a_source(run: Run, files: Path) -> None:
 
 
 def test_replay_prints_the_report_as_json_on_stdout_alone(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(UNCHECKED)
     outcome = run("replay", "c.yaml", "one.ndjson", "two.ndjson.gz", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     report = json.loads(outcome.out)
@@ -111,6 +113,7 @@ def test_replay_prints_the_report_as_json_on_stdout_alone(run: Run, files: Path)
 
 
 def test_replay_prints_a_table(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(UNCHECKED)
     outcome = run("replay", "c.yaml", "one.ndjson", "two.ndjson.gz")
     assert (outcome.code, outcome.err) == (0, "")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines() if line.strip()]
@@ -144,14 +147,15 @@ def test_no_accepted_event_is_bad_input(run: Run, files: Path) -> None:
     outcome = run("replay", "c.yaml", "bad.ndjson")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.endswith(
-        "error: no event was accepted: all were rejected\nhint: `streameval schema` prints what an event looks like\n"
+        "hint: `streameval schema` prints what an event looks like\n"
+        "error: no event was accepted: all were rejected\nhint: correct the fields above\n"
     )
     (files / "empty.ndjson").write_text("")
     assert "error: no event was accepted: the files are empty\n" in run("replay", "c.yaml", "empty.ndjson").err
 
 
 def test_a_candidate_that_no_event_names_is_pointed_out(run: Run, files: Path) -> None:
-    (files / "c.yaml").write_text(CONFIG.replace("challenger", "chalenger"))
+    (files / "c.yaml").write_text(UNCHECKED.replace("challenger", "chalenger"))
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 0
     assert outcome.err == (

@@ -1,0 +1,148 @@
+"""Warnings about the events of a log: each names the place and the cause, and has a remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.common.text import counted, in_words, utc_time
+from streameval.events import EventBatch
+from streameval.ingest.stages import Deduplication
+from streameval.ope.report import Report, TrustCheck
+
+NOTABLE = 0.001
+"""Share of the events from which on a defect is worth a warning."""
+JITTER = 5.0
+"""Seconds by which the clocks and buffers of several writers differ, as in `source.max_lateness`."""
+REMEMBERED = 100_000
+"""Events among which a repeated id is recognised."""
+IN_SECONDS = 315_532_800.0
+"""1980. A log whose newest event is older counts its time in minutes, hours or days."""
+PERCENT = (50.0, 200.0)
+"""Mean weights that are explained by percents on one side; also their inverses."""
+
+AN_EVENT = "`streameval schema` prints what an event looks like"
+OF_REASONS = {
+    "malformed": AN_EVENT,
+    "missing_field": AN_EVENT,
+    "propensity_range": "a propensity is greater than 0 and at most 1: write 0.25, not 25",
+    "probability_range": "a probability is between 0 and 1: write 0.25, not 25",
+    "distribution_sum": "log the probability of every action that could be chosen",
+    "not_finite": "leave a field out of the event, or write null, where its value is not known",
+    "unknown_action": "list every action that could be chosen, the logged one included",
+    "inconsistent_propensity": "log the propensity of the action that was shown",
+    "duplicate": "give each decision its own event_id, unless these events were sent twice",
+}
+"""Remedies by the reason of a rejection."""
+
+OF_CHECKS = {
+    "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
+    "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
+    "largest_share": "log more events, or give rarely shown actions a larger probability",
+    "rejected_share": "correct the events that are rejected",
+    "reward_range": "set reward.min and reward.max to the smallest and largest possible reward",
+}
+"""Remedies by the trust check that fails."""
+
+
+class Complaint(NamedTuple):
+    """A defect of the log, `place: cause`, and how to correct it."""
+
+    finding: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"warning: {self.finding}\nhint: {self.remedy}"
+
+
+@dataclass
+class LogCounts:
+    """Counts of defects in the order in which a log is read.
+
+    `backward`: events dated more than `JITTER` before an earlier one, by at most `furthest` seconds. `repeated`: events
+    with the id of a recent one. `outside`: rewards below and above `reward_range`; `rewards`: the extremes.
+    """
+
+    reward_range: tuple[float, float]
+    events: int = 0
+    newest: float = -math.inf
+    backward: int = 0
+    furthest: float = 0.0
+    repeated: int = 0
+    outside: tuple[int, int] = (0, 0)
+    rewards: tuple[float, float] = (math.inf, -math.inf)
+    _ids: Deduplication = field(default_factory=lambda: Deduplication(REMEMBERED))
+
+    def add(self, batch: EventBatch) -> None:
+        """Count the next events, with their origin, before any is rejected for its reward or its id."""
+        if not len(batch):
+            return
+        self.events += len(batch)
+        latest = np.fmax.accumulate(np.append(self.newest, batch.timestamp))
+        behind = np.nan_to_num(latest[1:] - batch.timestamp, nan=0.0, posinf=0.0)
+        self.backward += int(np.count_nonzero(behind > JITTER))
+        self.furthest = max(self.furthest, float(behind.max()))
+        self.newest = float(latest[-1])
+        self.repeated += len(batch) - len(self._ids.take(batch))
+        low, high = self.reward_range
+        below, above = np.count_nonzero(batch.reward < low), np.count_nonzero(batch.reward > high)
+        self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
+        self.rewards = min(self.rewards[0], float(batch.reward.min())), max(self.rewards[1], float(batch.reward.max()))
+
+    def complaints(self) -> Iterator[Complaint]:
+        """What is wrong with the log itself."""
+        number, least = counted(self.events, "event"), NOTABLE * self.events
+        if self.backward > least:
+            finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
+            yield Complaint(f"timestamp: {finding}", "sort the log by timestamp: events count in the order of the log")
+        if self.events and self.newest < IN_SECONDS:
+            finding = f"the newest event is of {utc_time(self.newest)}" if math.isfinite(self.newest) else ""
+            if finding:
+                yield Complaint(f"timestamp: {finding}", "write seconds since 1970, not minutes, hours or days")
+        if self.repeated > least:
+            remedy = f"give each decision its own event_id; source.duplicates: {REMEMBERED} drops copies of an event"
+            yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", remedy)
+        names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
+        for place, count in enumerate(self.outside):
+            if count:
+                finding = f"{count:,} of {number} have a reward {names[place]} ({self.reward_range[place]:g})"
+                finding += f"; the {extremes[place]} is {self.rewards[place]:g}"
+                remedy = f"set {names[place].split()[1]} to the {extremes[place]} possible reward"
+                yield Complaint(f"reward: {finding}", remedy)
+
+
+def missing_complaints(report: Report) -> Iterator[Complaint]:
+    """Policies whose probability some of the events lack."""
+    for policy in report.policies:
+        if policy.events and not policy.failures and policy.missing > NOTABLE * report.events.accepted:
+            number = counted(report.events.accepted, "event")
+            yield Complaint(
+                f"policies.{policy.policy}: {policy.missing:,} of {number} have no probability of it, and do not count",
+                "log the probability of every candidate with every event, 0 for an action that it never takes",
+            )
+
+
+def trust_complaints(report: Report) -> Iterator[Complaint]:
+    """The trust checks that fail, each finding once."""
+    failed = sorted((check for check in report.trust if not check.ok), key=_kind)
+    for (check, reason), group in groupby(failed, key=_kind):
+        names = [each.policy for each in group]
+        finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
+        yield Complaint(finding, _percent(report, names[0]) if check == "mean_weight" else OF_CHECKS[check])
+
+
+def _kind(check: TrustCheck) -> tuple[str, str]:
+    return check.check, check.reason
+
+
+def _percent(report: Report, policy: str) -> str:
+    """The remedy for a mean weight that is not 1."""
+    mean = next((each.importance_weight_mean for each in report.estimates if each.policy == policy), None) or 1.0
+    if PERCENT[0] < max(mean, 1.0 / mean) < PERCENT[1]:
+        return "write the propensity and the candidate's probability in the same unit: one looks like percent"
+    return OF_CHECKS["mean_weight"]

@@ -1,0 +1,202 @@
+"""Mistakes that people make: each is answered with its place, its cause and a remedy, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval import EventBatch
+from support.commands import Run, command
+
+CONFIG = """
+policies: {candidates: [challenger]}
+estimators: [ips, stratified_ips]
+averages: [cumulative, mixture]
+promotion: {}
+"""
+START = 1_700_000_000.0
+EVENTS = 400
+LOGGED, WANTED, EARNED = {"a": 0.5, "b": 0.3, "c": 0.2}, {"a": 0.2, "b": 0.3, "c": 0.5}, {"a": 2, "b": 3, "c": 4}
+Event = dict[str, Any]
+
+
+def events() -> Iterator[Event]:
+    """A log without defects: actions in turn, as often as their propensities say."""
+    turns = ["a"] * 5 + ["b"] * 3 + ["c"] * 2
+    for place in range(EVENTS):
+        action = turns[place * 7 % 10]
+        yield {
+            "event_id": f"e-{place}",
+            "timestamp": START + place,
+            "action": action,
+            "propensity": LOGGED[action],
+            "reward": int(place % 17 < EARNED[action]),
+            "policies": {"challenger": WANTED[action]},
+        }
+
+
+def field(name: str, change: Callable[[Any], Any], every: int = 1) -> Callable[[int, Event], Event]:
+    """A mistake in one field of every so many events."""
+    return lambda place, event: event if place % every else {**event, name: change(event[name])}
+
+
+def without(name: str, every: int = 1) -> Callable[[int, Event], Event]:
+    return lambda place, event: event if place % every else {key: event[key] for key in event if key != name}
+
+
+def challenger(change: Callable[[float], Any], every: int = 1) -> Callable[[int, Event], Event]:
+    return field("policies", lambda policies: {"challenger": change(policies["challenger"])}, every)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in a directory with a configuration."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Path("c.yaml").write_text(CONFIG)
+    return partial(command, capfd)
+
+
+def write_log(mistake: Callable[[int, Event], Event] = lambda _, event: event) -> None:
+    lines = [json.dumps(mistake(place, event)) for place, event in enumerate(events())]
+    Path("log.ndjson").write_text("\n".join(lines) + "\n")
+
+
+def test_a_sound_log_gets_no_warning(run: Run) -> None:
+    write_log()
+    assert run("replay", "c.yaml", "log.ndjson", "--strict")[::2] == (0, "")
+
+
+NUMBER = "write 0.25, not 25"
+MISTAKES_IN_A_LOG = {
+    "a timestamp goes back": (
+        field("timestamp", lambda time: time - 7200, every=10),
+        "warning: timestamp: 39 of 400 events are dated up to 120 minutes before an earlier one\nhint: sort the log",
+    ),
+    "ids are repeated": (
+        lambda place, event: {**event, "event_id": f"e-{place // 2}"},
+        "warning: event_id: 200 of 400 events repeat the id of an earlier one\nhint: give each decision its own",
+    ),
+    "the candidate is missing in a share of the events": (
+        field("policies", lambda _: {}, every=5),
+        "warning: policies.challenger: 80 of 400 events have no probability of it, and do not count\nhint: log the",
+    ),
+    "the candidate is NaN in a share of the events": (
+        challenger(lambda _: math.nan, every=5),
+        "policies.challenger: nan is not a finite number (log.ndjson:1)\nhint: leave a field out",
+    ),
+    "the candidate is null in a share of the events": (
+        challenger(lambda _: None, every=4),
+        "warning: policies.challenger: 100 of 400 events have no probability of it",
+    ),
+    "the candidate has another name": (
+        field("policies", lambda policies: {"chalenger": policies["challenger"]}),
+        "warning: no event has a probability of the policy 'challenger'\nhint: the events name chalenger",
+    ),
+    "rewards exceed reward.max": (
+        field("reward", lambda reward: 12.5 * reward),
+        "have a reward above reward.max (1); the largest is 12.5\nhint: set reward.max to the largest possible reward",
+    ),
+    "rewards fall below reward.min": (
+        field("reward", lambda reward: reward - 1),
+        "have a reward below reward.min (0); the smallest is -1\nhint: set reward.min to the smallest possible reward",
+    ),
+    "propensities are percents": (
+        field("propensity", lambda value: 100 * value),
+        f"propensity: 50 is not in (0, 1] (log.ndjson:1)\nhint: a propensity is greater than 0 and at most 1: {NUMBER}",
+    ),
+    "probabilities of the candidate are percents": (
+        challenger(lambda value: 100 * value),
+        "policies.challenger: 20 is not in [0, 1] (log.ndjson:1)\nhint: a probability is between 0 and 1: write",
+    ),
+    "propensities are percents of less than 1": (
+        field("propensity", lambda value: value / 100),
+        "trust check mean_weight: mean weight 100 over 400 events, expected 1: propensities or support are wrong\n"
+        "hint: write the propensity and the candidate's probability in the same unit: one looks like percent",
+    ),
+    "a propensity is 0": (field("propensity", lambda _: 0, every=3), "propensity: 0 is not in (0, 1] (log.ndjson:1)"),
+    "a propensity is negative": (field("propensity", lambda _: -0.5, every=3), "propensity: -0.5 is not in (0, 1]"),
+    "a propensity is text": (field("propensity", str), "propensity: expected float, got str (log.ndjson:1)"),
+    "propensities are those of another policy": (
+        field("propensity", lambda _: 0.9),
+        "the trust check mean_weight: mean weight 0.322 over 400 events, expected 1",
+    ),
+    "propensities are missing": (without("propensity"), "propensity: missing, and so is `propensities` (log.ndjson:1)"),
+    "the reward is missing": (without("reward"), "reward: missing (log.ndjson:1)"),
+    "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str (log.ndjson:1)"),
+    "the reward is null": (field("reward", lambda _: None, every=2), "reward: missing (log.ndjson:1)"),
+    "the reward is infinite": (field("reward", lambda _: math.inf, every=9), "reward: inf is not a finite number"),
+    "the action is missing": (without("action"), "action: missing (log.ndjson:1)"),
+    "the id is missing": (without("event_id"), "event_id: missing (log.ndjson:1)"),
+    "the id is a fraction": (field("event_id", lambda _: 0.5), "event_id: expected"),
+    "the timestamp is missing": (without("timestamp", every=2), "timestamp: missing (log.ndjson:1)"),
+    "times are in milliseconds": (field("timestamp", lambda time: 1e3 * time), "is it in milliseconds? (log.ndjson:1)"),
+    "times are in microseconds": (field("timestamp", lambda time: 1e6 * time), "is it in microseconds? (log.ndjson:1)"),
+    "times are in nanoseconds": (field("timestamp", lambda time: 1e9 * time), "is it in nanoseconds? (log.ndjson:1)"),
+    "times are in minutes": (
+        field("timestamp", lambda time: time / 60),
+        "warning: timestamp: the newest event is of 1970-11-24 22:22:19 UTC\nhint: write seconds since 1970, not min",
+    ),
+    "times have no zone": (
+        field("timestamp", lambda _: "2026-01-31T12:00:00"),
+        "timestamp: expected",
+    ),
+    "times are words": (field("timestamp", lambda _: "yesterday"), "timestamp: invalid RFC3339"),
+    "policies are a list": (field("policies", lambda _: [0.5]), "policies: expected object, got array (log.ndjson:1)"),
+    "distributions without actions": (
+        challenger(lambda value: [value, 1 - value]),
+        "policies.challenger: a list over actions, but `actions` is missing (log.ndjson:1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES_IN_A_LOG)
+def test_a_mistake_in_a_log_is_named_with_its_place_and_remedy(run: Run, name: str) -> None:
+    mistake, answer = MISTAKES_IN_A_LOG[name]
+    write_log(mistake)
+    outcome = run("replay", "c.yaml", "log.ndjson")
+    assert answer in outcome.err
+    assert "\nhint: " in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_failed_trust_checks_are_always_printed_and_fail_a_strict_replay(run: Run) -> None:
+    write_log(field("propensity", lambda _: 0.9))
+    for options, code in (((), 0), (("--strict",), 1), (("--json",), 0), (("--json", "--strict"), 1)):
+        outcome = run("replay", "c.yaml", "log.ndjson", *options)
+        assert outcome.code == code
+        assert outcome.err.count("warning: challenger fails the trust check mean_weight: ") == 1
+        assert outcome.out
+
+
+def test_a_strict_replay_needs_trust_checks(run: Run) -> None:
+    write_log()
+    Path("c.yaml").write_text(CONFIG.replace("promotion: {}", "promotion: off"))
+    outcome = run("replay", "c.yaml", "log.ndjson", "--strict")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: --strict: promotion is off, and its trust checks with it\nhint: ")
+
+
+@pytest.mark.parametrize("unit", ["D", "h", "s", "ms", "us", "ns"])
+def test_the_type_of_a_column_of_times_decides_its_unit(unit: str) -> None:
+    times = np.array(["2026-01-31", "2026-02-01"], dtype=f"datetime64[{unit}]")
+    batch = EventBatch.from_arrays(reward=[0, 1], propensity=[0.5, 0.5], timestamp=times)
+    assert batch.timestamp.tolist() == [1769817600.0, 1769904000.0]
+
+
+def test_a_table_without_ids_repeats_none(run: Run) -> None:
+    rows = [f"{START + place},a,0.5,1,0.5" for place in range(EVENTS)]
+    for name in ("one.csv", "two.csv"):
+        Path(name).write_text("timestamp,action,propensity,reward,challenger\n" + "\n".join(rows) + "\n")
+    outcome = run("replay", "c.yaml", "one.csv", "two.csv")
+    assert outcome.err == (
+        "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
+        "hint: sort the log by timestamp: events count in the order of the log\n"
+    )
