@@ -236,7 +236,8 @@ class Daemon:
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_EVERY
         if due and (status.reached or self._accepted):
-            report, self._unreported, self._reported_at = self._evaluator.report(at), False, at
+            report = self._evaluator.report(at, None if buffered is None else buffered.unmatched_share)
+            self._unreported, self._reported_at = False, at
         self.published = DaemonStatus(
             source=status,
             at=at,

@@ -99,6 +99,9 @@ def reached(step: str) -> None:
     """Called after each of `STEPS`, and does nothing: tests end the process here."""
 
 
+DELETED = "it was deleted while the daemon ran, with all snapshots; it is created again, with the next snapshot"
+
+
 class SnapshotStore:
     """A directory of snapshots, locked until `close` or the end of the process; `damaged` ones were set aside.
 
@@ -184,6 +187,7 @@ class SnapshotStore:
             if os.path.samestat(os.fstat(self._lock), os.lstat(path)):
                 return
         except FileNotFoundError:
+            log.warning("state_directory_missing", directory=str(self.directory), reason=DELETED)
             self.directory.mkdir(parents=True, exist_ok=True)
         lock, before = _locked(path), self._lock
         self._lock, self._next = lock, max(self._next, self._unused())

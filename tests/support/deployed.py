@@ -53,7 +53,11 @@ def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
     buffered = BufferStatus(
-        events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0
+        events=5,
+        watermark=1.7e9,
+        rewards=RewardCounts(joined=90, late=10, unmatched=1),
+        window=600.0,
+        unmatched_share=0.01,
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
     published = make_published(report, backfills=(late,), buffered=buffered, dead_letters=WorkerStatus(done=3))

@@ -27,7 +27,7 @@ class BufferStatus:
     events that came after the watermark had passed them. `released_early`: events released before the watermark passed
     them because the buffer was full. `rewards`: counts of separate rewards by outcome. All count since the state was
     created. `lateness`: by partition, the most seconds by which recent events came after the watermark. `window`:
-    seconds that an event waits for its rewards.
+    seconds that an event waits for its rewards. `unmatched_share`: that of recent rewards without a decision.
     """
 
     events: int
@@ -37,6 +37,7 @@ class BufferStatus:
     lateness: Mapping[TopicPartition, float] = field(default_factory=dict)
     rewards: RewardCounts | None = None
     window: float = 0.0
+    unmatched_share: float | None = None
 
 
 class EventOrder:
@@ -155,6 +156,7 @@ class EventOrder:
             self._watermarks.lateness(),
             None if self._rewards is None else self._rewards.counts,
             self._window,
+            None if self._rewards is None else self._rewards.unmatched_share,
         )
 
     def state(self) -> State:

@@ -14,6 +14,7 @@ from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity
+from streameval.ope.promotion import Arrivals
 
 Column: TypeAlias = NDArray[Any]
 Run: TypeAlias = dict[str, Column]
@@ -21,8 +22,8 @@ Run: TypeAlias = dict[str, Column]
 
 WAITS, LATE, JOINED = 0, 1, 2
 """The fate of a reward: not known yet; its decision was released without it; it counted."""
-REMEMBERED_WINDOWS = 2.0
-"""For so many windows after a decision, a reward for it is recognised as late."""
+REMEMBERED_WINDOWS, REMEMBERED_SECONDS = 10.0, 600.0
+"""For so many windows after a decision, and at least so many seconds, a reward for it is recognised as late."""
 REMEMBERED_SHARE = 0.25
 """Memory for the ids of released decisions, as a share of the memory for the buffer."""
 
@@ -95,8 +96,8 @@ def _concatenated(runs: Sequence[Run]) -> Run:
 class RewardCounts:
     """Counts of reward messages by outcome.
 
-    joined: counted in an event. late: dated after the window of their decision (by at most another window), or read
-    after its release. unmatched: no decision with this id is dated near them.
+    joined: counted in an event. late: dated after the window of their decision, or read after its release. unmatched:
+    no decision with this id is dated near them.
 
     >>> RewardCounts(joined=3, late=1).late_share
     0.25
@@ -142,8 +143,10 @@ class RewardStore:
         self._default, self._combine = default, combine
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
-        self.counts = RewardCounts()
+        self.counts, self._recent = RewardCounts(), Arrivals()
         self._newest = -math.inf  # or an earlier one, which is no longer here
+        self._remembered = max(REMEMBERED_WINDOWS * window, REMEMBERED_SECONDS)
+        self._first = math.inf  # the time of the first decision
 
     @property
     def nbytes(self) -> int:
@@ -160,7 +163,7 @@ class RewardStore:
         fate = np.full(len(named), WAITS, dtype=np.int8)
         for which, released, rows in self._released.find(identity):
             after = named.timestamp[which] - released["timestamp"][rows]
-            fate[which[(after >= -self._max_lateness) & (after <= REMEMBERED_WINDOWS * self.window)]] = LATE
+            fate[which[(after >= -self._max_lateness) & (after <= self._remembered)]] = LATE
         columns: Run = {"identity": identity, "timestamp": named.timestamp, "reward": named.reward, "fate": fate}
         columns |= {"partition": named.origin.partition, "offset": named.origin.offset}
         self._waiting.add(columns)
@@ -179,11 +182,12 @@ class RewardStore:
 
     def join(self, identity: Identity, timestamp: Array) -> Array:
         """The rewards of these decisions, which are released now, [n]."""
+        self._first = min(self._first, float(timestamp.min(initial=math.inf)))
         which, joined = [], []
         for decision, rewards, rows in self._waiting.find(identity):
             after = rewards["timestamp"][rows] - timestamp[decision]
             inside = (after >= -self._max_lateness) & (after <= self.window)
-            beyond = (after > self.window) & (after <= REMEMBERED_WINDOWS * self.window)
+            beyond = (after > self.window) & (after <= self._remembered)
             fate, counted = rewards["fate"], rows[inside]
             newly = np.unique(counted[fate[counted] != JOINED])
             self.count(joined=len(newly))
@@ -217,7 +221,7 @@ class RewardStore:
 
     def sweep(self, before: float) -> tuple[Rejected, ...]:
         """Drop rewards for which no decision will come, now that decisions before this time have been released."""
-        self._forget(before - self.window)
+        self._forget(before - self._remembered + self.window)
         gone = self._waiting.take(lambda run: run["timestamp"] < before - self._max_lateness)
         return self._rejected(gone) if gone else ()
 
@@ -229,8 +233,9 @@ class RewardStore:
         return self._rejected(gone)
 
     def _rejected(self, gone: Run) -> tuple[Rejected, ...]:
-        late = np.flatnonzero(gone["fate"] == LATE)
-        self.count(late=len(late), unmatched=int(np.count_nonzero(gone["fate"] == WAITS)))
+        late, strange = np.flatnonzero(gone["fate"] == LATE), gone["fate"] == WAITS
+        earlier = strange & (gone["timestamp"] <= self._first + self._remembered)
+        self.count(0, len(late), int(np.count_nonzero(strange)), int(np.count_nonzero(earlier)))
         reason = f"more than {self.window:g} s after its decision, or the decision was released before it came"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
@@ -240,19 +245,27 @@ class RewardStore:
             for reward, timestamp, *place in zip(*columns, strict=True)
         )
 
-    def count(self, joined: int = 0, late: int = 0, unmatched: int = 0) -> None:
-        """Count rewards by their outcome."""
+    def count(self, joined: int = 0, late: int = 0, unmatched: int = 0, earlier: int = 0) -> None:
+        """Count rewards by their outcome; `earlier`: unmatched ones whose decision may be before the first."""
         counts = self.counts
         self.counts = RewardCounts(counts.joined + joined, counts.late + late, counts.unmatched + unmatched)
+        self._recent = self._recent.after(joined + late, {"unmatched": unmatched - earlier})
+
+    @property
+    def unmatched_share(self) -> float | None:
+        """The share of recent rewards that have no decision, although decisions of that time have been read."""
+        return self._recent.share if any(self._recent) else None
 
     def state(self) -> State:
         """All that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
-        return {"counts": asdict(self.counts), **to_plain(runs)}
+        more = {"recent": list(self._recent), "first": self._first}
+        return {"counts": asdict(self.counts), **more, **to_plain(runs)}
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
         self._waiting.runs = from_plain(state["waiting"]["runs"])
         self._released.runs = from_plain(state["released"]["runs"])
-        self.counts = RewardCounts(**state["counts"])
+        self.counts, self._recent = RewardCounts(**state["counts"]), Arrivals(*state["recent"])
+        self._first = state["first"]
         self._newest = max((float(run["timestamp"].max()) for run in self._waiting.runs), default=-math.inf)

@@ -51,8 +51,8 @@ class Cohort:
         same = self.plan.for_pairs([pair for pair, parts in self.plan.pairs.items() if pairs.get(pair) == parts])
         return Cohort(self.evaluator.continued(plan.for_policies(names).with_products(same.products)), names)
 
-    def report(self, now: float | None) -> Report:
-        report = self.evaluator.report(now)
+    def report(self, now: float | None, unmatched_share: float | None) -> Report:
+        report = self.evaluator.report(now, unmatched_share)
         return with_fields(report, estimates=tuple(row for row in report.estimates if row.policy in self.policies))
 
     @classmethod
@@ -184,9 +184,9 @@ class CohortEvaluator:
         found = {field.field: field for cohort in self._cohorts for field in cohort.evaluator.missing_fields(batch)}
         return list(found.values())
 
-    def report(self, now: float | None = None) -> Report:
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report: of each policy and estimate the rows of its evaluator; see `Evaluator.report`."""
-        reports = [cohort.report(now) for cohort in self._cohorts]
+        reports = [cohort.report(now, unmatched_share) for cohort in self._cohorts]
         places = range(len(reports))
         deciding = sorted(places, key=lambda place: not self._cohorts[place].evaluator.promotion_lifts)
 

@@ -325,12 +325,12 @@ class Evaluator:
             return np.ones(evidence.blocks, dtype=bool)
         return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
 
-    def report(self, now: float | None = None) -> Report:
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now, the unfinished block included.
 
         Whole blocks that are pending are folded first; except for rounding, later numbers do not depend on that. The
         unfinished block is added for reading only. `now`: epoch seconds, by which promotion judges whether the newest
-        event is stale.
+        event is stale. `unmatched_share`: the share of separate rewards that have no decision, which it judges too.
         """
         self._process_pending()
         plan, state, events = self.plan, self._state, self._state["events"]
@@ -347,7 +347,9 @@ class Evaluator:
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None
-            else decide(self._monitor, state["promotion"], estimates, events["arrivals"], events["newest"], now)
+            else decide(
+                self._monitor, state["promotion"], estimates, events["arrivals"], events["newest"], now, unmatched_share
+            )
         )
         return Report(
             confidence=plan.confidence,

@@ -27,13 +27,15 @@ def decide(
     arrivals: Arrivals,
     newest: float | None,
     now: float | None,
+    unmatched_share: float | None = None,
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
     """The decisions of the last block end, the trust checks and the transitions.
 
     Nothing is promotable while a check fails, even one that fails only at this moment, such as `stale`. `estimates`:
     those of the Report. `newest`, `now`: epoch seconds of the newest event and of the Report, None if unknown.
+    `unmatched_share`: of rewards that come separately.
     """
-    stream = list(trust_checks.stream_checks(arrivals, newest, now, monitor.promotion.trust))
+    stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
     found = tuple(_checks(monitor, state, estimates, stream))
     of_stream = {name for name, _, _ in stream}

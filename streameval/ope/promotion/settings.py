@@ -41,6 +41,9 @@ class Trust:
     rejected_share: float = Field(
         default=0.05, gt=0, le=1, description="the largest share of the latest events that may be rejected"
     )
+    unmatched_share: float = Field(
+        default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may have no decision"
+    )
     stale_after: Seconds | None = Field(
         default=3600.0, description="age of the newest event at which nothing is promoted, e.g. 1h; null is never"
     )

@@ -152,11 +152,14 @@ def _policies_last(state: State) -> tuple[Array, Array]:
 
 
 def stream_checks(
-    arrivals: Arrivals, newest: float | None, now: float | None, limits: Trust
+    arrivals: Arrivals, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
     ok, finding = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of events were rejected lately"
     yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
+    if unmatched_share is not None:
+        ok, finding = unmatched_share <= limits.unmatched_share, f"{unmatched_share:.1%} of rewards have no decision"
+        yield "unmatched_share", ok, finding if ok else f"{finding}, over {limits.unmatched_share:.0%}"
     if limits.stale_after is not None and now is not None and newest is not None:
         ok, finding = now - newest <= limits.stale_after, f"the newest event is {in_words(now - newest)} old"
         yield "stale", ok, finding if ok else f"{finding}, over {format_duration(limits.stale_after)}"

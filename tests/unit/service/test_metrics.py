@@ -73,7 +73,8 @@ policy_horizon_events policy_importance_weight_max policy_importance_weight_mean
 policy_lift policy_lift_lower policy_lift_upper policy_lipschitz_per_event policy_promotable
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
 policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
-reward_model_squared_error rewards_late_share rewards_total rewards_window_seconds snapshot_duration_seconds
+reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
+snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
 """Every metric after `streameval_`: dashboards and alerts of users ask for these names."""
@@ -257,7 +258,7 @@ def test_buffered_and_late_events_are_shown_only_where_events_are_buffered() -> 
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
         make_published(
-            buffered=BufferStatus(42, NOW, late=5, released_early=7, lateness=LATENESS, rewards=rewards, window=600.0)
+            buffered=BufferStatus(42, NOW, 5, 7, lateness=LATENESS, rewards=rewards, window=600.0, unmatched_share=0.03)
         )
     )
     assert one(samples, "streameval_events_held") == 42
@@ -267,6 +268,7 @@ def test_buffered_and_late_events_are_shown_only_where_events_are_buffered() -> 
     assert one(samples, "streameval_events_hurried_total") == 7
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1
+    assert one(samples, "streameval_rewards_unmatched_share") == 0.03
     assert one(samples, "streameval_rewards_window_seconds") == 600
     early = scrape(make_published(buffered=BufferStatus(0, watermark=float("-inf"))))
     assert "streameval_watermark_timestamp_seconds" not in early

@@ -162,6 +162,10 @@ def test_a_directory_that_was_deleted_meanwhile_is_locked_again_before_a_write(t
         second.write({"number": 2})
     with capture_logs() as logs:
         writer.write_last(lambda: {"number": 3})
+    if not is_locked:
+        assert [(entry["event"], entry["log_level"]) for entry in logs[:1]] == [("state_directory_missing", "warning")]
+        assert "it is created again" in logs[0]["reason"]
+        assert numbers(first) == [2]
     if is_locked:
         assert "in use by another streameval" in logs[0]["reason"]
         assert newest(second) == {"number": 2}

@@ -44,6 +44,7 @@ def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, in
     return [event for batch in out for event in outcome(batch)], rejected, joining.buffered().rewards
 
 
+REMEMBERED = 600.0  # ten windows, and at least ten minutes
 COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "sum": sum}
 
 
@@ -57,7 +58,7 @@ def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Ear
             if each.event_id == decision.event_id and -LATENESS <= after <= WINDOW:
                 found.append(each.reward)
                 used.add(each)
-            elif each.event_id == decision.event_id and WINDOW < after <= 2 * WINDOW:
+            elif each.event_id == decision.event_id and WINDOW < after <= REMEMBERED:
                 late.add(each)
         out.append((*decision[:3], COMBINE[combine](found) if found else -1.0))
     late -= used
@@ -66,7 +67,7 @@ def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Ear
     return out, sorted(rejected), counts
 
 
-STEPS = st.lists(st.sampled_from([0, 1, 1, 2, 3, 25]), max_size=30)
+STEPS = st.lists(st.sampled_from([0, 1, 1, 2, 3, 25, 300]), max_size=30)
 DELAYS = st.sampled_from([0, 0, 0, 1, 3, int(LATENESS)])
 
 
@@ -147,6 +148,28 @@ def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None
     assert sum(float((batch.reward == -1.0).sum()) for batch in out) == 250
 
 
+@pytest.mark.parametrize(("after", "late"), [(3 * WINDOW, 250), (REMEMBERED - 1.0, 250), (REMEMBERED + 60.0, 0)])
+def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, late: int) -> None:
+    """A third of the clicks comes after three windows: the share said 0."""
+    joining, out = fresh(), []
+    decisions = decided(1000)
+    out.append(joining.take(batch_of(decisions)))
+    out.append(joining.take_rewards(rewards_of([each for each in earned_for(decisions, after=1.0) if each.offset % 4])))
+    following = [each._replace(event_id="") for each in decided(10_000, 1000)]
+    clicks = [each for each in earned_for(decisions, after) if each.offset % 4 == 0]
+    for first in range(0, 10_000, 500):  # the decisions are released long before the clicks come
+        out.append(joining.take(batch_of(following[first : first + 500])))
+        now = following[first + 499].timestamp
+        due = [each for each in clicks if each.timestamp <= now]
+        clicks = clicks[len(due) :]
+        out.append(joining.take_rewards(rewards_of(due or [Earned(now, 0, 0, "")])))
+    out.append(joining.flush())
+    counts = joining.buffered().rewards
+    assert (counts.joined, counts.late) == (750, late)
+    assert counts.late_share == late / (750 + late)
+    assert sum(len(batch.rejected) for batch in out) == late
+
+
 def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
     joining = fresh()
     for first in range(0, 20_000, 1000):
@@ -157,6 +180,19 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
     joining.flush()
     assert joining.buffered().rewards == RewardCounts(unmatched=20_000)
     assert joining.buffered().rewards.late_share is None
+    assert joining.buffered().unmatched_share == 1.0
+
+
+def test_rewards_of_decisions_before_the_first_one_are_no_strangers() -> None:
+    """The daemon starts at the end of the topic: the first rewards belong to decisions that it never reads."""
+    joining = fresh()
+    decisions = decided(5000)
+    joining.take(batch_of(decisions))
+    before = [each._replace(event_id=f"before-{each.offset}") for each in earned_for(decisions, after=-WINDOW)]
+    joining.take_rewards(rewards_of([*before[:1000], *earned_for(decisions, after=1.0)]))
+    joining.flush()
+    assert joining.buffered().rewards == RewardCounts(joined=5000, unmatched=1000)
+    assert joining.buffered().unmatched_share == 0.0
 
 
 def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:

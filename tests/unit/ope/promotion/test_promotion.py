@@ -544,6 +544,18 @@ def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once()
     assert evaluator.report().events.rejected == {"malformed": 40_000}
 
 
+def test_rewards_without_a_decision_block_promotion_and_say_so() -> None:
+    monitor = make_monitor(trust=Trust())
+    folded = Log(blocks=60, seed=10).folded(monitor)
+    for share, ok, reason in (
+        (0.05, True, "5.0% of rewards have no decision"),
+        (0.2, False, "20.0% of rewards have no decision, over 5%"),
+    ):
+        check = checks_of(monitor, folded, unmatched_share=share)["unmatched_share"]
+        assert (check.ok, check.reason) == (ok, reason)
+    assert "unmatched_share" not in checks_of(monitor, folded)
+
+
 def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
     decision = found(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
