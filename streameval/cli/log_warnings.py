@@ -46,8 +46,11 @@ OF_CHECKS = {
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": "correct the events that are rejected",
     "reward_range": "set reward.min and reward.max to the smallest and largest possible reward",
+    "clusters": "log the user or session of each event as its `unit`",
 }
 """Remedies by the trust check that fails."""
+
+RUNBOOK = "deploy/runbooks/StreamevalTrustCheckFailed.md explains each check"
 
 
 class Complaint(NamedTuple):
@@ -133,7 +136,9 @@ def trust_complaints(report: Report) -> Iterator[Complaint]:
     for (check, reason), group in groupby(failed, key=_kind):
         names = [each.policy for each in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
-        yield Complaint(finding, _percent(report, names[0]) if check == "mean_weight" else OF_CHECKS[check])
+        yield Complaint(
+            finding, _percent(report, names[0]) if check == "mean_weight" else OF_CHECKS.get(check, RUNBOOK)
+        )
 
 
 def _kind(check: TrustCheck) -> tuple[str, str]:
