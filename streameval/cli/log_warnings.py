@@ -98,7 +98,7 @@ class LogCounts:
         self.rewards = min(self.rewards[0], float(batch.reward.min())), max(self.rewards[1], float(batch.reward.max()))
 
     def complaints(self) -> Iterator[Complaint]:
-        """What is wrong with the log itself."""
+        """The defects of the log itself."""
         number, least = counted(self.events, "event"), NOTABLE * self.events
         if self.backward > least:
             finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
