@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -166,7 +167,10 @@ def require_fit(found: Any, fresh: Any, path: str = "") -> None:
         _require(_kind(found) == _kind(fresh), f"{path} is {_kind(found)}, expected {_kind(fresh)}")
     if isinstance(fresh, list | tuple):
         found, fresh = dict(enumerate(found)), dict(enumerate(fresh))
-    if isinstance(fresh, Mapping) and _MARK not in fresh:
+    if isinstance(fresh, Mapping) and _MARK in fresh:
+        size = math.prod(found["shape"]) * np.dtype(fresh[_MARK]).itemsize
+        _require(len(found["data"]) == size, f"{path} has {len(found['data'])} bytes, expected {size}")
+    elif isinstance(fresh, Mapping):
         for key, expected in fresh.items():
             place = f"{path}.{key}" if path else str(key)
             _require(key in found, f"{place} is missing")

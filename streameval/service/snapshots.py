@@ -46,7 +46,18 @@ CHECKSUM = 32
 CHUNK = 1 << 20
 OWNER = 20
 """Bytes of the number of the process in the file `lock`."""
-WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError)
+"""Errors of unpacking and decoding a body that `write_document` did not write."""
+WRONG_CONTENT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
 
@@ -91,7 +102,12 @@ def read_document(path: Path) -> State:
     if body[len(MAGIC) : len(MAGIC + FORMAT)] != FORMAT:
         raise StateError(f"{path} was written by a later version", hint="use that version, or another state.dir")
     compressed = body[len(MAGIC + FORMAT) :]
-    document: State = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompressobj().decompress(compressed))
+    try:
+        document = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompressobj().decompress(compressed))
+    except UNREADABLE as error:
+        raise DamagedError(f"its content cannot be decoded: {error}", hint=OLDER) from error
+    if not isinstance(document, dict):
+        raise DamagedError(f"its content is of type {type(document).__name__}, expected a table", hint=OLDER)
     return document
 
 
@@ -129,8 +145,11 @@ class SnapshotStore:
         """`read` of the newest snapshot that is whole; None without one.
 
         Newer ones that are damaged are set aside with a warning. One in which `read` finds wrong content counts as
-        damaged if `read` succeeds with an older one. Otherwise the error may be ours: it is raised, and nothing is set
-        aside for it.
+        damaged if `read` succeeds with an older one. Otherwise the error may be ours, and nothing is set aside for it.
+
+        Raises:
+            StateError: `read` finds wrong content in every snapshot.
+            StreamevalError: A snapshot cannot be read from the disk.
         """
         failed: dict[Path, Exception] = {}
         for path in reversed(found_in(self.directory)):
@@ -147,9 +166,12 @@ class SnapshotStore:
                 for wrong, cause in failed.items():
                     self._set_damaged_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
                 return found
-        for cause in failed.values():
-            cause.add_note(f"No snapshot in {self.directory} can be restored: they stay. --reset starts from zero.")
-            raise cause
+        for path, cause in failed.items():
+            raise StateError(
+                f"no snapshot in {self.directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
+                hint="--reset starts from zero and sets the snapshots aside; another state.dir keeps them. "
+                "If this version wrote them, please report it",
+            ) from cause
         return None
 
     def _set_damaged_aside(self, path: Path, damage: str) -> None:

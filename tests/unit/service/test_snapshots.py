@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import zstandard
 from structlog.testing import capture_logs
 
 import streameval as se
@@ -75,6 +77,16 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
+def with_body(body: bytes) -> bytes:
+    """A file with this body and the right checksum."""
+    content = b"streameval snapshot 1\n" + body
+    return content + blake2b(content, digest_size=32).digest()
+
+
+def compressed(content: bytes) -> bytes:
+    return with_body(zstandard.compress(content))
+
+
 DAMAGES = {
     "torn": torn,
     "flipped": flipped,
@@ -83,6 +95,14 @@ DAMAGES = {
     "one byte more": lambda content: content + b"\x00",
     "zeros, as after a power cut": lambda content: bytes(len(content)),
     "only its start": lambda content: content[:20],
+    "not compressed": lambda _: with_body(b"no zstd"),
+    "half of its body": lambda content: with_body(content[22 : (22 + len(content) - 32) // 2]),
+    "no msgpack": lambda _: compressed(b"\xc1"),
+    "no table": lambda _: compressed(b"\x07"),
+    "an empty body": lambda _: with_body(b""),
+    "a text that is no UTF-8": lambda _: compressed(b"\x81\xa1a\xa1\xff"),
+    "a list of four billion entries": lambda _: compressed(b"\x81\xa1a\xdd\xff\xff\xff\xff"),
+    "a list in a list, 100,000 times": lambda _: compressed(b"\x81\xa1a" + b"\x91" * 100_000),
 }
 
 
@@ -115,8 +135,6 @@ def test_when_all_are_damaged_there_is_none(snapshots: SnapshotStore) -> None:
 def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapshots: SnapshotStore) -> None:
     path = snapshots.write({"number": 1})
     later = path.read_bytes()[:-32].replace(b"streameval snapshot 1\n", b"streameval snapshot 2\n")
-    from hashlib import blake2b
-
     path.write_bytes(later + blake2b(later, digest_size=32).digest())
     with pytest.raises(StateError, match="later version"):
         newest(snapshots)

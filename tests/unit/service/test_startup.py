@@ -353,19 +353,20 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(EventPipeline, "restore", fail)
-        with pytest.raises(TypeError, match="a mistake in this version") as error:
+        with pytest.raises(StateError, match="TypeError: a mistake in this version") as error:
             place.daemon()
-    assert "can be restored: they stay. --reset starts from zero" in error.value.__notes__[0]
+    assert isinstance(error.value.__cause__, TypeError)
     assert found_in(place.state) == kept
     assert found_in(place.state, DAMAGED) == []
     assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, "a key is missing", "there are no cohorts", "there is no fingerprint", "there are no stages"]
-)
-def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Place, wrong: str | None) -> None:
-    place.run(0, 250)
+UNEXPLAINED = {"settings are other ones", "offsets are no numbers"}
+"""Wrong contents that a mistake of the program could bring about, too."""
+
+
+def damage_all(place: Place, wrong: str | None) -> None:
+    """Write the snapshots again with a wrong content, or without their last bytes."""
     for path in found_in(place.state):
         _, document = load(path)
         path.unlink()
@@ -374,6 +375,24 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
         snapshots.close()
         if wrong is None:
             path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("wrong", sorted(UNEXPLAINED))
+def test_when_no_snapshot_can_be_restored_the_daemon_refuses_to_start(place: Place, wrong: str) -> None:
+    place.run(0, 250)
+    damage_all(place, wrong)
+    kept = found_in(place.state)
+    with pytest.raises(StateError, match=r"no snapshot in .* can be restored; 0+\d\.snapshot: \w+Error: ") as error:
+        place.daemon()
+    assert error.value.hint.startswith("--reset starts from zero")
+    assert found_in(place.state) == kept
+    assert seen(place.run(250, 260, {"reset": True})) == dict.fromkeys(("logging", "early"), total(0, 260))
+
+
+@pytest.mark.parametrize("wrong", [None, *(wrong for wrong in WRONG_CONTENTS if wrong not in UNEXPLAINED)])
+def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Place, wrong: str | None) -> None:
+    place.run(0, 250)
+    damage_all(place, wrong)
     with capture_logs() as logs:
         daemon = place.daemon()
         with running(daemon):
