@@ -14,8 +14,8 @@ from streameval.common.arrays import Array
 from streameval.events.origin import Origin
 
 CONFIRMED_BY = 10
-"""A partition has reached a time when so many events in a row are dated at or after it: a single event from the next
-century must not make all later ones too late."""
+"""A partition has reached a time when so many events in a row are dated at or after it: after a single event from the
+next century, all later ones would count out of order."""
 NEVER = -math.inf
 
 TopicPartition: TypeAlias = tuple[str, int]
