@@ -18,6 +18,7 @@ from streameval.common.component import Component
 from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
+from streameval.config.memory import usable_memory
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
@@ -316,11 +317,11 @@ class Config(StrictModel):
         return one + (len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else one
 
     def memory_warnings(self) -> Iterator[str]:
-        """Warn of a state that takes a quarter of the memory of this machine; ConfigError if it takes more than all."""
-        needed, memory = self.full_bytes(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        """Warn of a state that takes a quarter of the usable memory; ConfigError if it takes more than all."""
+        needed, memory = self.full_bytes(), usable_memory()
         problem = (
             f"policies.candidates, averages: the estimates take {needed / 2**30:,.1f} GiB once all windows are full, "
-            f"and this machine has {memory / 2**30:,.1f} GiB"
+            f"and this process may use {memory / 2**30:,.1f} GiB"
         )
         hint = "use fewer candidates, estimators or averages, or windows of a coarser resolution"
         if needed > memory:
