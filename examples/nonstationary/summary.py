@@ -134,6 +134,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "horizons": _table(["", "", *settings], variants["horizons"]),
+        "ridges": _table(["", "", *settings], variants["ridges"]),
         "drift_aware": _table(["", "seeds", *settings], variants["drift_aware"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, State, decayed_path, ratio
 from streameval.common.component import strict
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.actions import Requirement, Requirements
@@ -24,6 +24,10 @@ LARGEST_FEATURE = 1e30
 """Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
+HORIZONS = np.array([1_250.0, 10_000.0, 80_000.0, np.inf])
+"""Horizons of the regressions among which a ridge without a horizon chooses, in events."""
+COMPARED = 10_000.0
+"""Horizon in events of the errors by which the regressions are weighted."""
 ROUNDING = 1e-12
 """Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
 
@@ -103,13 +107,18 @@ def _coded(known: Mapping[Any, int], log: LoggedActions) -> tuple[Mapping[Any, i
 class Ridge(RewardModel):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
-    Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. The
-    coefficients change at block ends only, so no reward affects its own prediction.
+    Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. Without a
+    `horizon` there are four regressions, with horizons of 1,250, 10,000 and 80,000 events and of all events. Their
+    coefficients are averaged with weights `om_h ~ exp(-(L_h - min L) / (2 s))`: `L_h` is the sum of the squared errors
+    of regression h over the last 10,000 events (exponentially decayed), and `s` the smallest of their means. So the
+    model forgets as fast as rewards change. Weights and coefficients change at block ends only, so no reward affects
+    its own prediction.
 
-    Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10.
+    Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10; for the weights,
+    Vovk, COLT 1990.
     """
 
-    horizon: Annotated[float, Field(ge=100)] = 10_000.0
+    horizon: Annotated[float, Field(ge=100)] | None = None
     penalty: PositiveFloat = 1.0
     kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
 
@@ -117,15 +126,23 @@ class Ridge(RewardModel):
     def needs(self) -> Requirements:
         return frozenset({Requirement.FEATURES})
 
+    @property
+    def horizons(self) -> Array:
+        """The horizons of the regressions, in events."""
+        return HORIZONS if self.horizon is None else np.array([self.horizon])
+
     def start(self) -> State:
-        """The state before the first event; the number of features is unknown."""
-        return {"square": None, "product": None}
+        """The state before the first event; the number of features is unknown.
+
+        `errors`: the recent sum of weights, then of the squared errors of each regression.
+        """
+        return {"square": None, "product": None, "errors": np.zeros(1 + len(self.horizons))}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         """Actions with another number of features than the first are predicted as 0, and are not learned from."""
         sets, reward = log.sets, log.reward
         prediction = np.zeros(len(sets.propensities))
-        width = sets.first_width if state["product"] is None else len(state["product"]) - 1
+        width = sets.first_width if state["product"] is None else state["product"].shape[1] - 1
         if not width:
             return prediction, state
         known, features = sets.features_of_width(width)
@@ -133,44 +150,72 @@ class Ridge(RewardModel):
         known[known] = usable
         design, place = np.insert(features[usable], 0, 1.0, axis=1), np.cumsum(known) - 1
         events, rows = (each[known[sets.logged[1]]] for each in sets.logged)
-        learned = np.zeros((len(reward), width + 1))
-        learned[events] = design[place[rows]]
-        by_block = learned.reshape(log.blocks, -1, width + 1)
-        weighted = (learned * log.weight[:, None]).reshape(by_block.shape)
-        rewards, at_once = reward.reshape(log.blocks, -1), max(1, NUMBERS_AT_ONCE // (width + 1) ** 2)
-        coefficients: list[Array] = []
-        for first in range(0, log.blocks, at_once):
-            some = slice(first, first + at_once)
-            squares = np.matmul(weighted[some].swapaxes(1, 2), by_block[some])
-            products = np.einsum("bnd,bn->bd", weighted[some], rewards[some])
-            solved, state = self._follow(state, squares, products, log.block)
-            coefficients += list(solved)
-        for part, solution in zip(log.rows, coefficients, strict=True):
+        learned, weight = np.zeros((len(reward), width + 1)), np.zeros(len(reward))
+        learned[events], weight[events] = design[place[rows]], log.weight[events]
+        by_block = (each.reshape(log.blocks, -1, *each.shape[1:]) for each in (learned, reward, weight))
+        solutions, state = self._learn(state, log, *by_block)
+        for part, solution in zip(log.rows, solutions, strict=True):
             rows = np.arange(part.start, part.stop)[known[part]]
             prediction[rows] = np.clip(design[place[rows]] @ solution, *log.reward_range)
         return prediction, state
 
+    def _learn(
+        self, state: State, log: LoggedActions, design: Array, reward: Array, weight: Array
+    ) -> tuple[Array, State]:
+        """The averaged coefficients before each block, and the state after the last.
+
+        `design` [blocks, events, d], `reward`, `weight` [blocks, events]: of the logged actions.
+        """
+        weighted, width = design * weight[..., None], design.shape[2]
+        at_once = max(1, NUMBERS_AT_ONCE // (len(self.horizons) * width**2))
+        solutions: list[Array] = []
+        for first in range(0, len(design), at_once):
+            some = slice(first, first + at_once)
+            squares = np.matmul(weighted[some].swapaxes(1, 2), design[some])
+            products = np.einsum("bnd,bn->bd", weighted[some], reward[some])
+            solved, state = self._follow(state, squares, products, log.block)
+            predicted = np.clip(np.matmul(design[some], solved.swapaxes(1, 2)), *log.reward_range)
+            errors = np.einsum("bn,bnh->bh", weight[some], (reward[some][..., None] - predicted) ** 2)
+            shares, after = _shares(state["errors"], weight[some].sum(axis=1), errors, log.block)
+            state |= {"errors": after}
+            solutions += list(np.einsum("bh,bhd->bd", shares, solved))
+        return np.array(solutions), state
+
     def _follow(self, state: State, squares: Array, products: Array, block: int) -> tuple[Array, State]:
-        """Coefficients before each block, and the sums after the last."""
-        width = products.shape[1]
-        square = np.zeros((width, width)) if state["square"] is None else state["square"]
-        product = np.zeros(width) if state["product"] is None else state["product"]
-        fading = (1 - 1 / self.horizon) ** block
-        before = np.empty_like(squares), np.empty_like(products)
+        """Coefficients of each regression before each block [blocks, regressions, d], and the sums after the last."""
+        fading = (1 - 1 / self.horizons[:, None]) ** block
+        shape = len(fading), products.shape[1]
+        square = np.zeros((*shape, shape[1])) if state["square"] is None else state["square"]
+        product = np.zeros(shape) if state["product"] is None else state["product"]
+        before = np.empty((len(squares), *square.shape)), np.empty((len(squares), *product.shape))
         for index in range(len(squares)):
             before[0][index], before[1][index] = square, product
-            square, product = square * fading + squares[index], product * fading + products[index]
-        solvable = before[0] + self.penalty * np.eye(width)
-        return _solved(solvable, before[1]), {"square": square, "product": product}
+            square, product = square * fading[..., None] + squares[index], product * fading + products[index]
+        solved = _solved(before[0] + self.penalty * np.eye(shape[1]), before[1])
+        return solved, {**state, "square": square, "product": product}
+
+
+def _shares(state: Array, weight: Array, errors: Array, block: int) -> tuple[Array, Array]:
+    """The weight of each regression before each block, and the recent sums after them.
+
+    `weight` [blocks], `errors` [blocks, regressions]: sums of the weights and of the squared errors in each block.
+    """
+    path = decayed_path(state, np.column_stack([weight, errors]), np.exp(-block / COMPARED))
+    before = np.concatenate([state[None], path[:-1]])
+    least = before[:, 1:].min(axis=1, keepdims=True)
+    worse, noise = before[:, 1:] - least, 2 * ratio(least, before[:, :1])
+    with np.errstate(divide="ignore"):
+        shares = np.exp(-np.divide(worse, noise, out=np.zeros_like(worse), where=worse > 0))
+    return shares / shares.sum(axis=1, keepdims=True), path[-1]
 
 
 def _solved(squares: Array, products: Array) -> Array:
-    """The coefficients of each of some regressions, from [blocks, d, d] and [blocks, d].
+    """The coefficients of each of some regressions, from [..., d, d] and [..., d].
 
     With large features (times, identifiers) the penalty is lost in rounding, and collinear features make the matrix
     singular. So features are scaled first, and their correlations kept a little below 1.
     """
-    scale = np.sqrt(np.diagonal(squares, axis1=1, axis2=2))
-    correlations = squares / (scale[:, :, None] * scale[:, None, :]) + ROUNDING * np.eye(scale.shape[1])
+    scale = np.sqrt(np.diagonal(squares, axis1=-2, axis2=-1))
+    correlations = squares / (scale[..., :, None] * scale[..., None, :]) + ROUNDING * np.eye(scale.shape[-1])
     solution = np.linalg.solve(correlations, (products / scale)[..., None])[..., 0]
     return np.asarray(solution / scale, dtype=np.float64)

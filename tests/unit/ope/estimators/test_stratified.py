@@ -15,12 +15,14 @@ from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Mixture, Window
 from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
 from streameval.ope.evidence import Evidence
+from streameval.ope.reward_models import Ridge
 from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
 from support.strategies import examples
 from support.streams import evaluated
 
 Array = NDArray[np.float64]
 THRESHOLD = 3.0
+HORIZON = 10_000.0
 ACTIONS, FEATURES = 4, 2
 
 
@@ -57,14 +59,14 @@ class Offers:
         return np.arange(len(self.action)), self.action
 
 
-def slow_predictions(offers: Offers, block: int, horizon: float = 10_000.0, penalty: float = 1.0) -> Array:
+def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
     """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved from zero."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     predictions = np.zeros((n, ACTIONS))
     for start in range(0, n, block):
         ages = start // block - 1 - np.arange(start) // block
-        fading = (1 - 1 / horizon) ** (block * ages)
+        fading = (1 - 1 / HORIZON) ** (block * ages)
         x = design[np.arange(start), offers.action[:start]]
         square = (x * fading[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
         beta = np.linalg.solve(square, (x * fading[:, None]).T @ offers.reward[:start])
@@ -93,7 +95,8 @@ def slow_dr(offers: Offers, block: int) -> list[Part]:
 
 
 def estimate_of(offers: Offers, estimator: Any, average: Any, block: int = 100) -> Any:
-    settings = {"candidates": ["a"], "estimators": [estimator], "averages": [average], "block": block, "drift": None}
+    settings: dict[str, Any] = {"candidates": ["a"], "estimators": [estimator], "averages": [average]}
+    settings |= {"block": block, "drift": None, "reward_model": Ridge(horizon=HORIZON)}
     return evaluated(offers.batch(), **settings).report().get("a", estimator.label, average.label)
 
 

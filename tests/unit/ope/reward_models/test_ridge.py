@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -92,7 +93,7 @@ def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int 
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
-    """[n, actions]: weighted ridge regression on all blocks before, solved from zero for each block."""
+    """[n, actions]: weighted ridge regression on all blocks before, solved from zero for each block; not clipped."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     expected = np.zeros((n, ACTIONS))
@@ -102,7 +103,7 @@ def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
         x = design[np.arange(start), offers.action[:start]]
         square = (x * weight[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
         beta = np.linalg.solve(square, (x * weight[:, None]).T @ offers.reward[:start])
-        expected[start : start + BLOCK] = np.clip(design[start : start + BLOCK] @ beta, 0.0, 1.0)
+        expected[start : start + BLOCK] = design[start : start + BLOCK] @ beta
     return expected
 
 
@@ -110,7 +111,56 @@ def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
 def test_ridge_equals_weighted_ridge_regression_in_closed_form(horizon: float, penalty: float) -> None:
     offers = Offers(1, 90)
     found = predictions(offers.batch(), Ridge(horizon=horizon, penalty=penalty))
-    np.testing.assert_allclose(found, closed_form(offers, horizon, penalty), atol=1e-9)
+    np.testing.assert_allclose(found, closed_form(offers, horizon, penalty).clip(0, 1), atol=1e-9)
+
+
+def test_without_a_horizon_four_regressions_count_by_their_recent_errors() -> None:
+    offers = Offers(1, 10 * BLOCK)
+    n, logged = len(offers.reward), (np.arange(len(offers.reward)), offers.action)
+    each = np.array([closed_form(offers, horizon, 1.0) for horizon in (1_250.0, 10_000.0, 80_000.0, np.inf)])
+    errors = np.array([(offers.reward - regression.clip(0, 1)[logged]) ** 2 for regression in each])
+    expected = np.empty((n, ACTIONS))
+    for start in range(0, n, BLOCK):
+        ages = BLOCK * (start // BLOCK - 1 - np.arange(start) // BLOCK)
+        weight = np.exp(-ages / 10_000) / offers.sampling[:start]
+        losses = errors[:, :start] @ weight
+        noise = losses.min() / weight.sum() if start else 1.0
+        share = np.exp(-(losses - losses.min()) / (2 * noise))
+        part = slice(start, start + BLOCK)
+        expected[part] = np.tensordot(share / share.sum(), each[:, part], axes=1).clip(0, 1)
+    np.testing.assert_allclose(folded(offers, Ridge()), expected, atol=1e-9)
+
+
+def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
+    """The features predict the opposite after 6,000 events."""
+    still = Offers(11, 12_000)
+    turned = replace_features(still, np.where(np.arange(12_000) < 6_000, 1.0, -1.0))
+    for offers, rival in ((still, 1_250.0), (turned, 80_000.0)):
+        learned, fixed = late_error(offers, Ridge()), late_error(offers, Ridge(horizon=rival))
+        best = min(late_error(offers, Ridge(horizon=horizon)) for horizon in (1_250.0, 10_000.0, 80_000.0))
+        assert learned < 0.97 * fixed
+        assert learned < 1.03 * best
+
+
+def replace_features(offers: Offers, sign: Array) -> Offers:
+    """The same events with the features of each times its sign."""
+    turned = copy(offers)
+    turned.features = offers.features * sign[:, None, None]
+    return turned
+
+
+def late_error(offers: Offers, model: Ridge) -> float:
+    """Mean squared difference between predictions and expected rewards over the last quarter of the events."""
+    late = len(offers.reward) * 3 // 4
+    return float(np.square(folded(offers, model) - offers.chance)[late:].mean())
+
+
+def folded(offers: Offers, model: Ridge) -> Array:
+    """[n, actions]: the predictions for events in whole blocks."""
+    sets = offers.batch().action_sets
+    assert sets is not None
+    log = LoggedActions(sets, offers.reward, 1 / offers.sampling, BLOCK, (0.0, 1.0))
+    return model.fold(model.start(), log)[0].reshape(-1, ACTIONS)
 
 
 def test_ridge_predicts_before_it_learns() -> None:
