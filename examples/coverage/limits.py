@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from worlds import DEPLOYED, DRAWS, LOGGING, PERIOD, SEED, SWING, WORLDS, Floats, World
 
-from streameval.ope.estimators import IPS, TermRange
+from streameval.ope.estimators import IPS, Estimator, PseudoInverse, TermRange
 from streameval.ope.evidence.largest_weights import KEPT, NEARLY_SURE, Kind, WeightLimits, limits
 from streameval.ope.intervals.empirical_likelihood import Means, extra_events, heaviest_likely, likely, reach
 
@@ -36,7 +36,8 @@ class Cells(NamedTuple):
     """The kinds of events, [cells]: how often each occurs, what each policy does, and the mean reward.
 
     `share` and `propensity` may differ between runs, [runs, cells]. `whole`: the largest weight of the candidate in the
-    context, where full distributions are logged.
+    context, where full distributions are logged. `slots`: the largest weight that a slate's propensities, slot by slot,
+    leave to any policy; `candidate` and `deployed` are then weights, and `propensity` is 1.
     """
 
     share: Floats
@@ -45,6 +46,7 @@ class Cells(NamedTuple):
     deployed: Floats
     reward: Floats
     whole: Floats | None = None
+    slots: Floats | None = None
 
     @classmethod
     def of(cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False) -> Cells:
@@ -76,6 +78,7 @@ class Log(NamedTuple):
     phases: Callable[[int, np.random.Generator], Phases]
     largest_weight: float
     looks: Sequence[int] = LOOKS
+    estimator: Estimator = IPS()
 
 
 def _still(cells: Cells, runs: int, rng: np.random.Generator) -> Phases:
@@ -110,6 +113,22 @@ def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
         candidate[::10] = np.eye(actions)[1]
         reward[::10] = 3 * rate
     return Cells.of(logging, candidate, deployed, reward)
+
+
+def slates(rate: float, by_slot: bool) -> Cells:
+    """Slates of three slots with five actions each, filled independently; the mean reward is a sum over the slots.
+
+    Evaluated as one action, or slot by slot by the pseudo-inverse.
+    """
+    logging, candidate, deployed = (greedy([best], 5, spread)[0] for best, spread in ((0, 0.5), (1, 0.1), (2, 0.5)))
+    places = np.indices((5, 5, 5)).reshape(3, -1)
+    propensity = logging[places]
+    reward = rate * (1 + 0.4 * (places == 1)).mean(axis=0)
+    share = propensity.prod(axis=0)
+    if not by_slot:
+        return Cells(share, share, candidate[places].prod(axis=0), deployed[places].prod(axis=0), reward)
+    weights = ((policy[places] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed))
+    return Cells(share, np.ones_like(share), *weights, reward, slots=(1 / propensity).sum(axis=0) - 2)
 
 
 def log_uniform(rate: float) -> Cells:
@@ -197,6 +216,10 @@ def _logs() -> Mapping[str, Log]:
             logs.append(
                 Log(f"{world.shape}, {world.weights}, {world.level:g}", partial(_of_world, world), _right(world))
             )
+    for rate in (0.3, 0.03):
+        whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
+        logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
+        logs.append(_log(f"slates of three slots, slot by slot, {rate:g}", by_slot)._replace(estimator=PseudoInverse()))
     return {log.title: log for log in logs}
 
 
@@ -251,6 +274,8 @@ def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> 
     numbers = {Kind.RARITY: 1 / propensity, Kind.PROBABILITY: probability, Kind.OTHERS: others}
     if cells.whole is not None and policy is cells.candidate:
         numbers = {Kind.WHOLE: np.broadcast_to(cells.whole, counted.shape)}
+    if cells.slots is not None:
+        numbers = {Kind.SLOTS: np.broadcast_to(cells.slots, counted.shape)}
     for kind, values in numbers.items():
         there = np.where(counted > 0, values, 0.0)
         new = np.flatnonzero(there.max(axis=1) > kept[:, kind, 0])
@@ -290,7 +315,7 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
         seen = np.maximum(seen, np.where(counted > 0, cells.deployed / cells.propensity, 0.0).max(axis=1))
         total, steps = step if total is None else total + step, [*steps[1 - WINDOW // STEP :], step]
         if last in log.looks:
-            known = limits({"largest": largest}, [CANDIDATE] * 2 * runs)
+            known = limits({"largest": largest}, [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
             recent = steps[0]
             for each in steps[1:]:
                 recent = recent + each
@@ -342,7 +367,7 @@ def interval(
         return means.term - width, means.term + width
     own, others = zip(*(limit.reshape(2, -1) for limit in known), strict=True)
     both = WeightLimits(*(np.stack([other, each]) for other, each in zip(others, own, strict=True)))
-    terms = TermRange.by_column([IPS()], (0.0, 1.0), np.stack([seen, seen]), both)
+    terms = TermRange.by_column([log.estimator], (0.0, 1.0), np.stack([seen, seen]), both)
     if quantity != "value":
         production = np.ones_like(seen)
         if quantity == QUANTITIES[2]:

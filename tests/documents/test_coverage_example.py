@@ -216,7 +216,10 @@ def test_the_claims_of_the_study_hold_in_the_stored_results(worlds: ModuleType) 
             assert row.miss <= 0.05 + 3 * row.miss_se, row
 
 
-@pytest.mark.parametrize("name", ["still, heavy, 0.3", "exploration falls from 0.2 to 0.02, 0.3"])
+@pytest.mark.parametrize(
+    "name",
+    ["still, heavy, 0.3", "exploration falls from 0.2 to 0.02, 0.3", "slates of three slots as one action, 0.3"],
+)
 def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleType, name: str) -> None:
     """One run, whose counts are laid out as events: production is the policy deployed, or the logging policy."""
     limits, events = import_module("limits"), 2_000
