@@ -122,13 +122,14 @@ def slates(rate: float, by_slot: bool) -> Cells:
     """
     logging, candidate, deployed = (greedy([best], 5, spread)[0] for best, spread in ((0, 0.5), (1, 0.1), (2, 0.5)))
     places = np.indices((5, 5, 5)).reshape(3, -1)
-    propensity = logging[places]
+    propensity, share = logging[places], logging[places].prod(axis=0)
     reward = rate * (1 + 0.4 * (places == 1)).mean(axis=0)
-    share = propensity.prod(axis=0)
     if not by_slot:
         return Cells(share, share, candidate[places].prod(axis=0), deployed[places].prod(axis=0), reward)
-    weights = ((policy[places] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed))
-    return Cells(share, np.ones_like(share), *weights, reward, slots=(1 / propensity).sum(axis=0) - 2)
+    one, other, largest = (
+        (policy[places] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed, np.ones(5))
+    )
+    return Cells(share, np.ones_like(share), one, other, reward, slots=largest)
 
 
 def log_uniform(rate: float) -> Cells:
