@@ -247,23 +247,43 @@ def plan(
 
 @app.command()
 def check(
-    config: ConfigPath, broker: Annotated[bool, typer.Option(help="Also read the first events from the source.")] = True
+    config: ConfigPath,
+    broker: Annotated[
+        bool, typer.Option(help="Also try the source, its topics, the port, the state directory and dead letters.")
+    ] = True,
+    as_json: AsJson = False,
 ) -> None:
-    """Validate a configuration and try its source.
+    """Validate a configuration and try everything that `run` uses.
 
-    Prints what would run. Exits with 1 if the source cannot be used and with 2 if the configuration is invalid.
+    Prints what would run. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is
+    invalid.
     """
-    from streameval.cli.check import try_source
+    from streameval.cli import check as parts
     from streameval.cli.tables import plan_table
-    from streameval.service.http.auth import Security, readable_by_others
+    from streameval.config.model import Config
 
-    settings = _load(config)
-    Security(settings.http)
-    for path in readable_by_others(settings.http):
-        say(f"warning: every user of this machine can read {path}; chmod o-r {path}")
-    console().print(plan_table(settings))
-    if broker and settings.source is not None:
-        try_source(settings)
+    _quieten()
+    findings: list[parts.Finding] = []
+    try:
+        settings = Config.load(config)
+        findings += parts.of_configuration(settings)
+    except InputError as error:
+        if not as_json:
+            raise
+        print(parts.as_json([parts.Finding.of("configuration", error)]))
+        raise typer.Exit(error.exit_code) from None
+    if not as_json:
+        for finding in findings:
+            finding.print()
+        console().print(plan_table(settings))
+    for finding in parts.of_surroundings(settings) if broker and settings.source is not None else ():
+        findings.append(finding)
+        if not as_json:
+            finding.print()
+    if as_json:
+        print(parts.as_json(findings))
+    if code := parts.exit_code(findings):
+        raise typer.Exit(code)
 
 
 @app.command()

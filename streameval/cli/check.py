@@ -1,46 +1,222 @@
-"""The verb `check`: reads the first events of a source and reports what they lack."""
+"""The verb `check`: tries everything that `run` uses, and creates nothing."""
 
 from __future__ import annotations
 
 import math
+import socket
+import ssl
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
+from streameval.cli.log_warnings import AN_EVENT, OF_REASONS
 from streameval.cli.terminal import say
 from streameval.common.text import counted, in_words
-from streameval.config.model import Config
-from streameval.errors import SourceError
-from streameval.events import EventBatch, JsonDecoder
+from streameval.config.errors import did_you_mean
+from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic
+from streameval.errors import DamagedError, SourceError, StreamevalError
+from streameval.events import EventBatch, Rejected, RewardDecoder
+from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
-from streameval.ingest.kafka.connection import CONFLUENT
+from streameval.ingest.kafka.client import ClientError
+from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.service.dead_letters import unwritable
+from streameval.service.http.auth import Security, readable_by_others
+from streameval.service.http.server import listen
+from streameval.service.snapshots import WRONG_CONTENT, found_in, read_document, require_usable
+from streameval.service.startup import resume
 
 PATIENCE = 15.0
 """Seconds in which `check` must reach a source."""
 GRACE = 3.0
 """Seconds between the first answer of a source, good or bad, and giving up."""
+CONNECT = 3.0
+"""Seconds for a broker to accept a connection."""
 POLL = 0.2
 ENOUGH = 100
 """Events that show whether the rest can be read."""
 MANY = 1_000_000
 """Events for which another client saves noticeable time."""
+SHOWN_TOPICS = 10
 UNREACHED = "check that it runs, and the address, the topic and the security options"
 
+Level: TypeAlias = Literal["ok", "warning", "error"]
 
-def probe(source: Source, events: JsonDecoder) -> tuple[SourceStatus, int | None, EventBatch, float]:
-    """The last status of a source, the number of events it holds (None: unknown), the first events, and their delay.
 
-    The delay is the longest time in seconds from the timestamp of an event until it was written, 0 where the log does
-    not record when.
+@dataclass(frozen=True)
+class Finding:
+    """A fact about one part of the configuration. `run` refuses an error; a warning costs events or estimates."""
 
-    Waits `PATIENCE` for the source to be reached or to report an error, then `GRACE` for events or for recovery, and
-    closes the source.
-    """
+    part: str
+    message: str
+    level: Level = "ok"
+    hint: str = ""
+
+    @classmethod
+    def of(cls, part: str, error: StreamevalError) -> Finding:
+        """The finding of an error."""
+        return cls(part, error.message, "error", error.hint)
+
+    def print(self) -> None:
+        """Print it: a fact on stdout, a problem on stderr."""
+        if self.level == "ok":
+            print(self.message)
+        else:
+            say(f"{self.level}: {self.message}\nhint: {self.hint}")
+
+
+def as_json(findings: list[Finding]) -> str:
+    """The findings as JSON; `ok`: without an error."""
+    ok = all(finding.level != "error" for finding in findings)
+    values = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
+    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode()
+
+
+def of_configuration(config: Config) -> Iterator[Finding]:
+    """Warnings that need no look outside; ConfigError for a certificate or a login that cannot be used."""
+    Security(config.http)
+    for path in readable_by_others(config.http):
+        yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")
+    for warning in (*config.memory_warnings(), *config.without_effect()):
+        message, _, hint = warning.partition("\nhint: ")
+        yield Finding("configuration", message, "warning", hint)
+
+
+def of_surroundings(config: Config) -> Iterator[Finding]:
+    """Everything that `run` would use of this machine and of the cluster."""
+    http, kept, letters = config.http, config.kept_state(), config.dead_letters
+    free = f"the port {http.port} of {http.host} is free" if http.port else "any free port is used"
+    yield from _tried("http.port", free, lambda: listen(http.host, http.port).close())
+    if kept is not None and kept.dir is not None:
+        directory = kept.dir
+        yield from _tried("state.dir", f"{directory} can be used for snapshots", lambda: _try_state(config, directory))
+    if isinstance(letters, DeadLetterFile) and (error := unwritable(letters.path)):
+        yield Finding.of("dead_letters.path", error)
+    source = config.required_source()
+    problems = list(_cluster(config, source)) if isinstance(source, KafkaSettings) else []
+    yield from problems
+    if not any(finding.level == "error" for finding in problems):
+        try:
+            yield from _events(config)
+            yield from _rewards(config)
+        except StreamevalError as error:
+            yield Finding.of("source", error)
+
+
+def _tried(part: str, fact: str, attempt: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        attempt()
+    except StreamevalError as error:
+        yield Finding.of(part, error)
+    else:
+        yield Finding(part, fact)
+
+
+def _try_state(config: Config, directory: Path) -> None:
+    """Raise the error with which `run` would refuse the directory or its newest snapshot."""
+    require_usable(directory)
+    wrong: StreamevalError | None = None
+    for path in reversed(found_in(directory)):
+        try:
+            resume(config, path, read_document(path))
+        except DamagedError:
+            continue  # `run` sets it aside
+        except WRONG_CONTENT as error:
+            wrong = StreamevalError(f"{path} cannot be restored: {error!r}", hint="--reset starts from zero")
+        else:
+            return
+    if wrong is not None:
+        raise wrong
+
+
+# --- Kafka ---
+
+
+def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
+    """Problems of the connection and of the names of topics; no more than one without an answer."""
+    from streameval.ingest.kafka.producer import list_topics
+
+    try:
+        _try_certificates(source)
+        _try_connections(source)
+        topics = list_topics(source)
+    except StreamevalError as error:
+        yield Finding.of("source", error)
+        return
+    except ClientError as error:
+        detail = f"the source cannot be reached: cannot read from {source.address}: {error}"
+        yield Finding("source", detail, "error", UNREACHED)
+        return
+    for option, topic in zip(("source.topic", "source.rewards.topic"), source.topics, strict=False):
+        if topic not in topics:
+            shown = ", ".join(sorted(topics)[:SHOWN_TOPICS])
+            listed = f"this user sees {shown}" if shown else "this user sees no topic"
+            hint = did_you_mean(topic, topics) or f"create it, or correct {option}; {listed}"
+            yield Finding(option, f"{option}: the topic '{topic}' does not exist", "error", hint)
+    letters = config.dead_letters
+    if isinstance(letters, DeadLetterTopic) and letters.topic not in topics:
+        message = f"dead_letters.topic: the topic '{letters.topic}' does not exist; `run` creates it"
+        near = did_you_mean(letters.topic, topics)
+        yield Finding("dead_letters.topic", message, "warning" if near else "ok", near or "")
+
+
+def _try_connections(connection: KafkaConnection) -> None:
+    """Raise SourceError if no broker accepts a connection: the client would try again for seconds."""
+    refused = []
+    for server in connection.bootstrap_servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+        except (OSError, ValueError) as error:
+            refused.append(f"cannot connect to {server}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return
+    raise SourceError(f"the source cannot be reached: {'; '.join(refused)}", hint=UNREACHED)
+
+
+def _try_certificates(connection: KafkaConnection) -> None:
+    """Raise SourceError for files that are no certificates or keys."""
+    password = connection.ssl_password.get_secret_value() if connection.ssl_password else None
+    option = "ssl_cafile"
+    try:
+        context = ssl.create_default_context(cafile=connection.ssl_cafile)
+        option = "ssl_certfile"
+        if connection.ssl_certfile is not None:
+            context.load_cert_chain(connection.ssl_certfile, connection.ssl_keyfile, password or "")
+    except OSError as error:  # of ssl, too
+        reason = getattr(error, "reason", None) or error.strerror or error
+        hint = "it must be a PEM file that this user may read; the key must be that of the certificate"
+        raise SourceError(
+            f"source.{option}: {getattr(connection, option)} cannot be used: {reason}", hint=hint
+        ) from None
+
+
+# --- The first events and rewards ---
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The first messages of a source, when they were written (seconds, NaN: unknown), and how many it holds."""
+
+    status: SourceStatus
+    held: int | None
+    values: list[bytes | None]
+    written: list[float]
+
+
+def probe(source: Source) -> Probe:
+    """Wait `PATIENCE` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it."""
     values: list[bytes | None] = []
     written: list[float] = []
     untried, patience, answered = source.status().detail, time.monotonic() + PATIENCE, False
-    try:
+    with closing(source):
         while time.monotonic() < patience:
             for part in source.poll(POLL):
                 values += part.values
@@ -52,44 +228,74 @@ def probe(source: Source, events: JsonDecoder) -> tuple[SourceStatus, int | None
             if not answered and (status.reached or status.detail != untried):
                 patience, answered = time.monotonic() + GRACE, True
         status = source.status()
-        held = None if status.lag is None else status.lag + len(values)
-        first = events.decode_batch(values[:ENOUGH])
-        delays = np.array(written[: len(first)]) - first.timestamp if not first.rejected else np.empty(0)
-        return status, held, first, float(np.nanmax(delays, initial=0.0))
-    finally:
-        source.close()
-
-
-def try_source(config: Config) -> None:
-    """Print what the source holds; SourceError if it is not reached or if none of its first events can be used."""
-    source = config.required_source()
-    status, held, events, delay = probe(source.for_check().open(), config.event_format())
     if not status.reached:
         raise SourceError(f"the source cannot be reached: {status.detail}", hint=UNREACHED)
-    number = "an unknown number of events" if held is None else counted(held, "event")
-    print(f"reached: {number} in {counted(len(status.partitions), 'partition')}")
-    if isinstance(source, KafkaSettings) and source.client != "confluent" and (held or 0) >= MANY:
-        say(f"hint: source.client: confluent reads so many events several times faster ({CONFLUENT})")
-    tried = len(events) + len(events.rejected)
-    if not tried:
-        return
-    print(f"of the first {counted(tried, 'event')} {len(events)} can be used")
+    return Probe(status, None if status.lag is None else status.lag + len(values), values[:ENOUGH], written[:ENOUGH])
+
+
+def _events(config: Config) -> Iterator[Finding]:
+    """The number of events, and the defects of the first ones."""
+    source = config.required_source()
+    found = probe(source.for_check().open())
+    number = "an unknown number of events" if found.held is None else counted(found.held, "event")
+    yield Finding("source", f"reached: {number} in {counted(len(found.status.partitions), 'partition')}")
+    if isinstance(source, KafkaSettings) and source.client != "confluent" and (found.held or 0) >= MANY:
+        message = f"source.client: kafka-python takes long to read {number}"
+        yield Finding(
+            "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"
+        )
+    events = config.event_format().decode_batch(found.values)
+    yield from _usable("source", "event", len(events), events.rejected)
     if not len(events):
-        first = events.rejected[0]
-        raise SourceError(
-            f"none of the first events can be used, e.g. {first.reason}: {first.detail}",
-            hint="`streameval schema` prints what an event looks like",
-        )
-    order = source.event_order(len(status.partitions))
+        return
+    order = source.event_order(len(found.status.partitions))
+    delay = 0.0 if events.rejected else float(np.nanmax(np.array(found.written) - events.timestamp, initial=0.0))
     if order is not None and delay > order.patience:
-        say(
-            f"warning: events are written up to {in_words(delay)} after their timestamp; some count out of order\n"
-            f"hint: source.idle_timeout: {math.ceil(delay)}s keeps the order"
-        )
+        message = f"events are written up to {in_words(delay)} after their timestamp; some count out of order"
+        hint = f"source.idle_timeout: {math.ceil(delay)}s keeps the order"
+        yield Finding("source.idle_timeout", message, "warning", hint)
+    yield from _lacking(config, events)
+
+
+def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
+    """Policies and fields that the events lack."""
     for policy, known in zip(events.policies, np.isfinite(events.probabilities).T, strict=True):
         if not known.any():
-            say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
+            message = f"none of these events has a probability of the policy '{policy}'"
+            yield Finding("policies", message, "warning", "check its name")
+        elif not known.all():
+            lacking = counted(int(np.count_nonzero(~known)), "event")
+            message = f"{lacking} of {len(known):,} have no probability of the policy '{policy}'"
+            yield Finding("policies", message, "warning", "log the probability of every candidate with every event")
     for missing in config.evaluator().missing_fields(events):
-        if missing.of_all:
-            raise SourceError(str(missing), hint=missing.hint)
-        say(f"warning: {missing}\nhint: {missing.hint}")
+        yield Finding("estimators", str(missing), "error" if missing.of_all else "warning", missing.hint)
+
+
+def _rewards(config: Config) -> Iterator[Finding]:
+    """The number of rewards that come separately, and the defects of the first ones."""
+    source, rewards = config.required_source(), config.reward_topic
+    if rewards is None or not isinstance(source, KafkaSettings):
+        return
+    found = probe(source.model_copy(update={"topic": rewards.topic, "start": "earliest", "rewards": None}).open())
+    number = "an unknown number of rewards" if found.held is None else counted(found.held, "reward")
+    yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
+    origin = Origin.of(rewards.topic, [(0, range(len(found.values)))])
+    batch = RewardDecoder(config.reward.field).decode_batch(found.values, origin)
+    yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
+
+
+def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -> Iterator[Finding]:
+    """How many of the first messages can be used, and why others cannot."""
+    if usable or rejected:
+        yield Finding(part, f"of the first {counted(usable + len(rejected), noun)} {usable} can be used")
+    if rejected:
+        first = rejected[0]
+        level: Level = "warning" if usable else "error"
+        some = f"{len(rejected)} of the first {noun}s cannot" if usable else f"none of the first {noun}s can"
+        message = f"{some} be used, e.g. {first.reason}: {first.detail}"
+        yield Finding(part, message, level, OF_REASONS.get(first.reason, AN_EVENT))
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """1 if `run` would refuse the configuration."""
+    return int(any(finding.level == "error" for finding in findings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -162,10 +163,7 @@ class FileSink:
         try:
             self._open()
         except OSError as error:
-            raise InputError(
-                f"dead_letters.path: {path} cannot be written: {error.strerror}",
-                hint="create its directory, and allow this user to write there",
-            ) from error
+            raise _unwritable(path, error.strerror) from error
 
     def write(self, letters: Sequence[DeadLetter]) -> int:
         """Append these dead letters; all or none of them."""
@@ -225,6 +223,19 @@ class FileSink:
         if not self._keep:
             self._path.unlink()
         self._open()
+
+
+def unwritable(path: Path) -> InputError | None:
+    """The error of a `FileSink` with this path, which is not opened; None if it can be written."""
+    place = path if path.exists() else path.parent
+    if not place.exists() or path.is_dir():
+        return _unwritable(path, os.strerror(errno.EISDIR if place.exists() else errno.ENOENT))
+    return None if os.access(place, os.W_OK) else _unwritable(path, os.strerror(errno.EACCES))
+
+
+def _unwritable(path: Path, reason: str | None) -> InputError:
+    hint = "create its directory, and allow this user to write there"
+    return InputError(f"dead_letters.path: {path} cannot be written: {reason}", hint=hint)
 
 
 def open_dead_letters(settings: AnyDeadLetters, connection: KafkaConnection) -> DeadLetterQueue:

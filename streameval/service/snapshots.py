@@ -134,8 +134,7 @@ class SnapshotStore:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(directory / "lock")
         except OSError as error:
-            hint = "state.dir must be a directory that streameval may write to; `state: off` keeps no state"
-            raise StreamevalError(f"{directory} cannot be used for snapshots: {error.strerror}", hint=hint) from error
+            raise _unusable(directory, error) from error
         with suppress(OSError):  # a file that stays does no harm; a read-only directory fails at the first write
             for unfinished in directory.glob(f"*{WRITING}"):
                 unfinished.unlink()
@@ -276,6 +275,24 @@ class SnapshotStore:
     def _prune(self, suffix: str) -> None:
         for path in found_in(self.directory, suffix)[:-KEPT]:
             path.unlink(missing_ok=True)
+
+
+def require_usable(directory: Path) -> None:
+    """Raise the error of a `SnapshotStore` of this directory, and create nothing."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    lock = directory / "lock"
+    try:
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"{existing} is not a directory that this user may write to")
+        if lock.exists():
+            os.close(_locked(lock))
+    except OSError as error:
+        raise _unusable(directory, error) from error
+
+
+def _unusable(directory: Path, error: OSError) -> StreamevalError:
+    hint = "state.dir must be a directory that streameval may write to; `state: off` keeps no state"
+    return StreamevalError(f"{directory} cannot be used for snapshots: {error.strerror}", hint=hint)
 
 
 def found_in(directory: Path, suffix: str = SUFFIX) -> list[Path]:

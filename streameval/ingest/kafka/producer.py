@@ -76,6 +76,14 @@ def create_topic(
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
 
 
+def list_topics(connection: KafkaConnection) -> set[str]:
+    """The topics of the cluster that this user may see; ClientError if it does not answer."""
+    with translated_errors():
+        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT)
+        with closing(administrator):
+            return set(administrator.list_topics())
+
+
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
     if connection.client == "confluent":
         from streameval.ingest.kafka.confluent import ConfluentProducer  # an extra

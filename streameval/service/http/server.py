@@ -214,7 +214,7 @@ class HttpServer:
         self, view: Daemon, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None
     ) -> None:
         self._security = security or Security(Http())
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._pages = Pages(view)
         config = uvicorn.Config(
@@ -273,7 +273,8 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound to this address; StreamevalError if it cannot be."""
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

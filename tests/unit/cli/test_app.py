@@ -27,6 +27,7 @@ from support.ports import free_port
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
+TRIED = CONFIG + "http: {port: 0}\n"
 UNCHECKED = CONFIG + "promotion: off\n"  # a few events pass no trust check
 EVENT = (
     '{"event_id": "e", "timestamp": 1574553634.5, "action": "a", "propensity": 0.25, "reward": 1, '
@@ -214,7 +215,7 @@ def test_check_warns_of_secrets_that_every_user_can_read(run: Run, files: Path) 
         "{source: {topic: t}, policies: {candidates: [a]}, http: {token_file: tokens}, promotion: off}"
     )
     for mode, warning in (
-        (0o644, "warning: every user of this machine can read tokens; chmod o-r tokens\n"),
+        (0o644, "warning: every user of this machine can read tokens\nhint: chmod o-r tokens\n"),
         (0o640, ""),
     ):
         tokens.chmod(mode)
@@ -223,7 +224,7 @@ def test_check_warns_of_secrets_that_every_user_can_read(run: Run, files: Path) 
 
 
 def test_check_tries_a_file(run: Run, files: Path) -> None:
-    (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: [one.ndjson, two.ndjson.gz]}\n")
+    (files / "c.yaml").write_text(TRIED + "source: {kind: file, path: [one.ndjson, two.ndjson.gz]}\n")
     outcome = run("check", "c.yaml")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.endswith("of the first 3 events 3 can be used\n")
@@ -237,14 +238,14 @@ def test_check_recommends_the_other_client_for_a_topic_of_many_events(
     with EmbeddedBroker({"clicks": 1}) as broker:
         produce([EVENT.encode()] * 3, "clicks", broker.connection)
         source = {"bootstrap_servers": broker.bootstrap, "api_version": "2.3", "topic": "clicks", "client": client}
-        (files / "c.yaml").write_text(CONFIG + f"source: {json.dumps(source)}\n")
+        (files / "c.yaml").write_text(TRIED + f"source: {json.dumps(source)}\n")
         outcome = run("check", "c.yaml")
     assert outcome.code == 0
     assert ("source.client: confluent" in outcome.err) == (many == 3 and client == "kafka-python")
 
 
 def test_check_reports_that_no_event_can_be_used(run: Run, files: Path) -> None:
-    (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: bad.ndjson}\n")
+    (files / "c.yaml").write_text(TRIED + "source: {kind: file, path: bad.ndjson}\n")
     (files / "bad.ndjson").write_text("{oops\n")
     outcome = run("check", "c.yaml")
     assert outcome.code == 1
@@ -252,7 +253,7 @@ def test_check_reports_that_no_event_can_be_used(run: Run, files: Path) -> None:
 
 
 def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> None:
-    config = CONFIG.replace("[challenger]", "[challenger, other]") + "source: {kind: file, path: one.ndjson}\n"
+    config = TRIED.replace("[challenger]", "[challenger, other]") + "source: {kind: file, path: one.ndjson}\n"
     (files / "c.yaml").write_text(config)
     outcome = run("check", "c.yaml")
     assert outcome.code == 0
@@ -261,15 +262,17 @@ def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> No
     )
 
 
-def test_check_fails_when_the_broker_cannot_be_reached(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "PATIENCE", 1.0)
+def test_check_fails_at_once_when_no_broker_listens(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "probe", None)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
-        (files / "c.yaml").write_text(CONFIG + f"source: {{topic: x, bootstrap_servers: '127.0.0.1:{port}'}}\n")
+        (files / "c.yaml").write_text(TRIED + f"source: {{topic: x, bootstrap_servers: '127.0.0.1:{port}'}}\n")
         outcome = run("check", "c.yaml")
     assert outcome.code == 1
-    assert outcome.err.startswith("error: the source cannot be reached: ")
+    assert outcome.err.startswith(
+        f"error: the source cannot be reached: cannot connect to 127.0.0.1:{port}: Connection refused\n"
+    )
     assert outcome.err.endswith(f"\nhint: {check.UNREACHED}\n")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,11 @@ import numpy as np
 import pytest
 
 from streameval import EventBatch
+from streameval.config.model import Config
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.producer import produce
+from streameval.service.snapshots import SnapshotStore
+from streameval.service.startup import header
 from support.commands import Run, command
 
 CONFIG = """
@@ -200,3 +207,206 @@ def test_a_table_without_ids_repeats_none(run: Run) -> None:
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
         "hint: sort the log by timestamp: events count in the order of the log\n"
     )
+
+
+# --- check ---
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """A cluster with one event and one reward."""
+    with EmbeddedBroker({"clicks": 1, "rewards": 1, "rejected": 1, "empty": 1, "nonsense": 1}) as running:
+        event = {**next(events()), "timestamp": time.time()}
+        produce([json.dumps(event).encode()], "clicks", running.connection)
+        produce([b'{"event_id": "e-0", "timestamp": 1700000001, "reward": 1}'], "rewards", running.connection)
+        produce([b"{"], "nonsense", running.connection)
+        yield running
+
+
+def write_config(source: dict[str, Any], **sections: Any) -> None:
+    policies = {"candidates": ["challenger"]}
+    values = {"policies": policies, "source": source, "http": {"port": 0}, "state": {"dir": "state"}} | sections
+    Path("c.yaml").write_text(json.dumps(values))
+
+
+def topic(broker: EmbeddedBroker, **options: Any) -> dict[str, Any]:
+    return {"topic": "clicks", "bootstrap_servers": broker.bootstrap, "api_version": "2.3", **options}
+
+
+def test_check_tries_all_that_run_uses_and_creates_nothing(run: Run, broker: EmbeddedBroker) -> None:
+    write_config(topic(broker, rewards={"topic": "rewards"}), dead_letters={"kind": "kafka", "topic": "others"})
+    outcome = run("check", "c.yaml")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[-7:] == [
+        "any free port is used",
+        "state can be used for snapshots",
+        "dead_letters.topic: the topic 'others' does not exist; `run` creates it",
+        "reached: 1 event in 1 partition",
+        "of the first 1 event 1 can be used",
+        "reached: 1 reward in rewards",
+        "of the first 1 reward 1 can be used",
+    ]
+    assert not Path("state").exists()
+
+
+MISTAKES_IN_TOPICS: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
+    "the topic is misspelt": (
+        {"topic": "cliks"},
+        {},
+        1,
+        "error: source.topic: the topic 'cliks' does not exist\nhint: did you mean 'clicks'?\n",
+    ),
+    "the topic is another one": (
+        {"topic": "impressions"},
+        {},
+        1,
+        "error: source.topic: the topic 'impressions' does not exist\n"
+        "hint: create it, or correct source.topic; this user sees clicks, empty, nonsense, rejected, rewards\n",
+    ),
+    "the topic of rewards is misspelt": (
+        {"rewards": {"topic": "reward"}},
+        {},
+        1,
+        "error: source.rewards.topic: the topic 'reward' does not exist\nhint: did you mean 'rewards'?\n",
+    ),
+    "the topic of rewards holds none": (
+        {"rewards": {"topic": "nonsense"}},
+        {},
+        1,
+        "error: none of the first rewards can be used, e.g. malformed: not JSON",
+    ),
+    "the topic holds no events": (
+        {"topic": "nonsense"},
+        {},
+        1,
+        "error: none of the first events can be used, e.g. malformed: not JSON",
+    ),
+    "the topic of dead letters is misspelt": (
+        {},
+        {"dead_letters": {"kind": "kafka", "topic": "rejectd"}},
+        0,
+        "warning: dead_letters.topic: the topic 'rejectd' does not exist; `run` creates it\n"
+        "hint: did you mean 'rejected'?\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES_IN_TOPICS)
+def test_check_names_the_topic_that_run_would_wait_for(run: Run, broker: EmbeddedBroker, name: str) -> None:
+    source, sections, code, answer = MISTAKES_IN_TOPICS[name]
+    write_config(topic(broker, **source), **sections)
+    outcome = run("check", "c.yaml")
+    assert outcome.code == code
+    assert outcome.err.startswith(answer)
+    assert "\nhint: " in outcome.err
+
+
+FILE = {"kind": "file", "path": "log.ndjson"}
+NOTHING: dict[str, Any] = {"cohorts": [], "added": 0}
+
+
+def test_check_refuses_a_port_in_use(run: Run) -> None:
+    write_log()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        write_config(FILE, http={"port": port})
+        outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: cannot serve on 127.0.0.1:{port}: the port is in use\nhint: another program")
+
+
+def test_check_refuses_an_address_of_another_machine(run: Run) -> None:
+    write_log()
+    write_config(FILE, http={"host": "192.0.2.1", "port": 0, "insecure": True})
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: cannot serve on 192.0.2.1:0: ")
+
+
+def test_check_refuses_a_state_directory_that_run_refuses(run: Run) -> None:
+    write_log()
+    write_config(FILE)
+    assert run("check", "c.yaml").code == 0
+    store = SnapshotStore(Path("state"))
+    in_use = run("check", "c.yaml")
+    assert (in_use.code, in_use.err.partition(" (")[0]) == (1, "error: state is in use by another streameval")
+    store.write({**header(Config.load("c.yaml")), "written": 0.0, "offsets": {}, "pipeline": {}, "evaluator": NOTHING})
+    store.close()
+    write_config(FILE, reward={"max": 5})
+    other = run("check", "c.yaml")
+    assert other.code == 1
+    assert "was computed with a different configuration: reward.max was 1.0 and is now 5.0\nhint: --reset" in other.err
+    Path("file").touch()
+    for path in ("file", "file/below"):
+        write_config(FILE, state={"dir": path})
+        err = run("check", "c.yaml").err
+        assert err.startswith(f"error: {path} cannot be used for snapshots: ")
+        assert "file is not a directory that this user may write to\nhint: " in err
+
+
+@pytest.mark.parametrize("path", ["absent/rejected.ndjson", "."])
+def test_check_refuses_dead_letters_that_cannot_be_written(run: Run, path: str) -> None:
+    write_log()
+    write_config(FILE, dead_letters={"kind": "file", "path": path})
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: dead_letters.path: {path} cannot be written: ")
+
+
+@pytest.mark.parametrize("option", ["ssl_cafile", "ssl_certfile"])
+def test_check_refuses_files_that_are_no_certificates(run: Run, broker: EmbeddedBroker, option: str) -> None:
+    Path("x.pem").write_text("no certificate")
+    write_config(topic(broker, security_protocol="SSL", **{option: "x.pem"}))
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: source.{option}: x.pem cannot be used: ")
+
+
+def test_check_refuses_a_certificate_that_cannot_be_served(run: Run) -> None:
+    Path("x.pem").write_text("no certificate")
+    write_config(FILE, http={"tls_certfile": "x.pem", "tls_keyfile": "x.pem"})
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+    assert "http.tls_certfile" in outcome.err
+
+
+def test_check_refuses_a_file_that_is_absent(run: Run) -> None:
+    write_config(FILE)
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: ")
+    assert "log.ndjson" in outcome.err
+
+
+def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_used(run: Run) -> None:
+    write_log(lambda place, event: without("policies", every=4)(place, field("reward", str, every=10)(place, event)))
+    write_config(FILE)
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 0
+    assert outcome.err == (
+        "warning: 10 of the first events cannot be used, e.g. malformed: reward: expected bool | float, got str\n"
+        "hint: `streameval schema` prints what an event looks like\n"
+        "warning: 20 events of 90 have no probability of the policy 'challenger'\n"
+        "hint: log the probability of every candidate with every event\n"
+    )
+
+
+def test_check_prints_its_findings_as_json(run: Run, broker: EmbeddedBroker) -> None:
+    write_config(topic(broker, topic="cliks"))
+    outcome = run("check", "c.yaml", "--json")
+    assert (outcome.code, outcome.err) == (1, "")
+    found = json.loads(outcome.out)
+    assert found["ok"] is False
+    assert [(each["part"], each["level"]) for each in found["findings"]] == [
+        ("http.port", "ok"),
+        ("state.dir", "ok"),
+        ("source.topic", "error"),
+    ]
+    assert found["findings"][2]["hint"] == "did you mean 'clicks'?"
+    Path("c.yaml").write_text(CONFIG.replace("ips", "ipps", 1))
+    outcome = run("check", "c.yaml", "--json")
+    assert (outcome.code, outcome.err) == (2, "")
+    (finding,) = json.loads(outcome.out)["findings"]
+    assert finding["level"] == "error"
+    assert "ipps" in finding["message"]
