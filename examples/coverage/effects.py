@@ -10,7 +10,7 @@ from worlds import LOGGING, WAVES, WORLDS, draw
 
 from streameval import IPS, Cumulative, Evaluator
 
-EVENTS = 50_000
+EVENTS = 100_000
 SHAPES = ("drifting", "sessions", "sessions-named", "crowd", "crowd-named")
 SHOWN = {
     world.name: world for world in (WORLDS["still-mild-0.3"], WAVES, *(WORLDS[f"{shape}-mild-0.3"] for shape in SHAPES))
@@ -18,7 +18,10 @@ SHOWN = {
 
 
 class Effect(NamedTuple):
-    """The mean design effect of `policy` by `ips` on `cumulative` over some runs, and its standard deviation."""
+    """The mean design effect of `policy` by `ips` on `cumulative` over some runs, and its standard deviation.
+
+    `asks`: the share of runs in which the trust check `clusters` asks for a unit.
+    """
 
     world: str
     policy: str
@@ -26,20 +29,22 @@ class Effect(NamedTuple):
     runs: int
     mean: float
     deviation: float
+    asks: float
 
 
 def effects_of(runs: int) -> Iterator[Effect]:
     """The design effects of the mean reward and of the first candidate's value, in each of the worlds SHOWN."""
     for name in SHOWN:
         found = np.array([_effects(name, run) for run in range(runs)])
-        for policy, column in zip((LOGGING, "one"), found.T, strict=True):
-            yield Effect(
-                name, policy, EVENTS, runs, round(float(column.mean()), 3), round(float(column.std(ddof=1)), 3)
-            )
+        means, deviations = found.mean(axis=0).round(3).tolist(), found.std(axis=0, ddof=1).round(3).tolist()
+        for policy, mean, deviation in zip((LOGGING, "one"), means, deviations, strict=False):
+            yield Effect(name, policy, EVENTS, runs, mean, deviation, means[-1])
 
 
 def _effects(name: str, run: int) -> list[float]:
-    evaluator = Evaluator(["one"], [IPS()], [Cumulative()], drift=None, promotion=None)
+    """The design effects of both policies, and whether a unit is asked for."""
+    evaluator = Evaluator(["one"], [IPS()], [Cumulative()], drift=None, promotion="bsea")
     evaluator.update(draw(SHOWN[name], run, EVENTS).batch)
     report = evaluator.report()
-    return [report.get(policy, "ips", "cumulative").details["design_effect"] for policy in (LOGGING, "one")]
+    effects = [report.get(policy, "ips", "cumulative").details["design_effect"] for policy in (LOGGING, "one")]
+    return [*effects, float(any(check.check == "clusters" and not check.ok for check in report.trust))]

@@ -390,8 +390,9 @@ def _said(world: World) -> str:
 
 def _effects(effects: Sequence[Effect]) -> str:
     by = {(each.world, each.policy): f"{each.mean:.2f} ± {each.deviation:.2f}" for each in effects}
-    body = [[_said(SHOWN[world]), by[world, LOGGING], by[world, "one"]] for world in dict.fromkeys(w for w, _ in by)]
-    return _table(["world", "mean reward", "value of a candidate"], body)
+    asks = {each.world: _share(each.asks) for each in effects}
+    body = [[_said(SHOWN[world]), by[world, LOGGING], by[world, "one"], asks[world]] for world in asks]
+    return _table(["world", "mean reward", "value of a candidate", "asked for a `unit`, % of runs"], body)
 
 
 def _share(share: float) -> str:

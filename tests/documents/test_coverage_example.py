@@ -192,6 +192,8 @@ def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: Mod
     readme = (EXAMPLE / "README.md").read_text()
     assert readme == summary.fill_in_effects(readme, stored)
     found = {each.world: each.mean for each in stored if each.policy == worlds.LOGGING}
+    assert {each.world for each in stored if each.asks > 0} == {"crowd-mild-0.3"}
+    assert min(each.asks for each in stored if each.world == "crowd-mild-0.3") >= 0.9
     assert found.keys() == effects.SHOWN.keys()
     for world, mean in found.items():
         if effects.SHOWN[world].shape == "sessions" or effects.SHOWN[world].named:

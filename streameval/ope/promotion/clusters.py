@@ -33,8 +33,8 @@ REACH = 10
 """Blocks that are this far apart count as independent."""
 TOLERATED = 0.25
 """The excess of the design effect over 1 that passes in any case."""
-LOOKS = 50
-"""The error is divided by this, as the check is read again and again."""
+LOOKS = 150
+"""The error is divided by this: the check is read again and again, and rewards may vary more at some times."""
 
 
 def start() -> State:
