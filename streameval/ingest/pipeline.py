@@ -71,15 +71,18 @@ class EventPipeline:
         self._order: EventOrder | None = None
         self._is_decided = False
         self._released = HeldEvents()  # by an order in which events no longer wait
+        self._live: EventPipeline | None = None
+        self._alone_until = -math.inf  # the newest time of an event that only `_live` buffered
         self._clock_tolerance = math.inf if source is None else source.clock_tolerance
         self._newest = -math.inf
         self.ahead_of_clock = 0
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(reward_field)
 
-    def fresh(self) -> EventPipeline:
-        """A pipeline with the same stages that has seen nothing."""
+    def second_reading(self) -> EventPipeline:
+        """A pipeline with the same stages for another reading of the log; it passes on no event buffered here."""
         other = EventPipeline(self.events, self._source, self._reward_field, self._reward_range)
+        other._live = self
         if self._is_decided:
             other._decide(1 if self._order is None else 2)
         return other
@@ -114,6 +117,8 @@ class EventPipeline:
             batch = self._duplicates.take(batch)
         if self._order is None:
             return EventBatch.concat([self._released.take(), batch]) if len(self._released) else batch
+        if self._live is not None:
+            self._order.limit = self._live._held.oldest
         self.ahead_of_clock += self._order.redate(now + self._clock_tolerance, now)
         self._order.expect((part.topic, part.partition) for part in status.partitions)
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
@@ -137,26 +142,29 @@ class EventPipeline:
             return self._order.buffered()
         return BufferStatus(len(self._released)) if len(self._released) else None
 
-    def flush(self) -> EventBatch:
-        """All buffered events: nothing more will come."""
-        return self._checked(self._held.take() if self._order is None else self._order.flush())
-
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove these policies from buffered events: they have been retrained since."""
         self._held.drop_policies(policies)
 
-    def hand_over(self, live: EventPipeline) -> tuple[EventBatch, EventBatch]:
-        """End a second reading of the messages that `live` has read; returns the events that count now, here and there.
+    def flush(self) -> EventBatch:
+        """All buffered events: nothing more will come."""
+        return self._checked(self._held.take() if self._order is None else self._order.flush())
 
-        Each of these was buffered in one of the two only: the other has passed it on. Events that both buffer stay
-        in `live` as they were decoded here: `live` may have decoded them before some policies were added.
+    def hand_over(self) -> EventBatch | None:
+        """End a second reading that has read what the live pipeline has: the events that only this one still buffers.
+
+        None while the live pipeline buffers events that are not here: they were passed on here, or are no longer in the
+        log. Events that both buffer stay there as they were decoded here: the live pipeline may have decoded them
+        before some policies were added.
         """
+        assert self._live is not None, "only a second reading is handed over"
+        if self._live._held.oldest <= self._alone_until:
+            return None
         ours = self._held.take()
-        in_both, theirs = live._held.update_from(ours)
-        self._held.add(ours.take(~in_both))
-        if live._order is not None:
-            theirs = live._order.joined(theirs)
-        return self.flush(), live._checked(theirs)
+        shared, self._alone_until = self._live._held.update_from(ours)
+        is_even = self._alone_until == -math.inf
+        self._held.add(ours.take(~shared) if is_even else ours)
+        return self.flush() if is_even else None
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""

@@ -169,7 +169,7 @@ class Daemon:
         While messages are withheld, none reads on: these are before the positions of the source, and come live later.
         """
         for backfill in () if self._withheld else tuple(self._backfills):
-            if backfill.slice(self._pipeline, self._source.status(), at_least, self._count):
+            if backfill.slice(self._pipeline, self._source.status(), at_least):
                 self._backfills.remove(backfill)
                 self._unreported = True
 
@@ -178,13 +178,11 @@ class Daemon:
         batch = self._through_pipeline(records)
         if self._dead_letters is not None:
             self._dead_letters.put(records, batch.rejected)
-        if len(batch) or batch.rejected:
-            self._count(batch)
-            self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
-
-    def _count(self, batch: EventBatch) -> None:
+        if not len(batch) and not batch.rejected:
+            return
         self._evaluator.update(batch)
         self._unreported = True
+        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
         self._event_delay = self._event_delay.add(self._clock() - batch.timestamp)
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))

@@ -12,7 +12,6 @@ import structlog
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
-from streameval.events import EventBatch
 from streameval.ingest.base import BackfillReader, SourceStatus, TopicPartition
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -103,27 +102,23 @@ class Backfill:
         self._pipeline: EventPipeline | None = None
         self._read = 0
 
-    def slice(
-        self, pipeline: EventPipeline, live: SourceStatus, at_least: int, count: Callable[[EventBatch], None]
-    ) -> bool:
-        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended.
-
-        At the live position, `count` gets the events that `pipeline` still buffers and the new candidates already have.
-        """
-        policies = list(self._policies)
+    def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
+        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended."""
+        policies, before = list(self._policies), self._read
         if not self._evaluator.is_pending(self._late):
             log.info("backfill_given_up", policies=policies, reason="no longer configured")
         elif not live.positions:
             return False
         else:
             try:
-                waiting = self._advance(pipeline, live, at_least, count)
+                waiting = self._advance(pipeline, live, at_least)
             except StreamevalError as error:
                 log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
                 self._evaluator.activate(self._late, from_zero=True)
             else:
                 if waiting is not None:
-                    log.info("backfill_continues", policies=policies, events=self._read, waiting=waiting)
+                    if self._read > before:
+                        log.info("backfill_continues", policies=policies, events=self._read, waiting=waiting)
                     return False
                 log.info("backfill_done", policies=policies, events=self._read)
                 self._evaluator.activate(self._late)
@@ -140,14 +135,15 @@ class Backfill:
         if self._reader is not None:
             self._reader.close()
 
-    def _advance(
-        self, pipeline: EventPipeline, live: SourceStatus, at_least: int, count: Callable[[EventBatch], None]
-    ) -> int | None:
-        """Read on, and return the number of events still to read; None at the live position."""
+    def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
+        """Read on, and return the number of events still to read; None when the candidates can join.
+
+        They can at the live position, once the live pipeline buffers nothing that they have already.
+        """
         positions = live.positions
         self._reader = self._reader or self._open(positions)
         pipeline.decide(live)  # both alike: the candidates get what is buffered there from either
-        self._pipeline = self._pipeline or pipeline.fresh()
+        self._pipeline = self._pipeline or pipeline.second_reading()
         self._pipeline.events = pipeline.events
         there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
         end, least = time.monotonic() + SLICE, self._read + at_least
@@ -159,9 +155,10 @@ class Backfill:
                 break
         if not self._reader.caught_up(positions):
             return self._reader.behind(positions)
-        ours, theirs = self._pipeline.hand_over(pipeline)
-        self._late.update(ours)
-        count(theirs)
+        rest = self._pipeline.hand_over()
+        if rest is None:
+            return 0
+        self._late.update(rest)
         return None
 
 

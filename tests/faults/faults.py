@@ -42,8 +42,9 @@ def fill_disk(schedule: Schedule) -> None:
 
 
 def damage_snapshot(schedule: Schedule) -> None:
-    """Change a byte of the newest snapshot, and restart."""
-    for path in snapshots.found_in(schedule.state)[-1:]:
+    """Change a byte of the newest snapshot, now and then of all of them, and restart."""
+    found = snapshots.found_in(schedule.state)
+    for path in found if schedule.random.random() < 0.2 else found[-1:]:
         content = bytearray(path.read_bytes())
         content[schedule.random.randrange(len(content))] ^= 1
         path.write_bytes(content)
@@ -233,3 +234,6 @@ FAULTS: dict[str, Callable[[Schedule], None]] = {
         produce_again,
     )
 }
+
+UNPUNCTUAL = {fault.__name__ for fault in (add_partition, move_clock, produce_ahead, produce_late, produce_history)}
+"""Faults after which messages may be late."""

@@ -18,11 +18,11 @@ from random import Random
 import numpy as np
 
 from faults import environment
-from faults.faults import FAULTS, Killed
+from faults.faults import FAULTS, UNPUNCTUAL, Killed
 from faults.world import CANDIDATES, REWARDS, WINDOW, Clock, Event, Producers, Reward
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config, State
-from streameval.ingest.base import Records, SourceStatus
+from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ope.report import Report
 from streameval.service import snapshots, startup
 from streameval.service.daemon import Daemon
@@ -39,8 +39,6 @@ IDLE_TURNS = 4
 FAULT_RATE = 0.5
 PAGES_EVERY = 10
 """Reports from one check of the exported metrics to the next."""
-LAST_PAGES = 0.25
-"""Share of the schedules at whose end the exported metrics are checked, which takes longer than the daemon does."""
 MAX_LATENESS = 2.0
 FILE = "streameval.yaml"
 CONFIGURATION = """
@@ -94,7 +92,8 @@ class Schedule:
     combine: how rewards of a topic of their own are combined; None without such a topic
     order: the setting of that name as the file has it, where it has been changed
     backfills: whether candidates that are added get the events from the start of the log
-    is_punctual: whether no clock was wrong, and every message was written when it is dated
+    is_punctual: whether no clock was wrong, and every message was written when it is dated; in half of the schedules
+        with a topic of rewards no fault changes that, so that every reward is known to come in time
     is_complete: whether no message was lost
     """
 
@@ -104,7 +103,8 @@ class Schedule:
         self.combine = self.random.choice([None, None, None, "first", "sum", "last"])
         self.backfills = self.random.random() < 0.5
         self.topics = {TOPIC: self._topic(TOPIC)} | ({} if self.combine is None else {REWARDS: self._topic(REWARDS)})
-        self.producers = Producers(self.random, self.clock, self.topics)
+        keeps_time = self.combine is not None and self.random.random() < 0.5
+        self.producers = Producers(self.random, self.clock, self.topics, is_punctual=keeps_time)
         self.is_punctual, self.is_complete = self.producers.are_punctual, True
         self.account = Account()
         self.candidates: list[str] = [self.random.choice(CANDIDATES)]
@@ -115,7 +115,7 @@ class Schedule:
         self.stores: list[SnapshotStore] = []
         self.removed_unread = 0
         self.order = ""
-        self._faults = sorted(FAULTS if faults is None else faults)
+        self._faults = sorted(set(FAULTS if faults is None else faults) - (UNPUNCTUAL if keeps_time else set()))
         self._healing: list[tuple[int, Callable[[], None]]] = []
         self._turn = self._idle_turns = self._reports = 0
         self._checked: Report | None = None
@@ -219,7 +219,9 @@ class Schedule:
         if step == "taken":
             self._taken = self.account.copy()
         elif step == "renamed":
-            self.accounts[snapshots.found_in(self.state)[-1].name] = self._taken
+            path = snapshots.found_in(self.state)[-1]
+            self.accounts[path.name] = self._taken
+            self._check_offsets(path)
         self.at_step.pop(step, lambda: None)()
 
     # --- Called by faults ---
@@ -243,6 +245,20 @@ class Schedule:
 
     # --- Checks ---
 
+    def _check_offsets(self, path: Path) -> None:
+        """Every message before the offsets of a snapshot was given, and none after them."""
+        if not self.is_complete:
+            return  # the daemon may not know yet that a log was cut
+        given = set(self._taken.numbers)
+        for name, offsets in snapshots.read_document(path)["offsets"].items():
+            topic = self.topics[name]
+            for partition, position in Offsets.from_state(offsets).positions.items():
+                log = [self.producers.number_of[value] for value in topic.logs[partition]]
+                before, after = log[topic.first_offset(partition) : position], log[position:]
+                found = {"topic": name, "partition": partition, "position": position}
+                require(given.issuperset(before), "a snapshot skips no message", **found)
+                require(given.isdisjoint(after), "a snapshot repeats no message", **found)
+
     def _has_caught_up(self) -> bool:
         published = self.daemon.published
         is_busy = bool(published.backfills) or (published.buffered is not None and published.buffered.events > 0)
@@ -256,8 +272,7 @@ class Schedule:
         if report is None or report is self._checked:
             return
         self._checked = report
-        given = len(self.account.given[TOPIC])
-        require(report.events.accepted <= given, "no event is counted twice", report=report.events, given=given)
+        self._check_published_counts(report)
         for row in report.estimates:
             known = [number for number in (row.lower, row.value, row.upper) if number is not None]
             require(all(map(math.isfinite, known)), "published numbers are finite", row=row)
@@ -266,6 +281,20 @@ class Schedule:
         self._reports += 1
         if self._reports % PAGES_EVERY == 0:
             self._check_page(report)
+
+    def _check_published_counts(self, report: Report) -> None:
+        """Each message given is counted, rejected or buffered; where none is buffered, all numbers are known."""
+        published = self.daemon.published
+        if self.clock.ahead < 0:
+            return  # messages may be kept until the clock is right
+        buffered = 0 if published.buffered is None else published.buffered.events
+        damaged = [self.producers.written[number] for number in self.account.given[REWARDS]].count(None)
+        decisions = report.events.accepted + sum(report.events.rejected.values()) - self._late_rewards() - damaged
+        given = len(self.account.given[TOPIC])
+        found = {"report": report.events, "buffered": buffered, "given": given}
+        require(decisions + buffered == given, "each message is counted, rejected or buffered", **found)
+        if given and not buffered and not published.backfills:
+            self._check_counts(report)
 
     def _check_page(self, report: Report) -> None:
         """The exported metrics are numbers, and there is none of a policy without events."""
@@ -294,8 +323,9 @@ class Schedule:
         require(self.account.gaps > 0 or not self.removed_unread, "gaps are reported", removed=self.removed_unread)
         report = self.daemon.published.report
         assert report is not None, "an idle daemon has made a report"
-        if self.random.random() < LAST_PAGES:
-            self._check_page(report)
+        missing = self.account.since.keys() - {each.policy for each in report.policies}
+        require(not missing, "every candidate is reported", missing=missing)
+        self._check_page(report)
         self._check_counts(report)
 
     def _check_counts(self, report: Report) -> None:
@@ -317,6 +347,7 @@ class Schedule:
         if rewards is None:
             return
         self._check_policy(report, "logging", [(1.0, rewards[event_id]) for event_id in first])
+        shown = {each.policy for each in report.policies}  # others have joined since this Report
         for name, since in self.account.since.items():
             place_of_weight = CANDIDATES.index(name)
             terms = [
@@ -324,7 +355,7 @@ class Schedule:
                 for event_id, place in first.items()
                 if since is not None and place >= since
             ]
-            if since is not None and (self.is_complete or not self.backfills):
+            if since is not None and name in shown and (self.is_complete or not self.backfills):
                 self._check_policy(report, name, terms)
 
     def _check_policy(self, report: Report, policy: str, terms: list[tuple[float, float]]) -> None:

@@ -78,14 +78,14 @@ class Reward:
 class Producers:
     """Recommenders that write events, at once or in batches that are flushed one partition after another.
 
-    `coarseness`: seconds to which timestamps are cut; `flush_every`: seconds between two flushes of a partition. Where
-    there is a topic of rewards, those of a decision are written to it later.
+    `coarseness`: seconds to which timestamps are cut; `flush_every`: seconds between two flushes of a partition;
+    `is_punctual`: neither. Where there is a topic of rewards, those of a decision are written to it later.
     """
 
-    def __init__(self, random: Random, clock: Clock, topics: Mapping[str, FakeCluster]) -> None:
+    def __init__(self, random: Random, clock: Clock, topics: Mapping[str, FakeCluster], *, is_punctual: bool) -> None:
         self._random, self._clock, self._topics = random, clock, topics
-        self.coarseness = random.choice([0.0, 0.0, 1.0, 60.0, DAY])
-        self.flush_every = random.choice([0.0, 0.0, 10.0, 30.0])
+        self.coarseness = 0.0 if is_punctual else random.choice([0.0, 0.0, 1.0, 60.0, DAY])
+        self.flush_every = 0.0 if is_punctual else random.choice([0.0, 0.0, 10.0, 30.0])
         self.written: list[Event | Reward | None] = []
         self.number_of: dict[bytes, int] = {}
         self._events = 0

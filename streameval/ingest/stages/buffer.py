@@ -64,6 +64,11 @@ class HeldEvents:
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
+    @property
+    def oldest(self) -> float:
+        """The time of the oldest event; infinity without events."""
+        return min((float(part.events.timestamp[part.start]) for part in self._parts), default=math.inf)
+
     def add(self, batch: EventBatch) -> None:
         """Buffer these events, too."""
         if len(batch):
@@ -95,17 +100,19 @@ class HeldEvents:
                 self.add(replace(events, timestamp=np.where(events.timestamp > latest, now, events.timestamp)))
         return sum(int(np.count_nonzero(events.timestamp > latest)) for events in ahead)
 
-    def update_from(self, batch: EventBatch) -> tuple[Mask, EventBatch]:
-        """Keep only the events that `batch` has, too, as they are there; returns which rows these are, and all others.
+    def update_from(self, batch: EventBatch) -> tuple[Mask, float]:
+        """Replace events by those of `batch` with the same origin.
 
-        `batch` may have columns of policies that were added after an event was decoded here.
+        Returns which rows of `batch` are here, too, and the newest time of an event that `batch` lacks. `batch` may
+        have columns of policies that were added after an event was decoded here.
         """
         row_of = {mark: row for row, mark in enumerate(_marks(batch))}
         ours = EventBatch.concat([part.left for part in self._parts])
         found = np.array([row_of.get(mark, -1) for mark in _marks(ours)], dtype=np.int64)
         self._keep([])
         self.add(batch.take(found[found >= 0]))
-        return np.isin(np.arange(len(batch)), found), ours.take(found < 0)
+        self.add(ours.take(found < 0))
+        return np.isin(np.arange(len(batch)), found), float(ours.timestamp[found < 0].max(initial=-math.inf))
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove the columns of these policies."""

@@ -52,7 +52,8 @@ class EventOrder:
     rewards have been dropped is too late, and is rejected. `max_bytes` covers decisions and rewards. When rewards come
     long after many decisions, `ahead` leaves decisions in the log.
 
-    `patience`: the longest wait for an event whose partition has nothing else to read, in seconds.
+    `patience`: the longest wait for an event whose partition has nothing else to read, in seconds. `limit`: events from
+    this time on wait in any case, and so do their rewards.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class EventOrder:
     ) -> None:
         self.held = HeldEvents()
         self.late = self.released_early = 0
+        self.limit = math.inf
         self._rewards, self._max_bytes, self.patience = rewards, max_bytes, max_lateness + idle_timeout
         self._window = 0.0 if rewards is None else rewards.window
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
@@ -129,14 +131,14 @@ class EventOrder:
         """
         complete_until = self._watermarks.at_end(ended)
         due = self._due()
-        last = self.joined(self.held.take(complete_until - self.patience))
+        last = self._joined(self.held.take(min(complete_until - self.patience, self.limit)))
         if not len(last):
             return due
         return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
         """All buffered events: nothing more will come."""
-        last = self.joined(self.held.take())
+        last = self._joined(self.held.take())
         return _rejecting(last, self._sweep(math.inf))
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -179,8 +181,8 @@ class EventOrder:
             self._rewards.restore(state["rewards"])
 
     def _due(self, rejected: tuple[Rejected, ...] = ()) -> EventBatch:
-        watermark = self.watermark
-        due = self.joined(self.held.take(watermark))
+        watermark = min(self.watermark, self.limit)
+        due = self._joined(self.held.take(watermark))
         is_overfull = self.nbytes > 2 * self._max_bytes
         if is_overfull or watermark > self._swept + self._window / SWEEPS:
             rejected += self._sweep(watermark)
@@ -194,15 +196,15 @@ class EventOrder:
         rejected: tuple[Rejected, ...] = ()
         if self.held.nbytes > self._max_bytes:
             middle = math.nextafter(self.held.time_of(len(self.held) // 2), math.inf)
-            released = self.joined(self.held.take(middle))
+            released = self._joined(self.held.take(middle))
             self.released_early += len(released)
             rejected = self._sweep(middle)
         if self._rewards is not None and self._rewards.nbytes > self._max_bytes:
             rejected += self._rewards.reject_older_half()
         return _rejecting(released, rejected)
 
-    def joined(self, events: EventBatch) -> EventBatch:
-        """These events, which leave the buffer now, with the rewards that have come for them."""
+    def _joined(self, events: EventBatch) -> EventBatch:
+        """The events, which are released now, with their rewards."""
         if self._rewards is None or not len(events):
             return events
         assert events.origin is not None, "events must be decoded with their origin"

@@ -37,10 +37,10 @@ def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_
             Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
         ]
         passed.append(live.take(lots, STATUS))
-    again = EventPipeline(both, source)
+    again = live.second_reading()
     history = again.take(messages(), STATUS)
-    rest, early = again.hand_over(live)
-    assert not len(early)
+    rest = again.hand_over()
+    assert rest is not None
     waited = live.flush()
     assert 0 < len(waited) < EVENTS
     assert len(history) + len(rest) + len(waited) == EVENTS
@@ -59,15 +59,18 @@ def test_events_of_a_topic_that_was_created_again_do_not_replace_those_buffered_
         [message(number, timestamp=1000.0, reward=number) for number in range(first, first + 4)] for first in (0, 4)
     )
     live.take([Records(TOPIC, 0, range(4), old)], STATUS)
-    late = live.fresh()
+    late = live.second_reading()
     late.take([Records(TOPIC, 0, range(4), new)], STATUS)
-    assert [part.reward.tolist() for part in late.hand_over(live)] == [[4.0, 5.0, 6.0, 7.0], [0.0, 1.0, 2.0, 3.0]]
-    assert not len(live.flush())
+    assert late.hand_over() is None
+    assert live.flush().reward.tolist() == [0.0, 1.0, 2.0, 3.0]
+    rest = late.hand_over()
+    assert rest is not None
+    assert rest.reward.tolist() == [4.0, 5.0, 6.0, 7.0]
 
 
 def test_a_pipeline_is_ordered_as_the_first_known_partitions_demand_before_it_has_messages_as_well() -> None:
     """A second reading must be ordered alike, and may come before the first message."""
     live = EventPipeline(JsonDecoder(["early"]), KafkaSettings(topic=TOPIC))
     live.decide(SourceStatus(True, partitions=STATUS.partitions[:1]))
-    late = live.fresh()
+    late = live.second_reading()
     assert len(late.take(messages(), STATUS)) == len(live.take(messages(), STATUS)) == EVENTS

@@ -325,20 +325,33 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
 
 
 @pytest.mark.parametrize("ahead", ["live", "late"])
-def test_two_readers_have_the_same_events_however_much_longer_one_buffers_them(ahead: str) -> None:
+def test_two_readings_have_the_same_events_whichever_knows_first_that_no_older_ones_come(ahead: str) -> None:
+    """The second one passes on no event that the live one still buffers."""
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
-    late = live.fresh()
-    readers = {"live": live, "late": late}
+    late = live.second_reading()
+    readings = {"live": live, "late": late}
     log, chance = spread(), np.random.default_rng(6)
     polls = [log.read(chance) for _ in range(6)]
-    passed = {name: [reader.take(polled, log.status()) for polled in polls] for name, reader in readers.items()}
-    passed[ahead].append(readers[ahead].take([], log.status(ended=True)))
-    counted = dict(zip(("late", "live"), late.hand_over(live), strict=True))
-    times = {name: sorted(EventBatch.concat([*passed[name], counted[name]]).timestamp.tolist()) for name in passed}
+    passed = {name: [reading.take(polled, log.status()) for polled in polls] for name, reading in readings.items()}
+    passed[ahead].append(readings[ahead].take([], log.status(ended=True)))
+    rest = late.hand_over()
+    assert rest is not None
+    passed["late"] += [rest, live.flush()]  # the live events from now on are those of both
+    passed["live"].append(passed["late"][-1])
+    times = {name: sorted(EventBatch.concat(parts).timestamp.tolist()) for name, parts in passed.items()}
     assert times["live"] == times["late"]
-    assert len(counted["late" if ahead == "live" else "live"]) > 0
-    assert not len(live.flush())
+
+
+def test_a_second_reading_is_handed_over_once_events_that_left_the_log_have_been_passed_on() -> None:
+    settings = config(order="event_time")
+    live = start_fresh(settings).pipeline
+    late = live.second_reading()
+    log, chance = spread(), np.random.default_rng(6)
+    live.take(log.read(chance), log.status())
+    assert late.hand_over() is None
+    live.take([], log.status(ended=True))
+    assert late.hand_over() is not None
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])

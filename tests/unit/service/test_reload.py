@@ -250,8 +250,8 @@ def test_if_the_log_cannot_be_read_again_the_candidate_starts_with_the_next_even
     backfill = Backfill(added, added, lambda _: BackfillReader(source))
     live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
     with capture_logs() as logs:
-        assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0, added.update)
-        assert backfill.slice(EventPipeline(NumberFormat()), live, 0, added.update)
+        assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0)
+        assert backfill.slice(EventPipeline(NumberFormat()), live, 0)
     assert added.joined == [True]
     assert source.closed
     assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
@@ -281,7 +281,7 @@ def test_a_backfill_ends_when_its_candidate_is_removed() -> None:
     added = AddedCandidate()
     added.awaited = False
     backfill = Backfill(added, added, lambda _: BackfillReader(Log([5])))
-    assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0, added.update)
+    assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0)
     assert added.joined == []
 
 
@@ -290,7 +290,7 @@ def test_a_slice_reads_at_least_the_requested_number(monkeypatch: pytest.MonkeyP
     added = AddedCandidate()
     backfill = Backfill(added, added, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
-    assert not backfill.slice(EventPipeline(NumberFormat()), live, 95, added.update)
+    assert not backfill.slice(EventPipeline(NumberFormat()), live, 95)
     assert len(added.rewards) == 100
     assert backfill.progress(live) == BackfillStatus(("late",), 100, 300)
 
