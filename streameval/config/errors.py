@@ -139,7 +139,8 @@ def _refusals(shape: Any) -> list[ErrorDetails]:
 def _expected(detail: ErrorDetails) -> str:
     kind, message = detail["type"], detail["msg"]
     if kind == "literal_error":
-        return f"one of {detail['ctx']['expected']}".replace("'", "")
+        known = detail["ctx"]["expected"].replace("'", "")
+        return f"one of {known}" if " or " in known else str(known)
     if kind.startswith(("greater_than", "less_than")):
         return message.replace("Input should be", "a number")
     if kind == "too_short" and isinstance(detail["input"], Mapping):

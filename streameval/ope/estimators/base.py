@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -141,6 +142,11 @@ class Estimator(Component):
     ratio: ClassVar[bool] = False
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
+
+    @property
+    def rungs(self) -> Mapping[float, Estimator]:
+        """The estimators that one with `cap: auto` chooses from, by their cap, the largest first; else itself alone."""
+        return {math.inf: self}
 
     def start(self, policies: int) -> State:
         """The state before the first event; most estimators have none."""

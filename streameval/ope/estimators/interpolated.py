@@ -26,7 +26,8 @@ Source: Su, Wang, Santacatterina & Joachims, CAB: Continuous Adaptive Blending, 
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -121,21 +122,31 @@ def _a_number(cap: float) -> float:
 
 
 Cap: TypeAlias = Annotated[float, Field(allow_inf_nan=True), AfterValidator(_a_number)]
+LADDER = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
+"""The caps that `cap: auto` chooses from."""
 
 
 @dataclass(frozen=True, config=strict)
 class Capped(Interpolated):
-    """A row with a cap, the largest weight that counts in full; infinity is allowed."""
+    """A row with a cap, the largest weight that counts in full; infinity is allowed.
 
-    cap: Annotated[Cap, Field(ge=0)]
+    `auto` computes the row for each cap of a ladder, 1, 3, 10, ..., 1000 and infinity. A Report chooses one for each
+    policy on each average by SLOPE, from the averaged events alone; see `evaluator.slope`.
+    """
+
+    cap: Annotated[Cap, Field(ge=0)] | Literal["auto"]
     is_biased_by_design: ClassVar[bool] = True
 
+    @property
+    def rungs(self) -> Mapping[float, Estimator]:
+        return {cap: replace(self, cap=cap) for cap in LADDER} if self.cap == "auto" else super().rungs
+
     def beta(self, weight: Array) -> Array:
-        return within(weight, self.cap)
+        return within(weight, self.limit)
 
     @property
     def limit(self) -> float:
-        return self.cap
+        return math.inf if isinstance(self.cap, str) else self.cap
 
 
 @dataclass(frozen=True, config=strict)
@@ -169,7 +180,7 @@ class ClippedIPS(Capped):
     Source: Ionides 2008; Bottou et al., JMLR 2013.
     """
 
-    cap: Annotated[Cap, Field(gt=0)]
+    cap: Annotated[Cap, Field(gt=0)] | Literal["auto"]
     kind: Literal["clipped_ips"] = field(default="clipped_ips", kw_only=True, repr=False)
 
 
@@ -248,7 +259,7 @@ class Switch(Capped):
     kind: Literal["switch"] = field(default="switch", kw_only=True, repr=False)
 
     def beta(self, weight: Array) -> Array:
-        return ((weight <= self.cap) & np.isfinite(weight)).astype(float)
+        return ((weight <= self.limit) & np.isfinite(weight)).astype(float)
 
 
 @dataclass(frozen=True, config=strict)

@@ -13,7 +13,7 @@ from streameval.ope.averages import AnyAverage, Reading
 from streameval.ope.averages.base import ColumnLayout, MixturePath
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
-from streameval.ope.estimators import AnyEstimator, Terms
+from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
@@ -49,9 +49,14 @@ class Grid:
     optional: bool = False
 
     @property
+    def columns(self) -> tuple[Estimator, ...]:
+        """The estimators that have columns: those to choose from in place of one with `cap: auto`."""
+        return tuple(rung for estimator in self.estimators for rung in estimator.rungs.values())
+
+    @property
     def layout(self) -> ColumnLayout:
         """The columns of this grid."""
-        return ColumnLayout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
+        return ColumnLayout(tuple(column.parts for column in self.columns), self.candidates)
 
     @property
     def mixes_components(self) -> bool:
@@ -81,7 +86,7 @@ class Grid:
         policies = len(self.candidates)
         return {
             "seen": np.zeros(policies, dtype=bool),
-            "estimators": {estimator.label: estimator.start(policies) for estimator in self.estimators},
+            "estimators": {column.label: column.start(policies) for column in self.columns},
             "drift": {name: drift.start(self.layout.columns, block) for name, drift in self._drift_estimators.items()},
             "averages": {average.label: average.start(self.layout, block) for average in self.averages},
             "watched": {label: watch.start(policies) for label, watch in self.trackers.items()},
@@ -134,8 +139,8 @@ class Grid:
         """A lift after each block; NaN in blocks that are not kept. `visible`: the evidence of those that are."""
         lift = np.full((4, len(kept), len(self.candidates) - 1), np.nan)
         if paths:
-            path, place = paths[pair[1]], [estimator.label for estimator in self.estimators].index(pair[0])
-            columns = slice(place, None, len(self.estimators))
+            labels = [column.label for column in self.columns]
+            path, columns = paths[pair[1]], slice(labels.index(pair[0]), None, len(labels))
             both = visible.paired_with_production().sample_weight
             lift[0, kept] = path.value[:, columns]
             lift[1, kept] = path.sampling_variance[:, columns]
@@ -171,8 +176,8 @@ class Grid:
     def _compute_terms(self, state: State, evidence: Evidence) -> tuple[list[Terms], State, Blocks]:
         """The terms of all estimators, the estimators' states after them, and the terms side by side as blocks."""
         terms, after = [], {}
-        for estimator in self.estimators:
-            computed, after[estimator.label] = estimator.terms(evidence, state["estimators"][estimator.label])
+        for column in self.columns:
+            computed, after[column.label] = column.terms(evidence, state["estimators"][column.label])
             terms.append(computed)
         return terms, after, Blocks.of(evidence, terms)
 
@@ -203,7 +208,7 @@ class Grid:
         """
         if index[0] != 0:
             raise ValueError("lifts are over production: it must stay the first policy")
-        policies, kept = len(self.candidates), [self.estimators.index(estimator) for estimator in part.estimators]
+        policies, kept = len(self.candidates), [self.columns.index(column) for column in part.columns]
         return {
             "seen": state["seen"][list(index)],
             "estimators": {

@@ -230,10 +230,11 @@ class Plan:
             intervals = tuple(self.interval(average) for average in averages)
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
+                fixed = [rung if len(each.rungs) == 1 else None for each in group for rung in each.rungs.values()]
                 trackers = {}
                 for average, interval in zip(averages, intervals, strict=True):
                     logged = self.policies[0] == LOGGING
-                    tracker = interval.tracker(average, group, self.reward_range, self.block, logged)
+                    tracker = interval.tracker(average, fixed, self.reward_range, self.block, logged)
                     if tracker is not None:
                         trackers[average.label] = tracker
                 optional = self.default_estimators and bool(needs)

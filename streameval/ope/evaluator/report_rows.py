@@ -10,6 +10,7 @@ from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow, Moments
 from streameval.ope.estimators import TermRange
+from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
@@ -36,20 +37,23 @@ def report_rows(
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
     slot_ratios = learned["slates"]["ratios"]
+    columns, (low, high) = len(grid.columns), plan.reward_range
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
-        lift = reading.lift(len(grid.estimators))
+        lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
         if interval.limited_by_log:
             limits = largest_weights.limits(learned["weights"], plan.policies, average.effective_events, by_slot)
         terms = _term_range(plan, grid, interval, largest, limits)
-        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms))
-        details = _known(_details(len(grid.estimators), interval, reading, lift, tracked, supported, terms))
+        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width))
+        (caps,) = _known({"cap": choice.caps}).values()
+        details = _known(_details(columns, interval, reading, lift, tracked, supported, terms))
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
-        for column, (place, estimator) in enumerate(pairs):
+        for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
             slots = _known({"slot_ratio_means": np.array(mean_ratios(slot_ratios[place]))}) if by_slot else {}
+            chosen = {"cap": caps[column]} if len(estimator.rungs) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],
                 estimator=estimator.label,
@@ -57,7 +61,7 @@ def report_rows(
                 kind=interval.kind,
                 anytime=interval.anytime,
                 covers="estimand" if estimator.is_biased_by_design else interval.covers,
-                details={**{name: values[column] for name, values in details.items()}, **shared, **slots},
+                details={**{name: values[column] for name, values in details.items()}, **shared, **slots, **chosen},
                 **{name: values[column] for name, values in numbers.items()},
             )
 
@@ -67,8 +71,8 @@ def _term_range(
 ) -> TermRange:
     """The range of the terms of all columns, without a width where a policy was never logged."""
     limit = interval.largest_weight(largest_weight)
-    terms = TermRange.by_column(grid.estimators, plan.reward_range, limit, limits)
-    return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.estimators)), terms.width, np.nan))
+    terms = TermRange.by_column(grid.columns, plan.reward_range, limit, limits)
+    return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.columns)), terms.width, np.nan))
 
 
 def _numbers(
@@ -80,9 +84,13 @@ def _numbers(
     tracked: TrackedBounds | None,
     largest_weight: Array,
     terms: TermRange,
+    wider: Array,
 ) -> dict[str, Array]:
-    """The numbers of all rows by field, [columns]; lifts are within plus and minus the width of the reward range."""
-    moments, estimators, (low, high) = reading.moments, len(grid.estimators), plan.reward_range
+    """The numbers of all columns by field; lifts are within plus and minus the width of the reward range.
+
+    `wider` [columns]: what is added to both sides of an interval.
+    """
+    moments, estimators, (low, high) = reading.moments, len(grid.columns), plan.reward_range
     scaled = ratio(terms.width, moments.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
@@ -90,10 +98,11 @@ def _numbers(
         heaviest = np.fmax(heaviest, _lacking_weight(moments, terms))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
-    bounds = interval.bounds(reading, terms, plan.confidence, own)
-    lower, upper = _clipped(*extended_to(moments.value, *bounds), low, high)
-    bounds = interval.bounds(lift, differences, plan.confidence, paired)
-    lift_lower, lift_upper = _clipped(*extended_to(lift.moments.value, *bounds), low - high, high - low)
+    lower, upper = interval.bounds(reading, terms, plan.confidence, own)
+    lower, upper = _clipped(*extended_to(moments.value, lower - wider, upper + wider), low, high)
+    below, above = interval.bounds(lift, differences, plan.confidence, paired)
+    below, above = extended_to(lift.moments.value, below - wider[estimators:], above + wider[estimators:])
+    below, above = _clipped(below, above, low - high, high - low)
     return {
         "value": moments.value,
         "lower": lower,
@@ -102,8 +111,8 @@ def _numbers(
         "importance_weight_mean": moments.importance_weight_mean,
         "importance_weight_max": np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
         "lift": _after_production(estimators, lift.moments.value),
-        "lift_lower": _after_production(estimators, lift_lower),
-        "lift_upper": _after_production(estimators, lift_upper),
+        "lift_lower": _after_production(estimators, below),
+        "lift_upper": _after_production(estimators, above),
     }
 
 

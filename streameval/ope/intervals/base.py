@@ -93,11 +93,17 @@ class IntervalMethod(Component):
             raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 
     def tracker(
-        self, average: AnyAverage, estimators: Sequence[Estimator], reward_range: Range, block: int, logging: bool
+        self,
+        average: AnyAverage,
+        estimators: Sequence[Estimator | None],
+        reward_range: Range,
+        block: int,
+        logging: bool,
     ) -> SequenceTracker | None:
         """The state that follows the stream for this interval on an average; None where the reading suffices.
 
-        `logging`: production took the logged actions.
+        `estimators`: of each column, None for a column whose interval is withheld. `logging`: production took the
+        logged actions.
         """
         return None
 

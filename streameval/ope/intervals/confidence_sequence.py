@@ -73,12 +73,18 @@ class ConfidenceSequence(IntervalMethod):
         _span(average, block)
 
     def tracker(
-        self, average: AnyAverage, estimators: Sequence[Estimator], reward_range: Range, block: int, logging: bool
+        self,
+        average: AnyAverage,
+        estimators: Sequence[Estimator | None],
+        reward_range: Range,
+        block: int,
+        logging: bool,
     ) -> SequenceTracker:
         """One sequence for all estimators of the value, and one for each biased estimator whose terms are bounded."""
+        followed = [(place, estimator) for place, estimator in enumerate(estimators) if estimator is not None]
         unbiased = tuple(  # slates may have negative weights
             place
-            for place, estimator in enumerate(estimators)
+            for place, estimator in followed
             if not estimator.is_biased_by_design and Requirement.SLOTS not in estimator.needs
         )
         process: WealthProcess = HeavyTailed()
@@ -87,7 +93,7 @@ class ConfidenceSequence(IntervalMethod):
             heaviest = max(self.max_weight, 1.0) if logging else self.max_weight  # a lift lies between both its weights
             process, scale = BernsteinWealth(), scale._replace(value=self.max_weight, lift=heaviest)
         groups = [TrackedGroup("value", process, scale, unbiased)] if unbiased else []
-        for place, estimator in enumerate(estimators):
+        for place, estimator in followed:
             limits = self._limits(estimator, reward_range)
             if limits is not None:
                 scale = ObservationScale(*limits, lift=2.0)

@@ -259,6 +259,7 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Sampling error": _detail("se", 2),
     "Disagreement": _detail("spread", 2),
     "Drift since": _detail("drift", 2),
+    "Cap": _detail("cap", 3),
     "Bias bound": _detail("bias_bound", 2),
     "Interval": lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}",
 }

@@ -22,7 +22,7 @@ from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.ope.estimators import CAB, IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.intervals import EmpiricalBernstein, Normal
 from streameval.ope.promotion import Promotion, Trust
@@ -36,7 +36,7 @@ policies:
   production: logging              # or the name of a policy; `logging` is reserved
   candidates: [challenger-a, challenger-b]
 reward: {min: 0, max: 1}
-estimators: [ips, snips, {kind: clipped_ips, cap: 10}]
+estimators: [ips, snips, {kind: clipped_ips, cap: 10}, {kind: cab, cap: auto}]
 averages: [cumulative, {kind: window, tau: 10000}, {kind: decay, alpha: 0.9999}, adaptive_window, adaptive_decay]
 intervals: {cumulative: normal}
 confidence: 0.95
@@ -79,7 +79,7 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert isinstance(config.source, KafkaSettings)
     assert config.source.topic == "interactions"
     assert config.policies.candidates == ["challenger-a", "challenger-b"]
-    assert config.estimators == (IPS(), SNIPS(), ClippedIPS(cap=10))
+    assert config.estimators == (IPS(), SNIPS(), ClippedIPS(cap=10), CAB(cap="auto"))
     assert config.averages == (Cumulative(), Window(tau=10_000), Decay(alpha=0.9999), AdaptiveWindow(), AdaptiveDecay())
     assert config.intervals == {"cumulative": Normal()}
     assert config.state.interval == 30.0
@@ -198,7 +198,8 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
     [
         pytest.param(
             ONE + "estimators: [ips, snips, {kind: clipped_ips, cap: -1}]",
-            "streameval.yaml: 1 problem\n\nestimators.2.cap (line 2): expected a number greater than 0, found -1\n"
+            "streameval.yaml: 1 problem\n\n"
+            "estimators.2.cap (line 2): expected a number greater than 0 or auto, found -1\n"
             "hint: clipped_ips: IPS with capped weights: the average of `min(w, cap) r`, cap > 0",
             id="a value out of its range",
         ),
@@ -210,7 +211,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "estimators: [{kind: clipped_ips, cup: 3}]",
-            "estimators.0.cap (line 2): expected a number, found nothing",
+            "estimators.0.cap (line 2): expected a number or auto, found nothing",
             id="a parameter that is missing",
         ),
         pytest.param(
@@ -250,7 +251,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "estimators: [{kind: clipped_ips, cap: 0}]",
-            "streameval.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0, found 0",
+            "estimators.0.cap (line 2): expected a number greater than 0 or auto, found 0",
             id="nothing but a wrong item in a list",
         ),
         pytest.param(

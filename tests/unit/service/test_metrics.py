@@ -39,6 +39,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_window_events": PER_ESTIMATE,
     "streameval_policy_decay_alpha": PER_ESTIMATE,
     "streameval_policy_horizon_events": PER_ESTIMATE,
+    "streameval_policy_cap": PER_ESTIMATE,
     "streameval_policy_lipschitz_per_event": PER_ESTIMATE,
     "streameval_events_accepted_total": set(),
     "streameval_events_rejected_total": {"reason"},
@@ -67,7 +68,7 @@ consumer_lag_events consumer_lost_events_total consumer_position_offset consumer
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
 events_rejected_total events_since_start
-last_event_timestamp_seconds policy_decay_alpha policy_design_effect policy_drift_detections_total
+last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
 policy_lift policy_lift_lower policy_lift_upper policy_lipschitz_per_event policy_promotable
