@@ -50,7 +50,7 @@ CONSTANTS = {
         *("10,000 events", "50,000 events", "2,000 (noise)", "50,000 (staleness)", "seeds 0 and 1", "20 seeds"),
         *("seed 0", "seeds 0 to 5", "18 runs", "seeds 0 to 2", "0 and 1", "otherwise 0", "95%", "95 %"),
         *(".07 and .08 for values of .14 to .49", "first 300 events", "window of 10,000", "needs 10,000", "40,000"),
-        *("250,000 events", "100,000 rewards", ".025 in theory", "1,250, 10,000 and 80,000 events"),
+        *("250,000 events", "100,000 rewards", ".025 in theory", "1,250, 2,500, 5,000, 10,000 and"),
         "500,000 and 300,000 events",
     },
     COVERAGE: {

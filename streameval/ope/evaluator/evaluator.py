@@ -31,7 +31,7 @@ from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 9
+STATE_SCHEMA = 10
 COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""

@@ -24,7 +24,7 @@ LARGEST_FEATURE = 1e30
 """Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
-HORIZONS = np.array([1_250.0, 10_000.0, 80_000.0, np.inf])
+HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])
 """Horizons of the regressions among which a ridge without a horizon chooses, in events."""
 COMPARED = 10_000.0
 """Horizon in events of the errors by which the regressions are weighted."""
@@ -108,7 +108,7 @@ class Ridge(RewardModel):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
     Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. Without a
-    `horizon` there are four regressions, with horizons of 1,250, 10,000 and 80,000 events and of all events. Their
+    `horizon` there are six regressions, with horizons from 1,250 to 40,000 events and of all events. Their
     coefficients are averaged with weights `om_h ~ exp(-(L_h - min L) / (2 s))`: `L_h` is the sum of the squared errors
     of regression h over the last 10,000 events (exponentially decayed), and `s` the smallest of their means. So the
     model forgets as fast as rewards change. Weights and coefficients change at block ends only, so no reward affects

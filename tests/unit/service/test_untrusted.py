@@ -25,5 +25,5 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("schema", [1, 2, None])
 def test_a_state_of_another_version_is_refused(schema: int | None) -> None:
-    with pytest.raises(StateError, match=f"the state of the evaluator has schema {schema}, this version reads 9"):
+    with pytest.raises(StateError, match=f"the state of the evaluator has schema {schema}, this version reads 10"):
         evaluator_from({**cohorts().state(), "schema": schema})

@@ -114,10 +114,11 @@ def test_ridge_equals_weighted_ridge_regression_in_closed_form(horizon: float, p
     np.testing.assert_allclose(found, closed_form(offers, horizon, penalty).clip(0, 1), atol=1e-9)
 
 
-def test_without_a_horizon_four_regressions_count_by_their_recent_errors() -> None:
+def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> None:
     offers = Offers(1, 10 * BLOCK)
     n, logged = len(offers.reward), (np.arange(len(offers.reward)), offers.action)
-    each = np.array([closed_form(offers, horizon, 1.0) for horizon in (1_250.0, 10_000.0, 80_000.0, np.inf)])
+    horizons = (1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf)
+    each = np.array([closed_form(offers, horizon, 1.0) for horizon in horizons])
     errors = np.array([(offers.reward - regression.clip(0, 1)[logged]) ** 2 for regression in each])
     expected = np.empty((n, ACTIONS))
     for start in range(0, n, BLOCK):
