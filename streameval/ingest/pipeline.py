@@ -22,7 +22,9 @@ from streameval.ingest.stages.buffer import HeldEvents
 CLOCK_BEHIND = 86_400.0
 """Seconds. When events are dated further ahead of the reader's clock, it is that clock that is wrong."""
 CLOCK_EVIDENCE = 20
-"""Events whose times show the time by the clocks of producers."""
+"""Events that decide whose clock is wrong. Fewer may all come from one producer with a wrong clock."""
+CLOCK_PATIENCE = 600.0
+"""Seconds for which fewer events are withheld: the few events of a quiet topic must not stop the daemon for ever."""
 CLOCKS_AHEAD = 0.9
 """Share of events that one producer with a wrong clock may write; when more are ahead, the reader's clock is behind."""
 
@@ -74,7 +76,7 @@ class EventPipeline:
         self._live: EventPipeline | None = None
         self._alone_until = -math.inf  # the newest time of an event that only `_live` buffered
         self._clock_tolerance = math.inf if source is None else source.clock_tolerance
-        self._newest = -math.inf
+        self._newest, self._behind_since = -math.inf, math.inf
         self.ahead_of_clock = 0
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(reward_field)
@@ -111,7 +113,8 @@ class EventPipeline:
         self.decide(status)
         decisions = [part for part in records if part.topic != self._reward_topic]
         batch = self._decode(decisions) if decisions else EventBatch.concat([])
-        self._require_clock(batch.timestamp, now)
+        rewards = [self._decode_rewards(part) for part in records if part.topic == self._reward_topic]
+        self._require_clock(np.concatenate([part.timestamp for part in (batch, *rewards)]), now)
         batch = self._not_ahead(batch, now)
         if self._duplicates is not None and len(batch):
             batch = self._duplicates.take(batch)
@@ -125,11 +128,7 @@ class EventPipeline:
         due = [self._order.at_end({partition: time for partition, time in ended.items() if time is not None})]
         if decisions:
             due.append(self._order.take(batch))
-        for part in records:
-            if self._rewards is not None and part.topic == self._reward_topic:
-                origin = Origin.of(part.topic, [(part.partition, part.offsets)])
-                rewards = _with_unreadable(self._rewards.decode_batch(part.values, origin), [part])
-                due.append(self._order.take_rewards(self._not_ahead(rewards, now)))
+        due += [self._order.take_rewards(self._not_ahead(part, now)) for part in rewards]
         return self._checked(EventBatch.concat([batch for batch in due if len(batch) or batch.rejected]))
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -215,20 +214,29 @@ class EventPipeline:
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
         return _with_unreadable(self.events.decode_batch(values, origin), records)
 
+    def _decode_rewards(self, part: Records) -> RewardBatch:
+        assert self._rewards is not None, "messages of this topic are read with a decoder of rewards only"
+        origin = Origin.of(part.topic, [(part.partition, part.offsets)])
+        return _with_unreadable(self._rewards.decode_batch(part.values, origin), [part])
+
     def _require_clock(self, timestamp: Array, now: float) -> None:
-        """Raise ClockBehindError if the events show that it is not the time of `now`, but much later.
+        """Raise ClockBehindError if these times show that it is not the time of `now`, but much later.
 
         Those of this poll and earlier ones must both show it, where there are both: either may have a wrong clock.
+        Where there are no earlier ones and few of this poll, `now` is right after all once they have waited long.
         """
-        if self._clock_tolerance == math.inf or (not len(timestamp) and self._newest - now <= CLOCK_BEHIND):
+        times = timestamp[~np.isnan(timestamp)]
+        if self._clock_tolerance == math.inf or (not len(times) and self._newest - now <= CLOCK_BEHIND):
             return
-        rank = int((1.0 - CLOCKS_AHEAD) * len(timestamp))
-        seen = float(np.partition(timestamp, rank)[rank]) if len(timestamp) else math.inf
-        evidence = seen if len(timestamp) >= CLOCK_EVIDENCE else -math.inf
-        known = evidence if self._newest == -math.inf else min(seen, self._newest)
-        if known - now > CLOCK_BEHIND:
+        rank = int((1.0 - CLOCKS_AHEAD) * len(times))
+        seen = float(np.partition(times, rank)[rank]) if len(times) else math.inf
+        is_first = self._newest == -math.inf
+        known = seen if is_first else min(seen, self._newest)
+        self._behind_since = min(self._behind_since, now) if known - now > CLOCK_BEHIND else math.inf
+        has_waited = is_first and len(times) < CLOCK_EVIDENCE and now - self._behind_since >= CLOCK_PATIENCE
+        if known - now > CLOCK_BEHIND and not has_waited:
             raise ClockBehindError(known - now)
-        self._newest = min(max(evidence, self._newest), now)
+        self._newest = min(max(seen, self._newest), now)
 
     def _not_ahead(self, batch: B, now: float) -> B:
         """The events or rewards; those dated too far ahead of the reader's clock get its time."""

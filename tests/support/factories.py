@@ -178,7 +178,7 @@ class Recorder:
         """Remember the rewards."""
         self.rewards += batch.reward.tolist()
 
-    def report(self, now: float | None = None) -> Report:
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """A Report whose number of events is the number received."""
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)

@@ -232,6 +232,72 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     assert sum(map(len, taken)) == 61
 
 
+YEARS, DAY = 5 * 365 * 86_400.0, 86_400.0
+RIGHT = 1010.0
+"""The right time when the events of these tests are read."""
+
+
+class Reader:
+    """Reads events of one partition as the daemon does: those that are withheld come again with the next ones."""
+
+    def __init__(self, times: list[Any]) -> None:
+        self.pipeline, self.number = start_fresh(config(order="arrival")).pipeline, 0
+        self._events = [event(number, timestamp=time) for number, time in enumerate(times)]
+        self._withheld: list[Records] = []
+
+    def poll(self, count: int, now: float) -> int | None:
+        """The number of events that count after a poll of so many; None if all are withheld."""
+        numbers = range(self.number, self.number + count)
+        self.number = numbers.stop
+        if count:
+            self._withheld.append(Records(TOPIC, 0, numbers, self._events[numbers.start : numbers.stop]))
+        status = SourceStatus(True, partitions=(PartitionStatus(TOPIC, 0, self.number, 0),))
+        try:
+            batch = self.pipeline.take(self._withheld, status, now)
+        except ClockBehindError:
+            return None
+        self._withheld = []
+        return len(batch)
+
+
+@pytest.mark.parametrize("size", [1, 5, 19])
+def test_a_clock_that_is_years_behind_takes_no_event_however_few_are_polled_at_a_time(size: int) -> None:
+    reader = Reader([1000.0 + 0.1 * number for number in range(100)])
+    waits = [reader.poll(size, RIGHT - YEARS + 5.0 * number) for number in range(40 // size)]
+    waits += [reader.poll(0, RIGHT - YEARS + DAY) if reader.number >= 20 else None]
+    assert waits == [None] * len(waits)
+    assert reader.poll(size, RIGHT) == reader.number
+    assert reader.poll(size, RIGHT - YEARS) is None, "the events so far have shown the time"
+    assert reader.poll(0, RIGHT - YEARS + DAY) is None
+    assert reader.poll(0, RIGHT) == size
+    assert reader.pipeline.ahead_of_clock == 0
+
+
+def test_a_producer_with_a_wrong_clock_delays_the_only_events_of_a_quiet_topic_by_ten_minutes() -> None:
+    reader = Reader([RIGHT + 2 * DAY] * 4)
+    assert [reader.poll(1, RIGHT + wait) for wait in (0.0, 300.0, 599.0)] == [None] * 3
+    assert reader.poll(0, RIGHT + 600.0) == 3
+    assert reader.poll(1, RIGHT + 601.0) == 1, "the next one is not withheld"
+    assert reader.pipeline.ahead_of_clock == 4
+
+
+def test_a_producer_with_a_wrong_clock_delays_no_event_that_another_producer_vouches_for() -> None:
+    reader = Reader([RIGHT + 2 * DAY, ..., RIGHT, *[RIGHT + 2 * DAY] * 30])
+    assert reader.poll(1, RIGHT) is None
+    assert reader.poll(1, RIGHT + 10.0) is None
+    assert reader.poll(1, RIGHT + 20.0) == 2
+    assert reader.poll(30, RIGHT + 30.0) == 30
+    assert reader.pipeline.ahead_of_clock == 31
+
+
+def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
+    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
+    pipeline, log = start_fresh(settings).pipeline, Log({(TOPIC, 0): [], (REWARDS, 0): []})
+    click = json.dumps({"event_id": "e-1", "timestamp": RIGHT, "reward": 1}).encode()
+    with pytest.raises(ClockBehindError):
+        pipeline.take([Records(REWARDS, 0, range(1), [click])], log.status(), RIGHT - YEARS)
+
+
 def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decision() -> None:
     """Each of two is within the range, and their sum is not."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})

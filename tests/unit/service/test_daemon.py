@@ -344,10 +344,11 @@ def test_the_state_is_written_after_a_failed_source_and_not_after_a_bug() -> Non
         assert writer.closed
 
 
-def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_offset() -> None:
+@pytest.mark.parametrize("size", [1, 5, 30])
+def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_offset(size: int) -> None:
     writer, learner, now = Writer(), Recorder(), [1.0]
     pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
-    source = ListSource([[records(*[b"1000000"] * 30)]], exhausted=False)
+    source = ListSource([[records(*[b"1000000"] * size)]], exhausted=False)
     daemon = Daemon(source, pipeline, learner, clock=lambda: now[0], snapshots=writer)
     with running(daemon):
         wait_until(lambda: "behind the events" in daemon.published.detail)
@@ -355,7 +356,7 @@ def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_o
         assert not learner.rewards
         assert not any(writer.kept), "an offset would skip the events after a restart"
         now[0] = 1_000_001.0
-        wait_until(lambda: daemon.published.ready and len(learner.rewards) == 30)
+        wait_until(lambda: daemon.published.ready and len(learner.rewards) == size)
     assert writer.kept[-1] is not None
 
 
