@@ -298,7 +298,7 @@ def simulate(
     candidates: Annotated[int, typer.Option(min=1, max=100, help="Number of candidates.")] = 3,
     rate: Annotated[float, typer.Option(min=0.001, help="Events per second, by their timestamps.")] = 10.0,
     start: Annotated[datetime, typer.Option(help="Timestamp of the first event, UTC.")] = datetime(2026, 1, 1),  # noqa: DTZ001
-    exploration: Annotated[float, typer.Option(max=1, help="Probability of a uniformly random action.")] = 0.2,
+    exploration: Annotated[float, typer.Option(min=0.0001, max=1, help="Probability of a random action.")] = 0.2,
     action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions, with their features.")] = False,
     truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the true values.")] = None,
 ) -> None:

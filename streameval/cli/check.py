@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from streameval.cli.log_warnings import AN_EVENT, OF_REASONS
+from streameval.cli.log_warnings import remedy
 from streameval.cli.terminal import say
 from streameval.common.text import counted, in_words
 from streameval.config.errors import did_you_mean
@@ -293,7 +293,7 @@ def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -
         level: Level = "warning" if usable else "error"
         some = f"{len(rejected)} of the first {noun}s cannot" if usable else f"none of the first {noun}s can"
         message = f"{some} be used, e.g. {first.reason}: {first.detail}"
-        yield Finding(part, message, level, OF_REASONS.get(first.reason, AN_EVENT))
+        yield Finding(part, message, level, remedy(first))
 
 
 def exit_code(findings: list[Finding]) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streameval.common.text import counted, in_words, utc_time
-from streameval.events import EventBatch
+from streameval.events import EventBatch, Rejected
 from streameval.ingest.stages import Deduplication
 from streameval.ope.report import Report, TrustCheck
 
@@ -21,6 +21,8 @@ JITTER = 5.0
 """Seconds by which the clocks and buffers of several writers differ, as in `source.max_lateness`."""
 REMEMBERED = 100_000
 """Events among which a repeated id is recognised."""
+SOME = 100
+"""Events of which some should have another reward."""
 IN_SECONDS = 315_532_800.0
 """1980. A log whose newest event is older counts its time in minutes, hours or days."""
 PERCENT = (50.0, 200.0)
@@ -36,6 +38,7 @@ OF_REASONS = {
     "not_finite": "leave a field out of the event, or write null, where its value is not known",
     "unknown_action": "list every action that could be chosen, the logged one included",
     "inconsistent_propensity": "log the propensity of the action that was shown",
+    "reward_range": "set reward.min and reward.max to the smallest and largest possible reward",
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
@@ -51,6 +54,13 @@ OF_CHECKS = {
 """Remedies by the trust check that fails."""
 
 RUNBOOK = "deploy/runbooks/StreamevalTrustCheckFailed.md explains each check"
+
+
+def remedy(rejected: Rejected) -> str:
+    """How to correct the events that are rejected like this one."""
+    if rejected.detail.startswith(("not JSON", "not a JSON object")):
+        return f"write each event as one JSON object, in a line or message of its own; {AN_EVENT}"
+    return OF_REASONS.get(rejected.reason, AN_EVENT)
 
 
 class Complaint(NamedTuple):
@@ -110,6 +120,9 @@ class LogCounts:
         if self.repeated > least:
             remedy = f"give each decision its own event_id; source.duplicates: {REMEMBERED} drops copies of an event"
             yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", remedy)
+        if self.events >= SOME and self.rewards[0] == self.rewards[1]:
+            finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies are worth the same"
+            yield Complaint(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
         for place, count in enumerate(self.outside):
             if count:

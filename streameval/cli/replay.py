@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from streameval.cli.log_warnings import OF_REASONS, LogCounts, missing_complaints, trust_complaints
+from streameval.cli.log_warnings import LogCounts, missing_complaints, remedy, trust_complaints
 from streameval.cli.terminal import progress_of_bytes, say
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of
@@ -20,7 +20,6 @@ from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
-from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Report
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
@@ -93,25 +92,29 @@ class Replay:
             yield f"warning: {total:,} of {all_events} {'was' if total == 1 else 'were'} rejected"
         for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
             yield f"  {count:>9,}  {reason}{_example(self._examples[reason]) if reason in self._examples else ''}"
-        for remedy in dict.fromkeys(OF_REASONS[reason] for reason in rejected if reason in OF_REASONS):
-            yield f"hint: {remedy}"
+        for hint in dict.fromkeys(map(remedy, self._examples.values())):
+            yield f"hint: {hint}"
         for policy in report.policies:
             for failure in policy.failures:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
                 yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
-                yield f"hint: the events name {self._named(report) or 'no policies'}"
+                yield f"hint: {self._where(policy.policy, report)}"
         for missing in self._missing or ():
             yield f"warning: {missing}"
             yield f"hint: {missing.hint}"
         for complaint in (*self._counts.complaints(), *missing_complaints(report), *trust_complaints(report)):
             yield str(complaint)
 
-    def _named(self, report: Report) -> str:
-        if self._first_lines:
-            return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
-        return ", ".join(policy.policy for policy in report.policies if policy.events and policy.policy != LOGGING)
+    def _where(self, policy: str, report: Report) -> str:
+        """Where the probability of a policy should be, by the names that the events have."""
+        if not self._first_lines:
+            return f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
+        named = JsonDecoder().decode_batch(self._first_lines).policies
+        if policy in named:
+            return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
+        return f"the events name {', '.join(named) or 'no policies'}"
 
 
 def _example(rejected: Rejected) -> str:

@@ -26,6 +26,10 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
 """Plain values have the first type whose pattern fits, else they are text: `no`, `1:30` and `2026-01-31` are text."""
 
 
+LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
+"""Endings of the names of files of events."""
+
+
 @dataclass(frozen=True)
 class Document:
     """The values of a configuration, and where each place comes from: `line 3`, or an environment variable."""
@@ -42,6 +46,10 @@ class Document:
 
 def read_yaml(path: Path) -> Document:
     """The mapping in a YAML file. Raises ConfigError with line and column."""
+    if path.suffix in LOGS:
+        raise ConfigError(
+            f"{path} is a log, not a configuration", hint="name the configuration first: streameval replay CONFIG FILE"
+        )
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:

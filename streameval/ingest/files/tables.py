@@ -82,7 +82,7 @@ def _present(path: str, wanted: Sequence[TableField], names: Sequence[str]) -> l
         if each.required and each.column not in names:
             raise InputError(
                 f"{path} has no column '{each.column}' for {each.policy or each.field}; it has {', '.join(names)}",
-                hint="set the names of columns under `columns` in the configuration",
+                hint=_hint_for(names),
             )
         if names.count(each.column) > 1:
             raise InputError(f"{path} has two columns '{each.column}'", hint="rename or remove one of them")
@@ -93,6 +93,18 @@ def _present(path: str, wanted: Sequence[TableField], names: Sequence[str]) -> l
             hint="name it in the configuration: `columns: {propensity: NAME}`",
         )
     return present
+
+
+def _hint_for(names: Sequence[str]) -> str:
+    """The reason why a header has none of the right names, as far as it shows."""
+    first = names[0] if names else ""
+    if first.startswith("{"):
+        return "this is JSON: leave out --format, and name the file e.g. log.ndjson"
+    if len(names) == 1 and any(separator in first for separator in ";\t|"):
+        return "separate the columns by commas"
+    if first.replace(".", "", 1).isdigit():
+        return "write the names of the columns into the first line"
+    return "set the names of columns under `columns` in the configuration"
 
 
 def _event_maker(present: Sequence[TableField]) -> Callable[[Sequence[Any]], dict[str, Any]]:

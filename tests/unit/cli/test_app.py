@@ -148,7 +148,7 @@ def test_no_accepted_event_is_bad_input(run: Run, files: Path) -> None:
     outcome = run("replay", "c.yaml", "bad.ndjson")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.endswith(
-        "hint: `streameval schema` prints what an event looks like\n"
+        "`streameval schema` prints what an event looks like\n"
         "error: no event was accepted: all were rejected\nhint: correct the fields above\n"
     )
     (files / "empty.ndjson").write_text("")

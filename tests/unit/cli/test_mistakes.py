@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import socket
@@ -82,6 +83,7 @@ def test_a_sound_log_gets_no_warning(run: Run) -> None:
 
 
 NUMBER = "write 0.25, not 25"
+SET = {"actions": ["a", "b", "c"]}
 MISTAKES_IN_A_LOG = {
     "a timestamp goes back": (
         field("timestamp", lambda time: time - 7200, every=10),
@@ -157,6 +159,51 @@ MISTAKES_IN_A_LOG = {
     ),
     "times are words": (field("timestamp", lambda _: "yesterday"), "timestamp: invalid RFC3339"),
     "policies are a list": (field("policies", lambda _: [0.5]), "policies: expected object, got array (log.ndjson:1)"),
+    "the candidate's probability is text": (
+        challenger(str),
+        "warning: no event has a probability of the policy 'challenger'\nhint: its values must be numbers, or lists of",
+    ),
+    "no reward was joined": (
+        field("reward", lambda _: 0),
+        "warning: reward: it is 0 in all of 400 events, so all policies are worth the same\nhint: check reward.field",
+    ),
+    "the log comes from a deterministic policy": (
+        field("propensity", lambda _: 1),
+        "the trust check mean_weight: mean weight 0.29 over 400 events, expected 1: propensities or support are wrong\n"
+        "hint: log the probability with which the shown action was chosen, and give every action some probability",
+    ),
+    "propensities are logarithms": (
+        field("propensity", math.log),
+        "is not in (0, 1] (log.ndjson:1)\nhint: a propensity",
+    ),
+    "a sampling probability is a percentage": (
+        lambda _, event: {**event, "sampling_probability": 10},
+        "sampling_probability: 10 is not in (0, 1] (log.ndjson:1)",
+    ),
+    "the propensities of all actions sum to more than 1": (
+        lambda _, event: {**without("propensity")(0, event), **SET, "propensities": [0.5, 0.3, 0.3]},
+        "propensities: sums to 1.1, not to 1 (log.ndjson:1)\nhint: log the probability of every action",
+    ),
+    "the action is none of the actions": (
+        lambda _, event: {**event, **SET, "action": "z"},
+        "action: not one of the 3 `actions` (log.ndjson:1)\nhint: list every action that could be chosen",
+    ),
+    "the propensity contradicts the distribution": (
+        lambda _, event: {**event, **SET, "propensity": 0.9, "propensities": [0.5, 0.3, 0.2]},
+        "propensity: 0.9, but `propensities` has 0.5 for the action (log.ndjson:1)\nhint: log the propensity of",
+    ),
+    "an action has no propensity": (
+        lambda _, event: {**event, **SET, "propensities": [0.5, 0.5]},
+        "propensities: 2 entries for 3 actions (log.ndjson:1)",
+    ),
+    "an action is listed twice": (
+        lambda _, event: {**event, "actions": ["a", "b", "b", "c"]},
+        "actions: 'b' is listed twice (log.ndjson:1)",
+    ),
+    "actions have different numbers of features": (
+        lambda _, event: {**event, **SET, "features": [[1], [1, 2], [3]]},
+        "features[1]: 2 numbers, where features[0] has 1 (log.ndjson:1)",
+    ),
     "distributions without actions": (
         challenger(lambda value: [value, 1 - value]),
         "policies.challenger: a list over actions, but `actions` is missing (log.ndjson:1)",
@@ -199,7 +246,7 @@ def test_the_type_of_a_column_of_times_decides_its_unit(unit: str) -> None:
 
 
 def test_a_table_without_ids_repeats_none(run: Run) -> None:
-    rows = [f"{START + place},a,0.5,1,0.5" for place in range(EVENTS)]
+    rows = [f"{START + place},a,0.5,{place % 2},0.5" for place in range(EVENTS)]
     for name in ("one.csv", "two.csv"):
         Path(name).write_text("timestamp,action,propensity,reward,challenger\n" + "\n".join(rows) + "\n")
     outcome = run("replay", "c.yaml", "one.csv", "two.csv")
@@ -207,6 +254,184 @@ def test_a_table_without_ids_repeats_none(run: Run) -> None:
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
         "hint: sort the log by timestamp: events count in the order of the log\n"
     )
+
+
+HEADER, ROW = "timestamp,action,propensity,reward,challenger\n", "1700000000,a,0.5,1,0.5\n"
+MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
+    "an array of events": (
+        "x.json",
+        "[" + json.dumps(next(events())) + "]",
+        "e.g. not a JSON object (x.json:1)\nhint: write each event as one JSON object, in a line",
+    ),
+    "an event on several lines": (
+        "x.json",
+        json.dumps(next(events()), indent=1),
+        "(x.json:1)\nhint: write each event as one JSON object, in a line or message of",
+    ),
+    "text in UTF-16": (
+        "x.ndjson",
+        json.dumps(next(events())).encode("utf-16"),
+        "not UTF-8: invalid start byte at byte 0",
+    ),
+    "an empty file": (
+        "x.ndjson",
+        "",
+        "error: no event was accepted: the files are empty\nhint: check the names of the",
+    ),
+    "a gzip file that is cut": (
+        "x.ndjson.gz",
+        gzip.compress(bytes(range(256)) * 99)[:200],
+        "x.ndjson.gz is cut off after",
+    ),
+    "columns separated by semicolons": (
+        "x.csv",
+        (HEADER + ROW).replace(",", ";"),
+        "error: x.csv has no column 'timestamp' for timestamp; it has timestamp;action;propensity;reward;challenger\n"
+        "hint: separate the columns by commas\n",
+    ),
+    "a table without a header": ("x.csv", 2 * ROW, "hint: write the names of the columns into the first line\n"),
+    "a table of JSON": (
+        "x.csv",
+        json.dumps(next(events())),
+        "hint: this is JSON: leave out --format, and name the file",
+    ),
+    "a table without propensities": (
+        "x.csv",
+        (HEADER + ROW).replace("propensity", "p"),
+        "error: x.csv has no column with the propensity; it has timestamp, action, p, reward, challenger\n"
+        "hint: name it in the configuration: `columns: {propensity: NAME}`\n",
+    ),
+    "a table without the candidate": (
+        "x.csv",
+        (HEADER + ROW).replace("challenger", "other"),
+        "warning: no event has a probability of the policy 'challenger'\n"
+        "hint: name its column in the configuration: `columns: {policies: {challenger: COLUMN}}`\n",
+    ),
+    "numbers with decimal commas": (
+        "x.csv",
+        HEADER + '1700000000,a,"0,5",1,0.5\n',
+        "propensity: expected float, got str (x.csv:1)\nhint: ",
+    ),
+    "dates of a spreadsheet": (
+        "x.csv",
+        HEADER + "31/01/2026,a,0.5,1,0.5\n",
+        "timestamp: invalid RFC3339 encoded datetime",
+    ),
+    "times in milliseconds in a table": (
+        "x.csv",
+        HEADER + "1700000000000,a,0.5,1,1\n",
+        "is it in milliseconds? (x.csv:1)",
+    ),
+    "a row that lacks a cell": (
+        "x.csv",
+        HEADER + ROW + "1700000000,a,0.5\n",
+        "3 cells for 5 columns (x.csv:2)\nhint: ",
+    ),
+    "a file that is no Parquet": ("x.parquet", "nothing", "error: x.parquet cannot be read as Parquet: "),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES_IN_FILES)
+def test_a_mistake_in_a_file_is_named_with_its_place_and_remedy(run: Run, name: str) -> None:
+    file, content, answer = MISTAKES_IN_FILES[name]
+    Path(file).write_bytes(content.encode() if isinstance(content, str) else content)
+    outcome = run("replay", "c.yaml", file)
+    assert answer in outcome.err
+    assert "\nhint: " in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+MISTAKES_IN_COMMANDS = {
+    "replay log.ndjson c.yaml": "error: log.ndjson is a log, not a configuration\nhint: name the configuration first: ",
+    "replay c.yaml absent.ndjson": "error: absent.ndjson does not exist\nhint: check the name",
+    "replay c.yaml .": "error: . is a directory\nhint: name the files in it",
+    "replay c.yaml log.ndjson --plot absent/x.png": "error: the directory absent does not exist\nhint: mkdir -p absent",
+    "replay c.yaml log.ndjson --plot x.docx": "error: the plot x.docx ends in none of .png, .svg, .pdf\nhint: name it",
+    "replay c.yaml log.ndjson --plot x.png --plot-estimator snip": "error: --plot-estimator: expected ",
+    "replay c.yaml log.ndjson --jsn": "error: No such option: --jsn (Possible options: --json)\nhint: ",
+    "plan c.yaml log.ndjson --lift big": "error: --lift: expected a number above 0, or a percentage; found 'big'\nhint",
+    "plan c.yaml log.ndjson --power 2": "error: Invalid value for '--power': Input should be less than or equal to 1\n",
+    "check absent.yaml": "error: the configuration absent.yaml does not exist\nhint: ",
+    "check .": "error: the configuration . cannot be read: Is a directory\nhint: ",
+    "run c.yaml": "error: source: expected a mapping of options, found nothing\nhint: write source: ",
+    "run c.yaml --log-level loud": "error: Invalid value for '--log-level'",
+    "show .": "error: . holds no snapshot\nhint: name a snapshot file, or the state.dir of a daemon\n",
+    "show log.ndjson": "error: log.ndjson is damaged: its first bytes are not those of a snapshot\nhint: ",
+    "simulate --events 0": "error: Invalid value for '--events': Input should be greater than or equal to 1\nhint: ",
+    "simulate --exploration 0": "error: Invalid value for '--exploration': Input should be greater than or equal to 0.",
+    "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: ",
+    "hash-password a:b": "error: expected a name, found 'a:b'\nhint: a name is printable text without a colon\n",
+    "replya": "error: No such command 'replya'. Did you mean 'replay', 'plan'?\nhint: ",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES_IN_COMMANDS)
+def test_a_mistake_in_a_command_is_named_with_a_remedy(run: Run, line: str) -> None:
+    Path("log.ndjson").write_text(json.dumps(next(events())) + "\n")
+    outcome = run(*line.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(MISTAKES_IN_COMMANDS[line])
+    assert "\nhint: " in outcome.err
+
+
+MISTAKES_IN_CONFIGURATIONS = {
+    "": "policies: expected a mapping of options, found nothing\nhint: write policies: {candidates: [NAME]}",
+    "- a": "c.yaml: expected a mapping of options, found a list\nhint: start with `policies: {candidates: [NAME]}`",
+    "policies:\n\tcandidates: [a]": "c.yaml:2:1: invalid YAML: found character '\\t' that cannot start any token\nhint",
+    "policies: {candidates: [a": "c.yaml:2:1: invalid YAML: expected ',' or ']'",
+    "policies: {candidates: a}": "policies.candidates (line 1): expected a list, found 'a'\nhint: the candidates by th",
+    "policies: {candidates: []}": "policies.candidates (line 1): expected a list that is not empty, found []\nhint: ",
+    "policies: {candidates: [1]}": 'policies.candidates.0 (line 1): expected text, found 1\nhint: put it in quotes: "1',
+    "policies: {candidates: [a, a]}": "expected each policy once, found 'a' again\nhint: remove one of the two",
+    "policies: {candidates: [logging]}": "found 'logging'\nhint: 'logging' is reserved for the policy that made the lo",
+    "policies: {production: a, candidates: [a]}": "expected another policy than production, found 'a'\nhint: productio",
+    "policies: {candidates: {a: unifrom}}": "found 'unifrom'\nhint: did you mean 'uniform'?",
+    "policies: {candidates: {a: {kind: python, target: 'absent:f'}}}": "target (line 1): the module absent cannot be i",
+    "policies: {candidates: {a: {kind: python, target: json}}}": "expected package.module:factory, found 'json'\nhint:",
+    "policies: {candidates: {a: {kind: python, target: 'json:f'}}}": "the module json has no function f\nhint: write",
+    "estimator: [ips]": "found the unknown key 'estimator'\nhint: did you mean 'estimators'?",
+    "estimators: [ipss]": "found 'ipss'\nhint: did you mean 'ips'?",
+    "estimators: [ips, ips]": "expected its own label, found 'ips', the label of estimators.0\nhint: tell them apart b",
+    "averages: [cumulativ]": "found 'cumulativ'\nhint: did you mean 'cumulative'?",
+    "averages: [{kind: window, tau: 0}]": "averages.0.tau (line 2): expected a number greater than 0, found 0\nhint: ",
+    "averages: [{kind: window, span: 5 parsecs}]": "expected a duration such as 30s, 5m or 1h30m, found '5 parsecs'\n",
+    "averages: [{kind: decay, half_life: -5}]": "expected a number of events greater than 0, or a duration such as 30m",
+    "intervals: {windw: normal}": "found 'windw'\nhint: did you mean 'window'?",
+    "intervals: {window: norml}": "found 'norml'\nhint: did you mean 'normal'?",
+    "drift: ADWINN": "drift (line 2): there is no drift detector 'ADWINN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
+    "promotion: payred": "promotion.rule (line 2): expected one of paired, anytime, sea or bsea, found 'payred'\nhint:",
+    "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
+    "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than reward.min (1), found 0\nhint: gi",
+    "reward: {max: many}": "reward.max (line 2): expected a number, found 'many'\nhint: the largest possible reward",
+    "confidence: 95": "confidence (line 2): expected a number less than 1, found 95\nhint: confidence level of the",
+    "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
+    "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
+    "http: {port: 70000}": "http.port (line 2): expected a number less than or equal to 65535, found 70000\nhint: ",
+    "http: {host: 0.0.0.0}": "as there is no login, found '0.0.0.0'\nhint: set http.token_file or http.users_file",
+    "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
+    "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
+    "source: {kind: kafka}": "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are",
+    "source: {topic: t, start: tomorrow}": "source.start (line 2): expected one of earliest or latest or a time with i",
+    "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
+    "source: {topic: t, security_protocol: SASL_SSL}": "security_protocol SASL_SSL needs sasl_mechanism, sasl_username",
+    "source: {topic: t, ssl_cafile: c.yaml}": "ssl_* settings have no effect unless security_protocol is SSL or SASL",
+    "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
+    "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
+    "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
+    "source: {topic: t}\ndead_letters: {kind: kafka, topic: t}": "expected a topic that is not read, found 't'\nhint: ",
+    "dead_letters: rejected.ndjson": "dead_letters (line 2): expected a mapping of options, found 'rejected.ndjson'\nh",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES_IN_CONFIGURATIONS)
+def test_a_mistake_in_a_configuration_is_named_with_its_line_and_remedy(run: Run, text: str) -> None:
+    is_whole = not text or text.startswith(("policies", "-"))
+    Path("c.yaml").write_text(text + "\n" if is_whole else f"policies: {{candidates: [a]}}\n{text}\n")
+    outcome = run("check", "c.yaml", "--no-broker")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: c.yaml")
+    assert MISTAKES_IN_CONFIGURATIONS[text] in outcome.err
+    assert "\nhint: " in outcome.err
 
 
 # --- check ---
