@@ -59,7 +59,7 @@ RUNBOOK = "deploy/runbooks/StreamevalTrustCheckFailed.md explains each check"
 def remedy(rejected: Rejected) -> str:
     """How to correct the events that are rejected like this one."""
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
-        return f"write each event as one JSON object, in a line or message of its own; {AN_EVENT}"
+        return f"write each event as one JSON object, in its own line or message; {AN_EVENT}"
     return OF_REASONS.get(rejected.reason, AN_EVENT)
 
 

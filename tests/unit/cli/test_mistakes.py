@@ -261,12 +261,12 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
     "an array of events": (
         "x.json",
         "[" + json.dumps(next(events())) + "]",
-        "e.g. not a JSON object (x.json:1)\nhint: write each event as one JSON object, in a line",
+        "e.g. not a JSON object (x.json:1)\nhint: write each event as one JSON object, in its own line",
     ),
     "an event on several lines": (
         "x.json",
         json.dumps(next(events()), indent=1),
-        "(x.json:1)\nhint: write each event as one JSON object, in a line or message of",
+        "(x.json:1)\nhint: write each event as one JSON object, in its own line or",
     ),
     "text in UTF-16": (
         "x.ndjson",
