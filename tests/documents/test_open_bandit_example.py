@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,27 @@ def test_replay_agrees_with_the_open_bandit_pipeline(
 
 def test_the_reference_value_is_met_to_eight_decimals(capfd: pytest.CaptureFixture[str]) -> None:
     assert f"{replayed('bts_prior.yaml', 'random_all', capfd)['ips']:.8f}" == "0.00455288"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("interval", "bounds"),
+    [("empirical_likelihood", ".0007 to .0333"), ("{kind: empirical_likelihood, max_weight: none}", ".0004 to .0938")],
+)
+def test_the_intervals_of_the_limitations_are_those_of_the_log(
+    interval: str, bounds: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text((EXAMPLE / "bts_prior.yaml").read_text().replace("normal", interval))
+    outcome = command(capfd, "replay", str(config), str(EXAMPLE / "data" / "random_all.ndjson.gz"), "--json")
+    rows = [row for row in json.loads(outcome.out)["estimates"] if row["average"] == "cumulative"]
+    (row,) = [row for row in rows if (row["policy"], row["estimator"]) == ("bts_prior", "snips")]
+    found = [f"{row[name]:.4f}".removeprefix("0") for name in ("lower", "upper")]
+    assert " to ".join(found) == bounds
+    mean, largest = row["importance_weight_mean"], row["importance_weight_max"]
+    figures = [bounds, f"average {mean:.3f}".replace(" 0", " "), f"missing {1 - mean:.3f}".replace(" 0", " ")]
+    text = (EXAMPLE / "README.md").read_text()
+    assert [each for each in (*figures, f"one click of weight {largest:.1f}") if each not in text] == []
 
 
 def test_the_licence_of_the_data_is_there_with_its_text() -> None:
