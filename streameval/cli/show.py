@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,78 +13,43 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.cli.tables import events_line, facts, new_table, report_table
-from streameval.common.arrays import State, from_plain
+from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
-from streameval.service.snapshots import evaluator_from, found_in, read_document
-
-
-def buffered(pipeline: State) -> dict[str, Any]:
-    """The buffers, the watermark and the reward counts in the state of a pipeline.
-
-    `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds; None
-    without times) and `bytes`. `watermark`: older events have been counted, and `released_early` of them before
-    their turn; None if events count as they arrive.
-    """
-    order = pipeline["order"] or {"held": pipeline["released"]}
-    rewards, passed = order.get("rewards"), order.get("released_until", -math.inf)
-    timed = {"buffered events": order["held"]}
-    if rewards is not None:
-        timed["rewards without an event yet"] = rewards["waiting"]["runs"]
-        timed["ids of counted events, to recognise late rewards"] = rewards["released"]["runs"]
-    rows = []
-    for what, parts in timed.items():
-        times = [time for part in parts for time in from_plain(part["timestamp"]).tolist()]
-        rows.append(_row(what, len(times), parts, min(times, default=None), max(times, default=None)))
-    for stage, what in (
-        ("duplicates", "ids of events, to recognise duplicates"),
-        ("later_duplicates", "the same, in event-time order"),
-    ):
-        if pipeline.get(stage) is not None:
-            ids = pipeline[stage]["remembered"]
-            rows.append(_row(what, len(from_plain(ids)), ids))
-    return {
-        "waiting": [row for row in rows if row["count"]],
-        "watermark": passed if math.isfinite(passed) else None,
-        "released_early": order.get("released_early", 0),
-        "rewards": None if rewards is None else rewards["counts"],
-    }
-
-
-def _row(what: str, count: int, state: Any, oldest: float | None = None, newest: float | None = None) -> dict[str, Any]:
-    return {"what": what, "count": count, "oldest": oldest, "newest": newest, "bytes": _bytes(state)}
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, dict | list | tuple):
-        return sum(map(_bytes, value.values() if isinstance(value, dict) else value))
-    return len(value) if isinstance(value, bytes | memoryview) else 0
+from streameval.ingest.pipeline import EventPipeline
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.snapshots import found_in, read_document, require_document
 
 
 def load(path: Path) -> tuple[Path, State]:
-    """The snapshot in a file, or the newest undamaged one of a directory; InputError if there is none."""
+    """The snapshot in a file, or the newest undamaged one of a directory.
+
+    Raises:
+        InputError: There is none.
+        StateError: Another version wrote it.
+    """
     if path.is_dir():
         for candidate in reversed(found_in(path)):
             with suppress(DamagedError):
-                return candidate, read_document(candidate)
+                return _read(candidate)
         raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
     try:
-        return path, read_document(path)
+        return _read(path)
     except DamagedError as damage:
         raise InputError(f"{path} is damaged: {damage}", hint="name an older snapshot") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its name and permissions") from error
 
 
+def _read(path: Path) -> tuple[Path, State]:
+    document = read_document(path)
+    require_document(path, document)
+    return path, document
+
+
 def contents(path: Path, document: State) -> dict[str, Any]:
     """A snapshot as values that JSON has, and its Report."""
-    cohorts = []
-    for cohort in document["evaluator"]["cohorts"]:
-        evaluator, settings = cohort["evaluator"], cohort["evaluator"]["settings"]
-        shown = {"policies": list(cohort["policies"]), "production": settings["policies"][0]}
-        shown |= {name: settings[name] for name in ("products", "reward_range", "confidence")}
-        cohorts.append({**shown, "events": evaluator["events"]})
     positions = {}
     for topic, mark in document["offsets"].items():
         offsets = Offsets.from_state(mark)
@@ -99,9 +63,9 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "written": document["written"],
         "fingerprint": document["fingerprint"],
         "positions": positions,
-        **buffered(document["pipeline"]),
-        "cohorts": cohorts,
-        "report": evaluator_from(document["evaluator"]).report(),
+        **EventPipeline.describe(document["pipeline"]),
+        "cohorts": CohortEvaluator.describe(document["evaluator"]),
+        "report": CohortEvaluator.from_state_without_code(document["evaluator"]).report(),
     }
 
 

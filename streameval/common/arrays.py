@@ -138,6 +138,17 @@ def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
     return array.data.cast("B") if lasting and array.flags.c_contiguous else array.copy(order="C").data.cast("B")
 
 
+def bytes_in(value: Any) -> int:
+    """The size of all arrays and binary data inside a plain value.
+
+    >>> bytes_in(to_plain({"sums": np.array([1.0, 2.0]), "events": 2}))
+    16
+    """
+    if isinstance(value, Mapping | list | tuple):
+        return sum(map(bytes_in, value.values() if isinstance(value, Mapping) else value))
+    return len(value) if isinstance(value, bytes | memoryview) else 0
+
+
 def from_plain(value: Any) -> Any:
     """The inverse of `to_plain`: arrays come back writable and bit for bit the same."""
     if isinstance(value, Mapping):

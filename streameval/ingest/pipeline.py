@@ -172,6 +172,26 @@ class EventPipeline:
         more = {"is_decided": self._is_decided, "released": self._released.state(), "newest": self._newest}
         return state | more
 
+    @staticmethod
+    def describe(state: State) -> State:
+        """The buffers, the watermark and the counts of rewards in a state, as values that JSON has.
+
+        `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds; None
+        without times) and `bytes`. `watermark`: the event time up to which everything has come; `released_early`: the
+        number of events released before it; None and 0 if events count as they arrive.
+        """
+        order: State = {"watermark": None, "released_early": 0, "rewards": None}
+        if state["order"] is None:
+            order["waiting"] = [HeldEvents.describe(state["released"])]
+        else:
+            order = EventOrder.describe(state["order"])
+        stages = {
+            "duplicates": "ids of events, to recognise duplicates",
+            "later_duplicates": "the same, in event-time order",
+        }
+        ids = [Deduplication.describe(state[name], what) for name, what in stages.items() if state[name] is not None]
+        return {**order, "waiting": [row for row in (*order["waiting"], *ids) if row["count"]]}
+
     def restore(self, state: State) -> None:
         """Continue from a state, which may be that of other settings.
 

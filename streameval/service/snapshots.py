@@ -12,27 +12,21 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
 import structlog
 import zstandard
-from pydantic import TypeAdapter
 
 from streameval.common.arrays import State, require_fit
 from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.background import Background
-from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.evaluator.evaluator import require_schema
-from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
-from streameval.ope.reward_models import AnyRewardModel, Ridge, online
 from streameval.service.status import SnapshotStatus
 
 KEPT = 3
@@ -60,6 +54,17 @@ WRONG_CONTENT = (
 )
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
+SCHEMA = 5
+PARTS: State = {
+    "version": "",
+    "written": 0.0,
+    "fingerprint": {},
+    "offsets": {},
+    "pipeline": {},
+    "evaluator": {"cohorts": [], "added": 0},
+}
+"""Parts of a document with this schema."""
+WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 T = TypeVar("T")
 
@@ -109,6 +114,21 @@ def read_document(path: Path) -> State:
     if not isinstance(document, dict):
         raise DamagedError(f"its content is of type {type(document).__name__}, expected a table", hint=OLDER)
     return document
+
+
+def require_document(path: Path, document: State) -> None:
+    """Require the parts of a snapshot of this version.
+
+    Raises:
+        StateError: The document has another schema.
+        DamagedError: A part is missing, or has another type.
+    """
+    if document.get("schema") != SCHEMA:
+        raise StateError(
+            f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
+            hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
+        )
+    require_fit(document, PARTS)
 
 
 def reached(step: str) -> None:
@@ -168,8 +188,7 @@ class SnapshotStore:
         for path, cause in failed.items():
             raise StateError(
                 f"no snapshot in {self.directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
-                hint="--reset starts from zero and sets the snapshots aside; another state.dir keeps them. "
-                "If this version wrote them, please report it",
+                hint=f"{WAYS_OUT}; if this version wrote them, please report it",
             ) from cause
         return None
 
@@ -416,47 +435,3 @@ class SnapshotWriter:
         self.status = replace(self.status, failures=self.status.failures + 1)
         reason = getattr(error, "strerror", None) or str(error)
         log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
-
-
-_REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
-
-
-def evaluator_from(
-    state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
-) -> CohortEvaluator:
-    """The evaluator of a state; StateError if it cannot be read.
-
-    Code that the caller does not name is not run. A policy in code that is not among `candidates` loses its rows;
-    without any `candidates`, which is for looking at a state only, it keeps them. Estimators lose their rows where
-    their reward model is foreign code other than `reward_model`.
-    """
-    require_schema(state)
-    for cohort in state["cohorts"]:
-        require_fit(cohort, {"policies": [], "evaluator": {"settings": {}}})
-    cohorts = [_without_code(cohort, reward_model, named_policies(candidates)) for cohort in state["cohorts"]]
-    return CohortEvaluator.from_state({**state, "cohorts": cohorts}, reward_model, candidates)
-
-
-def _without_code(cohort: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
-    """The state with logged policies in place of code that is not named."""
-    settings = cohort["evaluator"]["settings"]
-    computed = named_policies(settings["computed_policies"])
-    unnamed = {name for name, each in computed.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
-    if unnamed:
-        left = {name: each for name, each in settings["computed_policies"].items() if name not in unnamed}
-        kept = [name for name in cohort["policies"] if name not in unnamed or not named]
-        cohort = {**cohort, "policies": kept, "evaluator": _with_settings(cohort, computed_policies=left)}
-    model = _REWARD_MODEL.validate_python(settings["reward_model"])
-    return _without_model(cohort) if model.is_external and model != reward_model else cohort
-
-
-def _without_model(cohort: State) -> State:
-    evaluator = _with_settings(cohort, reward_model={"kind": "ridge"})
-    evaluator["predictions"] = online.to_state(Ridge(), online.start(Ridge()))
-    pairs = Plan.from_settings(evaluator["settings"]).pairs
-    kept = [list(pair) for pair, (_, _, model) in pairs.items() if model is None]
-    return {**cohort, "pairs": kept, "evaluator": evaluator}
-
-
-def _with_settings(cohort: State, **settings: Any) -> State:
-    return {**cohort["evaluator"], "settings": {**cohort["evaluator"]["settings"], **settings}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
@@ -25,19 +25,16 @@ from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
-from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, evaluator_from, found_in
+from streameval.service.snapshots import (
+    DAMAGED,
+    SCHEMA,
+    WAYS_OUT,
+    SnapshotStore,
+    SnapshotWriter,
+    found_in,
+    require_document,
+)
 from streameval.service.status import own_version
-
-SCHEMA = 4
-PARTS: State = {
-    "written": 0.0,
-    "fingerprint": {},
-    "offsets": {},
-    "pipeline": {},
-    "evaluator": {"cohorts": [], "added": 0},
-}
-"""Parts of a snapshot with this schema."""
-WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 LOST = (
     "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
@@ -96,12 +93,7 @@ def resume(
         DamagedError: Its content is not that of a snapshot.
         InputError: A policy to reset does not exist.
     """
-    if document.get("schema") != SCHEMA:
-        raise StateError(
-            f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
-            hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
-        )
-    require_fit(document, PARTS)
+    require_document(path, document)
     before, now = document["fingerprint"], fingerprint(config)
     differing = [
         f"{key} was {_value(before.get(key))} and is now {_value(now.get(key))}"
@@ -113,7 +105,9 @@ def resume(
             f"the snapshot {path} was computed with a different configuration: {'; '.join(differing)}", hint=WAYS_OUT
         )
     plan, pipeline = config.plan(), _pipeline(config)
-    evaluator = evaluator_from(document["evaluator"], config.reward_model, config.policies.candidates)
+    evaluator = CohortEvaluator.from_state_without_code(
+        document["evaluator"], config.reward_model, config.policies.candidates
+    )
     evaluator.report()  # reads every part of the state
     parts = evaluator.parts
     _require_policies(reset_policies, plan.policies)

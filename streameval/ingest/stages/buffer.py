@@ -17,7 +17,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Mask, State
+from streameval.common.arrays import Array, Mask, State, bytes_in
 from streameval.events import EventBatch
 from streameval.events.action_sets import Columns
 
@@ -132,9 +132,25 @@ class HeldEvents:
         """All events as plain values, views of the memory they are in."""
         return [part.left.to_state() for part in self._parts]
 
+    @staticmethod
+    def describe(state: Sequence[State]) -> State:
+        """The number, times and size of the events in a state: see `described`."""
+        times = [EventBatch.from_state(part).timestamp for part in state]
+        return described("buffered events", state, np.concatenate([[], *times]))
+
     def restore(self, state: Sequence[State]) -> None:
         """Continue from a state."""
         self._keep([PartitionBuffer(EventBatch.from_state(part)) for part in state])
+
+
+def described(what: str, state: Any, times: Array | None = None, count: int = 0) -> State:
+    """A row about a buffer in a state: its number of entries, and the oldest and newest of their times.
+
+    `bytes`: the size in the state. Times are epoch seconds; None without times.
+    """
+    oldest, newest = (None, None) if times is None or not len(times) else (float(times.min()), float(times.max()))
+    count = count if times is None else len(times)
+    return {"what": what, "count": count, "oldest": oldest, "newest": newest, "bytes": bytes_in(state)}
 
 
 def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:

@@ -7,6 +7,7 @@ import numpy as np
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity
+from streameval.ingest.stages.buffer import described
 
 
 class Deduplication:
@@ -56,6 +57,11 @@ class Deduplication:
         ring = np.concatenate([self._ring[start:], self._ring[:start]])
         state: State = to_plain({"remembered": ring[ring != NO_IDENTITY]})
         return state
+
+    @staticmethod
+    def describe(state: State, what: str) -> State:
+        """The number and size of the ids in a state: see `described`."""
+        return described(what, state, count=len(from_plain(state)["remembered"]))
 
     def restore(self, state: State) -> None:
         """Continue from a state; a shorter ring keeps the newest ids."""

@@ -164,12 +164,24 @@ class EventOrder:
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
         return {
+            "watermark": self.watermark,  # for `describe`: it depends on settings that are not in the state
             "watermarks": self._watermarks.state(),
             "held": self.held.state(),
             "late": self.late,
             "released_early": self.released_early,
             "swept": self._swept,
             "rewards": None if self._rewards is None else self._rewards.state(),
+        }
+
+    @staticmethod
+    def describe(state: State) -> State:
+        """The buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
+        rows, counts = ([], None) if state["rewards"] is None else RewardStore.describe(state["rewards"])
+        return {
+            "waiting": [HeldEvents.describe(state["held"]), *rows],
+            "watermark": state["watermark"] if math.isfinite(state["watermark"]) else None,
+            "released_early": state["released_early"],
+            "rewards": counts,
         }
 
     def restore(self, state: State) -> None:

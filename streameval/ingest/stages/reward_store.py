@@ -14,6 +14,7 @@ from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity
+from streameval.ingest.stages.buffer import described
 from streameval.ope.promotion import Arrivals
 
 Column: TypeAlias = NDArray[Any]
@@ -261,6 +262,19 @@ class RewardStore:
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
         more = {"recent": list(self._recent), "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
+
+    @staticmethod
+    def describe(state: State) -> tuple[list[State], State]:
+        """Rows about the rewards and ids in a state (see `described`), and the counts of rewards."""
+        kinds = {
+            "waiting": "rewards without an event yet",
+            "released": "ids of counted events, to recognise late rewards",
+        }
+        rows = []
+        for name, what in kinds.items():
+            runs = from_plain(state[name]["runs"])
+            rows.append(described(what, state[name], np.concatenate([[], *(run["timestamp"] for run in runs)])))
+        return rows, state["counts"]
 
     def restore(self, state: State) -> None:
         """Continue from a state."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as with_fields
 
-from streameval.common.arrays import State
+from streameval.common.arrays import State, require_fit
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import STATE_SCHEMA, Evaluator, require_schema
 from streameval.ope.evaluator.grid import Pair
@@ -54,6 +54,17 @@ class Cohort:
     def report(self, now: float | None, unmatched_share: float | None) -> Report:
         report = self.evaluator.report(now, unmatched_share)
         return with_fields(report, estimates=tuple(row for row in report.estimates if row.policy in self.policies))
+
+    @staticmethod
+    def without_code(state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> State:
+        """A part of `CohortEvaluator.state` without the code that the caller does not name."""
+        require_fit(state, {"policies": [], "evaluator": {"settings": {}}})
+        evaluator, before, plan = Evaluator.without_code(state["evaluator"], reward_model, candidates)
+        lost = before.computed_policies.keys() - plan.computed_policies.keys() if candidates else ()
+        state = {"policies": [name for name in state["policies"] if name not in lost], "evaluator": evaluator}
+        if plan.reward_model != before.reward_model:
+            state["pairs"] = [list(pair) for pair, (_, _, model) in plan.pairs.items() if model is None]
+        return state
 
     @classmethod
     def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Cohort:
@@ -211,6 +222,31 @@ class CohortEvaluator:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""
         cohorts = [{"policies": list(each.policies), "evaluator": each.evaluator.state()} for each in self._cohorts]
         return {"schema": STATE_SCHEMA, "cohorts": cohorts, "added": self._added}
+
+    @staticmethod
+    def describe(state: State) -> list[State]:
+        """Of each evaluator in a state: its policies, with `Evaluator.describe`."""
+        return [
+            {"policies": list(cohort["policies"]), **Evaluator.describe(cohort["evaluator"])}
+            for cohort in state["cohorts"]
+        ]
+
+    @classmethod
+    def from_state_without_code(
+        cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+    ) -> CohortEvaluator:
+        """Continue from a state without the code that the caller does not name, which is not run.
+
+        A policy in code that is not among `candidates` loses its rows; without any `candidates`, which is for looking
+        at a state only, it keeps them. Estimators lose their rows where their reward model is foreign code other than
+        `reward_model`.
+
+        Raises:
+            StateError: The state cannot be read.
+        """
+        require_schema(state)
+        cohorts = [Cohort.without_code(cohort, reward_model, candidates) for cohort in state["cohorts"]]
+        return cls.from_state({**state, "cohorts": cohorts}, reward_model, candidates)
 
     @classmethod
     def from_state(

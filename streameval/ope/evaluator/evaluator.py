@@ -22,8 +22,7 @@ from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
 from streameval.ope.evaluator.report_rows import report_rows
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
-from streameval.ope.evidence.evidence import Evidence, start_recent
-from streameval.ope.evidence.slate_weights import start_ratios
+from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import CodedPolicies, Faults
 from streameval.ope.policies.logged import LOGGING, has_support_information
@@ -141,7 +140,7 @@ class Evaluator:
         policies = len(self.policies)
         return {
             "recent": start_recent(policies),
-            "slates": {"recent": start_recent(policies), "ratios": start_ratios(policies)},
+            "slates": start_slates(policies),
             "units": start_signs(),
             "weights": largest_weights.start(policies),
             "predictions": online.start(self.plan.reward_model),
@@ -341,7 +340,7 @@ class Evaluator:
         estimates: list[Estimate] = []
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
-            rows = list(report_rows(plan, grid, before, tail, counts, learned))
+            rows = list(report_rows(plan, grid, before, tail, counts, learned["slates"], learned["weights"]))
             predicts |= bool(rows) and Requirement.PREDICTION in grid.needs
             estimates += rows
         decisions, checks, transitions = (
@@ -387,6 +386,22 @@ class Evaluator:
             "drift": None if self._drift is None else to_plain(self._drift.state()),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
+
+    @staticmethod
+    def describe(state: State) -> State:
+        """The products and settings of a state, and its numbers of events, as values that JSON has."""
+        return {**Plan.describe(state["settings"]), "events": state["events"]}
+
+    @staticmethod
+    def without_code(
+        state: State, reward_model: AnyRewardModel | None, candidates: Candidates
+    ) -> tuple[State, Plan, Plan]:
+        """A state without the code that the caller does not name; with the plans of `Plan.without_code`."""
+        plan, kept = Plan.without_code(state["settings"], reward_model, candidates)
+        changed: State = {"settings": kept.settings()}
+        if kept.reward_model != plan.reward_model:
+            changed["predictions"] = online.to_state(kept.reward_model, online.start(kept.reward_model))
+        return state | changed, plan, kept
 
     @classmethod
     def from_state(

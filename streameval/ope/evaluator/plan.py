@@ -321,6 +321,26 @@ class Plan:
         settings: State = _PLAN.dump_python(self)
         return settings
 
+    @staticmethod
+    def describe(settings: State) -> State:
+        """The production policy, the products, the reward range and the confidence, as values that JSON has."""
+        shown = ("products", "reward_range", "confidence")
+        return {"production": settings["policies"][0], **{name: settings[name] for name in shown}}
+
+    @classmethod
+    def without_code(
+        cls, settings: State, reward_model: AnyRewardModel | None, candidates: Candidates
+    ) -> tuple[Plan, Plan]:
+        """The plan of settings, and the plan without the code that the caller does not name.
+
+        That plan has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
+        """
+        plan, named = _PLAN.validate_python(settings), named_policies(candidates)
+        computed = plan.computed_policies.items()
+        kept = {name: each for name, each in computed if not isinstance(each, PythonPolicy) or named.get(name) == each}
+        is_foreign = plan.reward_model.is_external and plan.reward_model != reward_model
+        return plan, replace(plan, computed_policies=kept, reward_model=Ridge() if is_foreign else plan.reward_model)
+
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
         """The inverse of `settings`; StateError when they name a policy in code that `trusted` does not name.

@@ -15,35 +15,39 @@ from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
 from streameval.ope.evidence.largest_weights import WeightLimits
-from streameval.ope.evidence.slate_weights import mean_ratios
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
 
 
 def report_rows(
-    plan: Plan, grid: Grid, state: State, tail: Evidence | None, counts: Mapping[str, Array], learned: State
+    plan: Plan,
+    grid: Grid,
+    state: State,
+    tail: Evidence | None,
+    counts: Mapping[str, Array],
+    slates: State,
+    weights: State,
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
-    `evaluator.COUNTS`. `learned`: the parts of the evaluator's state that learn from the log.
+    `evaluator.COUNTS`. `slates`, `weights`: the states of `start_slates` and `largest_weights`.
     """
     shown, by_slot = grid.shown(state, tail), Requirement.SLOTS in grid.needs
     if not shown.any():
         return
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
-    slot_ratios = learned["slates"]["ratios"]
     columns, (low, high) = len(grid.columns), plan.reward_range
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
         lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
         if interval.limited_by_log:
-            limits = largest_weights.limits(learned["weights"], plan.policies, average.effective_events, by_slot)
+            limits = largest_weights.limits(weights, plan.policies, average.effective_events, by_slot)
         terms = _term_range(plan, grid, interval, largest, limits)
         numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width))
         (caps,) = _known({"cap": choice.caps}).values()
@@ -52,7 +56,7 @@ def report_rows(
         for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = _known({"slot_ratio_means": np.array(mean_ratios(slot_ratios[place]))}) if by_slot else {}
+            slots = _known({"slot_ratio_means": np.array(slot_ratio_means(slates, place))}) if by_slot else {}
             chosen = {"cap": caps[column]} if len(estimator.rungs) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],

@@ -12,7 +12,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import Actions, Requirement, Requirements
-from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
+from streameval.ope.evidence.slate_weights import fold_ratios, mean_ratios, slate_weights, start_ratios
 from streameval.ope.policies.logged import target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
@@ -43,6 +43,16 @@ class RecentMoments(NamedTuple):
 def start_recent(policies: int) -> State:
     """The sums behind recent means before the first event: of all logged events, and of those that have a policy."""
     return {"logged": [0.0, 0.0, 0.0], "weighed": np.zeros((policies, 3))}
+
+
+def start_slates(policies: int) -> State:
+    """The state behind the weights of slates slot by slot, before the first event."""
+    return {"recent": start_recent(policies), "ratios": start_ratios(policies)}
+
+
+def slot_ratio_means(slates: State, place: int) -> list[float]:
+    """The mean ratio of a policy in each slot, from the state of `start_slates`: see `mean_ratios`."""
+    return mean_ratios(slates["ratios"][place])
 
 
 def fading_of(block: int) -> float:

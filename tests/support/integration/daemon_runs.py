@@ -17,9 +17,9 @@ import numpy as np
 import yaml
 
 from streameval.common.arrays import from_plain
-from streameval.events import EventBatch
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots import evaluator_from, found_in, read_document
+from streameval.service.snapshots import found_in, read_document
 from support.asking import asking, report_of
 from support.factories import wait_until
 
@@ -125,10 +125,9 @@ class DaemonRuns:
 def final_state(state: Path) -> Any:
     """The evaluator of the newest snapshot, with no events held back."""
     document = read_document(found_in(state)[-1])
-    order = document["pipeline"]["order"]
-    buffered = [] if order is None else order["held"]
-    assert not any(len(EventBatch.from_state(part)) for part in buffered)
-    return settled(evaluator_from(document["evaluator"]))
+    buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
+    assert "buffered events" not in buffers
+    return settled(CohortEvaluator.from_state_without_code(document["evaluator"]))
 
 
 def settled(cohorts: CohortEvaluator) -> Any:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 import streameval as se
-from streameval.cli.show import load
-from streameval.events import JsonDecoder
-from streameval.ingest.base import Offsets
-from streameval.ingest.pipeline import EventPipeline
-from streameval.ingest.stages import Deduplication
-from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
-from support.arrivals import Arrival, batch_of
+from streameval.config.model import Config
+from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceStatus
+from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, found_in
+from streameval.service.startup import header, start_fresh
 from support.commands import Outcome, command
-from support.rewards import Earned, fresh, rewards_of
+from support.messages import message
+
+TOPIC, REWARDS = "clicks", "earned"
+PLACES = (TOPIC, 0), (TOPIC, 1), (REWARDS, 0)
+BEGIN = 1_700_000_000.0
 
 Run = Callable[..., Outcome]
 
@@ -31,28 +33,41 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     return lambda *arguments: command(capfd, *arguments)
 
 
+def settings(**source: Any) -> Config:
+    patience = {"max_lateness": "5s", "idle_timeout": "10s"}
+    return Config.model_validate(
+        {
+            "source": {"kind": "kafka", "topic": TOPIC} | patience | source,
+            "policies": {"candidates": ["challenger"]},
+            "estimators": ["ips"],
+            "averages": ["cumulative"],
+        }
+    )
+
+
+def write(directory: Path, config: Config, *documents: dict[str, Any]) -> None:
+    """Write these documents as the daemon does."""
+    writer = SnapshotWriter(SnapshotStore(directory), 0.0, header(config), clock=lambda: 1_700_000_000.0)
+    with capture_logs():
+        for document in documents:
+            writer.write_last(partial(dict, document))
+    writer.close()
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """A directory with two snapshots, of 100 and of 200 events."""
-    snapshots = SnapshotStore(tmp_path / "state")
-    cohorts = CohortEvaluator(se.Evaluator(["challenger"], [se.IPS()], [se.Cumulative()]).plan)
+    config, documents = settings(order="arrival"), []
+    start = start_fresh(config)
     for _ in range(2):
         ones = np.ones(100)
         events = se.EventBatch.from_arrays(
             reward=ones / 2, propensity=ones, policies={"challenger": ones}, timestamp=ones * 1_700_000_000
         )
-        cohorts.update(events)
-        document: dict[str, Any] = {
-            "schema": 1,
-            "version": "0.1.0",
-            "fingerprint": {"source.topic": "clicks", "reward.max": 1.0},
-            "written": 1_700_000_000.0,
-            "offsets": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
-            "pipeline": EventPipeline(JsonDecoder()).state(),
-            "evaluator": cohorts.state(),
-        }
-        snapshots.write(document)
-    snapshots.close()
+        start.evaluator.update(events)
+        offsets = {TOPIC: Offsets({0: 70, 3: 30}, "topic-id").to_state()}
+        documents.append({"offsets": offsets, "pipeline": start.pipeline.state(), "evaluator": start.evaluator.state()})
+    write(tmp_path / "state", config, *documents)
     return tmp_path / "state"
 
 
@@ -63,7 +78,7 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
     assert "2023-11-14 22:13:20 UTC" in outcome.out
     assert "clicks 0: 70, 3: 30 (id topic-id)" in outcome.out
     assert "logging, challenger: 200 events" in outcome.out
-    assert "source.topic clicks, reward.max 1.0" in outcome.out
+    assert all(setting in " ".join(outcome.out.split()) for setting in ("source.topic clicks", "reward.max 1.0"))
     assert "200 events until 2023-11-14" in outcome.out
     assert "cumulative" in outcome.out
     assert "Buffers" not in outcome.out, "nothing waits"
@@ -83,42 +98,99 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
 
 
 @pytest.fixture
-def holding(state: Path) -> Path:
-    """The same with events and rewards that wait, and ids that are remembered."""
-    joining, duplicates = fresh(partitions=(2, 1)), Deduplication(10)
-    first = [Arrival(1_700_000_000.0 + second, 0, second, f"e-{second}") for second in range(40)]
-    joining.take(duplicates.take(batch_of(first)))
-    joining.take_rewards(rewards_of([Earned(1_700_000_000.0 + second, 0, second, "e-7") for second in (8, 9, 300)]))
-    _, document = load(state)
-    snapshots = SnapshotStore(state)
-    document["pipeline"] |= {"duplicates": duplicates.state(), "order": joining.state()}
-    snapshots.write(document)
-    snapshots.close()
-    return state
+def holding(tmp_path: Path) -> Path:
+    """A directory with a snapshot in which events and rewards wait, and ids are remembered.
+
+    Ten events in a row have reached the seconds 20 and 50 in two partitions, and ten rewards the second 51. Less 5 s of
+    lateness, and 20 s of the window for rewards, the watermark is at second 15.
+    """
+    rewards = {"topic": REWARDS, "window": "20s"}
+    config = settings(duplicates=10, rewards=rewards)
+    start = start_fresh(config)
+    events = [
+        message(second, event_id=f"e-{second}", timestamp=BEGIN + second, policies={"challenger": 0.5})
+        for second in range(60)
+    ]
+    clicks = [
+        json.dumps({"event_id": name, "timestamp": BEGIN + second, "reward": 1}).encode()
+        for name, second in [("e-7", 8), ("e-7", 9), *[(f"other-{second}", second) for second in range(51, 61)]]
+    ]
+    parts = [
+        Records(TOPIC, 0, range(30), events[:30]),
+        Records(TOPIC, 1, range(30), events[30:]),
+        Records(REWARDS, 0, range(len(clicks)), clicks),
+    ]
+    status = SourceStatus(True, partitions=tuple(PartitionStatus(*place, 0, 0) for place in PLACES))
+    due = start.pipeline.take(parts, status, BEGIN + 60.0)
+    start.evaluator.update(due)
+    offsets = {TOPIC: Offsets({0: 30, 1: 30}).to_state(), REWARDS: Offsets({0: len(clicks)}).to_state()}
+    write(
+        tmp_path / "holding",
+        config,
+        {"offsets": offsets, "pipeline": start.pipeline.state(), "evaluator": start.evaluator.state()},
+    )
+    return tmp_path / "holding"
 
 
 def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding: Path) -> None:
     outcome = run("show", str(holding))
     rows = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    events = "buffered events 40 2023-11-14 22:13:20 UTC 2023-11-14 22:13:59 UTC"
-    rewards = "rewards without an event yet 3 2023-11-14 22:13:28 UTC 2023-11-14 22:18:20 UTC 123"
+    events = "buffered events 45 2023-11-14 22:13:35 UTC 2023-11-14 22:14:19 UTC"
     assert "Buffers" in rows
     assert any(row.startswith(events) for row in rows)
-    assert rewards in rows
+    assert "rewards without an event yet 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 410" in rows
     assert "ids of events, to recognise duplicates 10 – – 80" in rows
-    assert "rewards 0 joined, 0 late, 0 unmatched" in rows
+    assert "watermark 2023-11-14 22:13:35 UTC, 0 events released before their turn" in rows
+    assert "rewards 2 joined, 0 late, 0 unmatched" in rows
+    assert "logging, challenger: 15 events" in outcome.out
     assert "__array__" not in outcome.out
     assert "{" not in outcome.out
 
 
 def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
     told = json.loads(run("show", str(holding), "--json").out)
-    events, rewards, ids = told["waiting"]
-    assert (events["count"], events["oldest"], events["newest"]) == (40, 1_700_000_000.0, 1_700_000_039.0)
-    assert events["bytes"] > 40 * 8
-    assert (rewards["count"], ids["count"], ids["oldest"]) == (3, 10, None)
-    assert (told["watermark"], told["released_early"]) == (None, 0)
-    assert told["rewards"] == {"joined": 0, "late": 0, "unmatched": 0}
+    events, rewards, counted, ids, later = told["waiting"]
+    assert (events["count"], events["oldest"], events["newest"]) == (45, BEGIN + 15.0, BEGIN + 59.0)
+    assert events["bytes"] > 45 * 8
+    assert (rewards["count"], rewards["oldest"], rewards["newest"], rewards["bytes"]) == (
+        10,
+        BEGIN + 51,
+        BEGIN + 60,
+        410,
+    )
+    assert (counted["count"], counted["oldest"], counted["newest"]) == (15, BEGIN, BEGIN + 14.0)
+    assert (ids["count"], ids["oldest"], ids["bytes"]) == (later["count"], None, later["bytes"]) == (10, None, 80)
+    assert (told["watermark"], told["released_early"]) == (BEGIN + 15.0, 0)
+    assert told["rewards"] == {"joined": 2, "late": 0, "unmatched": 0}
+    (evaluator,) = told["cohorts"]
+    assert evaluator["policies"] == ["logging", "challenger"]
+    assert evaluator["production"] == "logging"
+    assert evaluator["events"]["accepted"] == told["report"]["events"]["accepted"] == 15
+
+
+@pytest.mark.parametrize("schema", [4, 99, None])
+def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: Run, state: Path, schema: Any) -> None:
+    snapshots = SnapshotStore(state)
+    path = snapshots.write({"schema": schema, "evaluator": {}})
+    snapshots.close()
+    for named in (state, path):
+        outcome = run("show", str(named))
+        assert outcome.code == 2
+        assert outcome.err.startswith(
+            f"error: {path} has schema {schema}, this version reads {header(settings())['schema']}"
+        )
+        assert "\nhint: use the version that wrote it, or start from zero: --reset" in outcome.err
+        assert "Traceback" not in outcome.err
+
+
+def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
+    snapshots = SnapshotStore(state)
+    path = snapshots.write(header(settings()))
+    snapshots.close()
+    outcome = run("show", str(path))
+    assert outcome.code == 2
+    assert "is damaged: wrong content: written is missing" in outcome.err
+    assert "000000000002.snapshot" in run("show", str(state)).out, "the one before it is whole"
 
 
 def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:
