@@ -9,7 +9,8 @@ noise alone explains the differences, and a smaller cap has less of it. The half
 with the standard error `se` of the value, the effective number of events `n`, and `b` the cap, or the largest weight
 seen if that is smaller, times the width of the reward range. The second term is for heavy events that have not occurred
 yet: it is the form of the empirical Bernstein bound. The published intervals are wider, and limit the error. These
-have less error in simulations, with mild and with heavy-tailed weights (`tests/statistical/test_slope.py`).
+have less error in simulations, with mild and with heavy-tailed weights (`tests/statistical/test_slope.py`). A reward
+range that is wider than the rewards favours small caps.
 
 The chosen value lies within that half-width of a value that all larger caps agree on. This much is added to both sides
 of its interval, which covers the expectation of the estimator with the chosen cap, not the value of the policy. A lift

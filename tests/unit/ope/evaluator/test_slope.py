@@ -188,6 +188,15 @@ def test_other_parts_may_come_and_go() -> None:
         both = evaluator_of(batch, [ClippedIPS(cap="auto"), IPS()])
 
 
+def test_a_choice_costs_as_much_memory_as_eight_estimators() -> None:
+    batch = heavy(200)
+    chosen, single, none = (
+        evaluator_of(batch, [IPS(), *estimators], averages=[Window(), Decay()]).full_bytes
+        for estimators in ([ClippedIPS(cap="auto")], [ClippedIPS(cap=10)], [])
+    )
+    assert chosen - none == 8 * (single - none)
+
+
 def test_a_confidence_sequence_is_withheld_where_the_cap_is_chosen() -> None:
     estimators = [IPS(), ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]
     intervals = {"cumulative": "confidence_sequence"}
