@@ -18,7 +18,10 @@ WRITTEN_OUT = (1e-9, 1e12)  # numbers between these have no exponent
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a duration such as `30s`, `1h30m` or `250ms`. Raises ValueError for other text.
+    """Seconds in a duration such as `30s`, `1h30m` or `250ms`.
+
+    Raises:
+        ValueError: The text is no duration.
 
     >>> parse_duration("1h30m"), parse_duration("250ms")
     (5400.0, 0.25)

@@ -245,7 +245,11 @@ class EventBatch(Batch):
 
     @classmethod
     def from_state(cls, state: State) -> EventBatch:
-        """Restore from `to_state`, bit for bit. Raises DamagedError for other columns."""
+        """Restore from `to_state`, bit for bit.
+
+        Raises:
+            DamagedError: The state has other columns.
+        """
         require_fit(state, cls.concat([]).to_state())
         columns = from_plain(state)
         tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}

@@ -77,6 +77,9 @@ class DsjsonDecoder(JsonDecoder):
         reward_field: `_label_cost` (also called `reward`), or `_original_label_cost`, the true cost in apprentice mode,
             where `_label_cost` only indicates whether the baseline was followed
 
+    Raises:
+        ValueError: `reward_field` is another field.
+
     >>> line = b'{"_label_cost":-2,"_label_probability":0.8,"_label_Action":2,"a":[2,1],"p":[0.8,0.2]}'
     >>> batch = DsjsonDecoder().decode_batch([line, b"{}"])
     >>> batch.reward, batch.propensity, batch.action_sets.propensities

@@ -20,7 +20,10 @@ from streameval.events.validation import at_most_one
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
     """Return a copy of `values` as floats; dates and times of numpy as seconds since 1970, whatever their unit.
 
-    Raises ValueError for another shape; None in `shape` = any length.
+    None in `shape` = any length.
+
+    Raises:
+        ValueError: The values have another shape.
     """
     try:
         if getattr(values, "dtype", np.dtype(float)).kind == "M":
@@ -35,7 +38,11 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 
 
 def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
-    """Return the fingerprints of units, None if no event has one. Raises ValueError for other types."""
+    """Return the fingerprints of units, None if no event has one.
+
+    Raises:
+        ValueError: There are not `n` units, or one is neither a string nor an integer.
+    """
     given = np.array(units, dtype=object)
     if given.shape != (n,):
         raise ValueError(f"unit: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
@@ -54,7 +61,11 @@ def choice_columns(
     features: ArrayLike | None,
     is_ranking: bool,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
-    """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays."""
+    """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays.
+
+    Raises:
+        ValueError: The arrays give no propensities, or do not fit together.
+    """
     if propensity is not None and propensities is None and action is None and features is None:
         slots = (None,) if np.ndim(propensity) == 2 else ()
         logged = column("propensity", propensity, n, *slots)

@@ -118,6 +118,9 @@ def event_type(
     `policies` become a struct, which decodes faster than a dictionary and yields its numbers in one call of `astuple`.
     With `scores`, these fields may have any type, and the context is decoded, too. Unless `rewarded`, the reward field
     may have any type and is ignored.
+
+    Raises:
+        ValueError: Another field of events has the name of the reward field.
     """
     others = {*Event.__struct_fields__} - {"reward"}
     if reward_field in others:
@@ -157,7 +160,11 @@ def reward_type(reward_field: str) -> type[msgspec.Struct]:
 
 
 def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
-    """Return a struct type with a cell for each of these policies, in this order."""
+    """Return a struct type with a cell for each of these policies, in this order.
+
+    Raises:
+        ValueError: Two policies have one name.
+    """
     if len(set(names)) < len(names):
         raise ValueError(f"policies {list(names)} name one twice")
     fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]

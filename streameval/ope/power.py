@@ -70,7 +70,10 @@ class TargetLift(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> TargetLift:
-        """Parse `0.01` or `5%`. Raises ValueError for other text.
+        """Parse `0.01` or `5%`.
+
+        Raises:
+            ValueError: The text is no lift.
 
         >>> TargetLift.read("0.01"), TargetLift.read("5%")
         (TargetLift(size=0.01, relative=False), TargetLift(size=0.05, relative=True))

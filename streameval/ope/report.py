@@ -137,7 +137,11 @@ class Report(msgspec.Struct, frozen=True):
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str) -> Estimate:
-        """The estimate with these three labels; KeyError lists the estimates there are."""
+        """The estimate with these three labels.
+
+        Raises:
+            KeyError: There is no such estimate; the message lists those that exist.
+        """
         for estimate in self.estimates:
             if (estimate.policy, estimate.estimator, estimate.average) == (policy, estimator, average):
                 return estimate

@@ -28,7 +28,10 @@ class Scenario:
 
 
 def find_scenario(name_or_path: str, synthetic: Mapping[str, Scenario]) -> Scenario:
-    """A `synthetic` scenario by its name, or a prepared world from an `.npz` file. Raises InputError for other names.
+    """A `synthetic` scenario by its name, or a prepared world from an `.npz` file.
+
+    Raises:
+        InputError: There is no such scenario or file.
 
     >>> find_scenario("calm", {"calm": Scenario("calm", partial(World.synthetic, 1), span=5_000)}).span
     5000

@@ -95,8 +95,10 @@ class World:
     ) -> World:
         """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta`, e.g. from `np.load`.
 
-        `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on. Raises
-        ValueError if the arrays do not fit together.
+        `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on.
+
+        Raises:
+            ValueError: The arrays do not fit together.
         """
         theta = np.asarray(arrays["theta"], dtype=np.float64)
         features = np.asarray(arrays["item_features"], dtype=np.float64)
@@ -128,6 +130,9 @@ class World:
         """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
 
         There are at most `clusters` candidates (by default as many). Equal arguments make equal worlds.
+
+        Raises:
+            ValueError: There are more candidates than clusters.
         """
         random = np.random.default_rng(seed)
         names = tuple(candidates or numbered(clusters))

@@ -148,7 +148,11 @@ class Average(Component):
         return None
 
     def check(self, block: int) -> None:
-        """ValueError when the average cannot work with blocks of this many events."""
+        """Check that the average can work with blocks of this many events.
+
+        Raises:
+            ValueError: The average cannot work with such blocks.
+        """
 
     def start(self, layout: ColumnLayout, block: int) -> State:
         """The state before the first event; `block` is the number of events in a block."""
@@ -165,7 +169,9 @@ class Average(Component):
     def merge(self, earlier: State, later: State) -> State:
         """The state of two consecutive parts of a stream that were folded apart.
 
-        TypeError unless weights are fixed beforehand; ValueError if the earlier part ends within a bucket.
+        Raises:
+            TypeError: The weights are not fixed beforehand.
+            ValueError: The earlier part ends within a bucket.
         """
         raise TypeError(DEPENDS_ON_ORDER)
 
@@ -195,7 +201,11 @@ class Kernel:
         raise NotImplementedError
 
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
-        """The state of two parts of a stream, and the length of the later one and the horizon in the same unit."""
+        """The state of two parts of a stream, and the length of the later one and the horizon in the same unit.
+
+        Raises:
+            TypeError: The weights are not fixed beforehand.
+        """
         raise TypeError(DEPENDS_ON_ORDER)
 
 

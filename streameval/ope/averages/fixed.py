@@ -137,7 +137,11 @@ class Window(KernelAverage):
         return self.last_events
 
     def bucket(self, block: int) -> int:
-        """Events in a bucket."""
+        """Events in a bucket.
+
+        Raises:
+            ValueError: The resolution does not fit the block.
+        """
         if self.resolution is None:
             finest = max(1, self.tau // BUCKETS)
             if finest >= block:
@@ -201,7 +205,11 @@ class Decay(KernelAverage):
 
     @property
     def decay(self) -> float:
-        """The factor by which an event counts less with each event that follows."""
+        """The factor by which an event counts less with each event that follows.
+
+        Raises:
+            ValueError: The average decays by the clock.
+        """
         if isinstance(self.half_life, str):
             raise ValueError(f"{self.label!r} decays by the clock, not by events")
         if self.half_life is not None:

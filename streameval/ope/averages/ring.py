@@ -76,7 +76,11 @@ def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
 
 
 def concatenate(earlier: State, later: State) -> State:
-    """The ring that saw the events of both; ValueError unless the earlier one ends with a full bucket."""
+    """The ring that saw the events of both.
+
+    Raises:
+        ValueError: The earlier one does not end with a full bucket.
+    """
     if earlier["open_events"]:
         raise ValueError(
             f"the earlier part ends {counted(earlier['open_events'], 'event')} into a bucket: "

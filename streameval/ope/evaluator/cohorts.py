@@ -120,7 +120,10 @@ class CohortEvaluator:
 
         The plan differs from the present one in its candidates only; a candidate that is computed in another way counts
         as another one. The new evaluator gets no events, and has no rows, until `activate`: the caller may give it
-        earlier events before. ConfigError if a candidate cannot be created; then nothing has changed.
+        earlier events before.
+
+        Raises:
+            ConfigError: A candidate cannot be created; nothing has changed.
         """
         known = [*self._cohorts, *self._pending]
         new = [name for name in plan.policies if not any(cohort.has(name, plan) for cohort in known)]
@@ -252,7 +255,11 @@ class CohortEvaluator:
     def from_state(
         cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
     ) -> CohortEvaluator:
-        """Continue from a state; StateError if it cannot be read. The arguments are those of `Evaluator.from_state`."""
+        """Continue from a state. The arguments are those of `Evaluator.from_state`.
+
+        Raises:
+            StateError: The state cannot be read.
+        """
         require_schema(state)
         evaluator = cls.__new__(cls)
         evaluator._pending, evaluator._replacement = [], None

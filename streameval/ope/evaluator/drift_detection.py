@@ -39,7 +39,11 @@ class DriftDetector:
 
     @classmethod
     def of(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
-        """From a name, or a mapping with the `detector` and its parameters; None for `off`. ValueError for others."""
+        """From a name, or a mapping with the `detector` and its parameters; None for `off`.
+
+        Raises:
+            ValueError: The value is no detector.
+        """
         if value is None or value == "off" or isinstance(value, DriftDetector):
             return value if isinstance(value, DriftDetector) else None
         if not isinstance(value, str | Mapping):
@@ -51,7 +55,11 @@ class DriftDetector:
         return detector
 
     def make(self) -> Any:
-        """A new river detector; ValueError when river has none of this name, or refuses the parameters."""
+        """A new river detector.
+
+        Raises:
+            ValueError: River has no detector of this name, or refuses the parameters.
+        """
         kinds = _kinds()
         if self.name not in kinds:
             raise ValueError(f"there is no drift detector {self.name!r}; there are {', '.join(sorted(kinds))}")

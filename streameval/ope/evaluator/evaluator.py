@@ -443,7 +443,11 @@ class Evaluator:
 
 
 def require_schema(state: State) -> None:
-    """StateError for a state of another version."""
+    """Require the schema of this version.
+
+    Raises:
+        StateError: Another version wrote the state.
+    """
     if state.get("schema") != STATE_SCHEMA:
         raise StateError(
             f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",

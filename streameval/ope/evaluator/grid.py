@@ -205,6 +205,9 @@ class Grid:
         """The state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.
 
         `index`: the places of its policies in this grid, production first.
+
+        Raises:
+            ValueError: Production is not the first policy of `part`.
         """
         if index[0] != 0:
             raise ValueError("lifts are over production: it must stay the first policy")

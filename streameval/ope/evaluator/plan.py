@@ -117,7 +117,11 @@ class Plan:
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
     ) -> Plan:
-        """The plan for the arguments of an `Evaluator`; ValueError names the argument that is wrong."""
+        """The plan for the arguments of an `Evaluator`.
+
+        Raises:
+            ValueError: An argument is wrong; the message names it.
+        """
         if block != int(block) or block < 1:
             raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
         plan = cls(
@@ -343,9 +347,10 @@ class Plan:
 
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
-        """The inverse of `settings`; StateError when they name a policy in code that `trusted` does not name.
+        """The inverse of `settings`. A state may come from anywhere: code in it runs only if `trusted` names it.
 
-        A state may come from anywhere, and the policy would run its code.
+        Raises:
+            StateError: The settings name a policy in code that `trusted` does not name.
         """
         plan, allowed = _PLAN.validate_python(settings), named_policies(trusted)
         for name, policy in plan.computed_policies.items():

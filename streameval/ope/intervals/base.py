@@ -88,7 +88,11 @@ class IntervalMethod(Component):
         raise NotImplementedError
 
     def check(self, average: AnyAverage, block: int) -> None:
-        """ValueError where the average has no such interval, or the drift to include is not measured."""
+        """Check that the average can have this interval.
+
+        Raises:
+            ValueError: The average has no such interval, or does not measure the drift to include.
+        """
         if self.drift == "include" and average.drift is None:
             raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 

@@ -140,7 +140,11 @@ class PythonPolicy(ComputedPolicy):
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:
-        """The function that asks the user's code; ConfigError when it cannot be imported or made."""
+        """The function that asks the user's code.
+
+        Raises:
+            ConfigError: The code cannot be imported, or its factory fails.
+        """
         policy = make(self.target, self.options)
         if not callable(policy):
             raise ConfigError(
@@ -217,7 +221,11 @@ Faults = Mapping[str, Mapping[int, Fault]]
 
 
 class CodedPolicies:
-    """The policies that are code, ready to be evaluated; ConfigError when one of them cannot be made."""
+    """The policies that are code, ready to be evaluated.
+
+    Raises:
+        ConfigError: One of them cannot be made.
+    """
 
     def __init__(self, policies: Mapping[str, AnyPolicy]) -> None:
         self._asks = {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}

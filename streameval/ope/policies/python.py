@@ -36,7 +36,11 @@ Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
 def make(target: str, options: Mapping[str, Any]) -> Any:
-    """The object that `package.module:factory` makes of the options; ConfigError when it is missing or fails."""
+    """The object that `package.module:factory` makes of the options.
+
+    Raises:
+        ConfigError: The factory is missing or fails.
+    """
     factory = find(target)
     try:
         return factory(**options)
@@ -48,7 +52,11 @@ def make(target: str, options: Mapping[str, Any]) -> Any:
 
 
 def find(target: str) -> Callable[..., Any]:
-    """The factory called `package.module:factory`; ConfigError when it is not there."""
+    """The factory called `package.module:factory`.
+
+    Raises:
+        ConfigError: There is no such factory.
+    """
     module_name, _, name = target.partition(":")
     try:
         found: Any = importlib.import_module(module_name)

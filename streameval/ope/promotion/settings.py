@@ -89,7 +89,11 @@ class Promotion:
 
     @classmethod
     def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
-        """From the name of a rule, a list of rules or a mapping of options; None for `off`. ValueError for others."""
+        """From the name of a rule, a list of rules or a mapping of options; None for `off`.
+
+        Raises:
+            ValueError: The value names no rule or option.
+        """
         if value is None or value == "off" or isinstance(value, Promotion):
             return value if isinstance(value, Promotion) else None
         return _PROMOTION.validate_python(value if isinstance(value, Mapping) else {"rule": value})
@@ -106,7 +110,11 @@ class Promotion:
         return replace(rule, **{key: shared[key] for key in missing})
 
     def check(self, block: int) -> None:
-        """ValueError when a setting does not fit blocks of so many events, or two rules have one label."""
+        """Check the settings for blocks of so many events.
+
+        Raises:
+            ValueError: A setting does not fit such blocks, or two rules have one label.
+        """
         labels = [rule.label for rule in self.rules]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:

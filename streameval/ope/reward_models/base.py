@@ -70,7 +70,11 @@ class RewardModel(Component):
         return False
 
     def check(self) -> None:
-        """ConfigError when the model cannot be made."""
+        """Check that the model can be made.
+
+        Raises:
+            ConfigError: The model cannot be made.
+        """
 
     def start(self) -> State:
         """The state before the first event."""

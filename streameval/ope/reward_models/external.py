@@ -37,7 +37,11 @@ class ExternalModel(RewardModel):
     is_external: ClassVar[bool] = True
 
     def make(self) -> Any:
-        """A new model with `predict(inputs)` and `learn(inputs, rewards)`; ConfigError when there is no such code."""
+        """A new model with `predict(inputs)` and `learn(inputs, rewards)`.
+
+        Raises:
+            ConfigError: There is no such code.
+        """
         raise NotImplementedError
 
     def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
@@ -76,7 +80,11 @@ class ExternalModel(RewardModel):
         return dict(state["failures"])
 
     def to_state(self, state: State) -> State:
-        """The state with the model pickled: only a caller who names the model may load it."""
+        """The state with the model pickled: only a caller who names the model may load it.
+
+        Raises:
+            StateError: The model cannot be pickled.
+        """
         try:
             pickled = None if state["model"] is None else pickle.dumps(state["model"])
         except Exception as error:

@@ -102,8 +102,11 @@ def to_state(model: AnyRewardModel, state: State) -> State:
 def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | None) -> State:
     """The inverse of `to_state`.
 
-    An external model was pickled, and loading it runs code from the state: StateError unless the caller names the same
-    model as `trusted`.
+    An external model was pickled, and loading it runs code from the state: the caller must name the same model as
+    `trusted`.
+
+    Raises:
+        StateError: The model is external, and the caller does not name it.
     """
     if model.is_external and trusted != model:
         raise StateError(

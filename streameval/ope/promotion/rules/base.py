@@ -80,7 +80,11 @@ class PromotionRule(Component):
         return []
 
     def check(self, block: int) -> None:
-        """ValueError when a parameter does not fit blocks of so many events."""
+        """Check the parameters for blocks of so many events.
+
+        Raises:
+            ValueError: A parameter does not fit such blocks.
+        """
 
     def judge(
         self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext

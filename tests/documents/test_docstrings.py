@@ -1,0 +1,98 @@
+"""The docstring of a public function that raises an error lists it under `Raises:`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pytest
+
+from support.paths import ROOT
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+PACKAGES = ("common", "events", "ope", "simulation")
+
+
+class Documented(NamedTuple):
+    """A public function or method, and its docstring; that of `__init__` is in its class."""
+
+    path: Path
+    node: Function
+    docstring: str
+
+
+@cache
+def every_function() -> list[Documented]:
+    return [each for path in (ROOT / "streameval").rglob("*.py") for each in functions(path)]
+
+
+def functions(path: Path) -> Iterator[Documented]:
+    """The public functions of a module, and the public methods of its public classes."""
+    module = ast.parse(path.read_text())
+    classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    for owner in (module, *classes):
+        for node in owner.body:
+            if isinstance(node, Function) and (not node.name.startswith("_") or node.name == "__init__"):
+                described = owner if node.name == "__init__" else node
+                yield Documented(path, node, ast.get_docstring(described) or "")
+
+
+def raises(function: Function) -> bool:
+    """Whether the body of a function, without functions inside it, raises an error that a subclass need not avoid."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            if ast.unparse(error) != "NotImplementedError":
+                return True
+        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def is_verb(function: Function) -> bool:
+    """Whether the docstring is the text of `--help`."""
+    return any("command(" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def is_inherited(name: str, path: Path) -> bool:
+    """Whether a method of this name, in the package of this module or one around it, lists its errors."""
+    return any(
+        each.node.name == name and "Raises:" in each.docstring and each.path.parent in path.parents
+        for each in every_function()
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_functions_list_the_errors_that_they_raise(package: str) -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path, node, docstring in every_function()
+        if ROOT / "streameval" / package in path.parents
+        if raises(node) and not is_verb(node) and "Raises:" not in docstring
+        if docstring or not is_inherited(node.name, path)
+    ]
+    assert not silent, "list the errors under `Raises:` in the docstring:\n" + "\n".join(silent)
+
+
+IN_A_SENTENCE = re.compile(r"[Rr]aises \w*Error|\w+Error (if|unless|when|where|for|until|after|names|lists)\b")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_sentence_names_an_error_that_is_raised(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {named.group()}"
+        for path, node, docstring in every_function()
+        if ROOT / "streameval" / package in path.parents and (named := IN_A_SENTENCE.search(docstring))
+    ]
+    assert not found, "list the errors under `Raises:` instead:\n" + "\n".join(found)
+
+
+def test_functions_that_raise_are_found() -> None:
+    found = ast.parse("def open(path):\n    if not path:\n        raise OSError(path)\ndef close():\n    raise").body
+    assert [raises(node) for node in found if isinstance(node, Function)] == [True, False]
