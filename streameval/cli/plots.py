@@ -54,6 +54,7 @@ class Trace:
         while len(batch) >= (missing := self.every - self.taken % self.every):
             self._give(evaluator, batch[:missing])
             batch = batch[missing:]
+            evaluator.fold_pending()
             self.reports.append(evaluator.report())
             if len(self.reports) >= 2 * self.points:
                 self.every *= 2

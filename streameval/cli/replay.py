@@ -64,6 +64,7 @@ class Replay:
                     if len(batch) and self._missing is None:
                         self._missing = self.evaluator.missing_fields(batch[:SAMPLE])
                     self._update(self.evaluator, batch)
+        self.evaluator.fold_pending()
         report = self.evaluator.report()
         for line in self.warnings(report):
             say(line)

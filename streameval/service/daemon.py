@@ -234,6 +234,7 @@ class Daemon:
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_EVERY
         if due and (status.reached or self._accepted):
+            self._evaluator.fold_pending()
             report = self._evaluator.report(at, None if buffered is None else buffered.unmatched_share)
             self._unreported, self._reported_at = False, at
         self.published = DaemonStatus(

@@ -108,6 +108,7 @@ def resume(
     evaluator = CohortEvaluator.from_state_without_code(
         document["evaluator"], config.reward_model, config.policies.candidates
     )
+    evaluator.fold_pending()
     evaluator.report()  # reads every part of the state
     parts = evaluator.parts
     _require_policies(reset_policies, plan.policies)

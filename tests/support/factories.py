@@ -178,6 +178,9 @@ class Recorder:
         """Remember the rewards."""
         self.rewards += batch.reward.tolist()
 
+    def fold_pending(self) -> None:
+        """Nothing is pending."""
+
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """A Report whose number of events is the number received."""
         self.reports += 1

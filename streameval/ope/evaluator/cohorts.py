@@ -198,6 +198,11 @@ class CohortEvaluator:
         found = {field.field: field for cohort in self._cohorts for field in cohort.evaluator.missing_fields(batch)}
         return list(found.values())
 
+    def fold_pending(self) -> None:
+        """Fold the whole blocks that are pending; see `Evaluator.fold_pending`."""
+        for cohort in self._cohorts:
+            cohort.evaluator.fold_pending()
+
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report: of each policy and estimate the rows of its evaluator; see `Evaluator.report`."""
         reports = [cohort.report(now, unmatched_share) for cohort in self._cohorts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -166,7 +166,7 @@ class Evaluator:
         """
         if plan == self.plan:
             return self
-        self._process_pending()
+        self.fold_pending()
         kept = replace(
             self.plan.with_products(plan.products),
             policies=plan.policies,
@@ -246,18 +246,21 @@ class Evaluator:
 
     @property
     def _batch_events(self) -> int:
-        """The number of events that are folded together between Reports."""
+        """The number of events that `update` folds together."""
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
 
-    def _process_pending(self, unit: int | None = None) -> None:
-        """Fold the pending events in multiples of `unit` events (one block); the rest stays pending.
+    def fold_pending(self) -> None:
+        """Fold the whole blocks that wait until `update` has enough of them to keep numpy busy.
 
-        Except for rounding, the state after a block does not depend on how many blocks are folded together.
+        `report` then needs no copy. Except for rounding, the state does not depend on how many blocks are folded
+        together.
         """
-        if not self._pending:
-            return
-        unit = unit or self.plan.block
+        if self._pending_events >= self.plan.block:
+            self._process_pending(self.plan.block)
+
+    def _process_pending(self, unit: int) -> None:
+        """Fold the pending events in multiples of `unit` events; the rest stays pending."""
         events = EventBatch.concat(self._pending)
         whole = len(events) // unit * unit
         for first in range(0, whole, self._batch_events):
@@ -325,18 +328,23 @@ class Evaluator:
         return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
-        """Everything known now, the unfinished block included.
+        """Everything known now, the unfinished block included; the evaluator does not change.
 
-        Whole blocks that are pending are folded first; except for rounding, later numbers do not depend on that. The
-        unfinished block is added for reading only. `now`: epoch seconds, by which promotion judges whether the newest
-        event is stale. `unmatched_share`: the share of separate rewards that have no decision, which it judges too.
+        Where whole blocks are pending, they are folded in a copy of the state. A loop that reports often calls
+        `fold_pending` before, which is faster. `now`: epoch seconds, by which promotion judges whether the newest event
+        is stale. `unmatched_share`: the share of separate rewards that have no decision, which it judges too.
+
+        Raises:
+            StateError: whole blocks are pending, and the reward model is an object that cannot be copied
         """
-        self._process_pending()
+        if self._pending_events >= self.plan.block:
+            return self._folded().report(now, unmatched_share)
         plan, state, events = self.plan, self._state, self._state["events"]
         tail, counts, learned = None, state["counts"], state
         if self._pending:
-            tail, after = self._evidence(self._pending[0])
-            counts, learned = _counted(counts, tail, has_support_information(self._pending[0])), {**state, **after}
+            rest = EventBatch.concat(self._pending)
+            tail, after = self._evidence(rest)
+            counts, learned = _counted(counts, tail, has_support_information(rest)), {**state, **after}
         estimates: list[Estimate] = []
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
@@ -361,6 +369,19 @@ class Evaluator:
             transitions=transitions,
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
+
+    def _folded(self) -> Evaluator:
+        """A copy in which no whole block is pending."""
+        folded = copy(self)
+        try:
+            folded._state, folded._drift = deepcopy((self._state, self._drift))  # some parts change in place
+        except Exception as error:  # the object of an external model may raise anything
+            raise StateError(
+                f"the reward model {self.plan.reward_model.label} cannot be copied: {type(error).__name__}: {error}",
+                hint="call fold_pending() before report()",
+            ) from error
+        folded.fold_pending()
+        return folded
 
     def _policy_counts(self, present: Array) -> Iterator[PolicyCounts]:
         for place, policy in enumerate(self.policies):

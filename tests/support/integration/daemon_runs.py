@@ -132,7 +132,7 @@ def final_state(state: Path) -> Any:
 
 def settled(cohorts: CohortEvaluator) -> Any:
     """The state of an evaluator of cohorts with all whole blocks folded, however its events were cut into batches."""
-    cohorts.report()
+    cohorts.fold_pending()
     state = from_plain(cohorts.state())
     for cohort in state["cohorts"]:
         if cohort["evaluator"]["pending"] is not None:

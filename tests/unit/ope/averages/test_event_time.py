@@ -134,7 +134,7 @@ def test_a_restart_changes_nothing_to_the_last_bit() -> None:
         stopped.update(dated(stream[first : first + 50], time[first : first + 50]))
         stopped = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(stopped.state())))
     assert stopped.report() == steady.report()
-    assert stopped.state() == steady.state()
+    assert msgspec.msgpack.encode(stopped.state()) == msgspec.msgpack.encode(steady.state())
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
@@ -144,7 +144,7 @@ def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
     for part in (slice(0, 200), slice(200, 400), slice(0, 400)):
         evaluator = evaluator_of([average])
         evaluator.update(dated(stream[part], time[part]))
-        evaluator.report()
+        evaluator.fold_pending()
         (grid,), (saved,) = evaluator.plan.grids(), evaluator.state()["grids"]
         states.append(grid.from_state(saved)["averages"][average.label])
     earlier, later, whole = states
@@ -172,7 +172,7 @@ def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
     for rate in (1.0, 1000.0):
         evaluator = evaluator_of([Window(span="1h")], block=100)
         evaluator.update(dated(stream, np.arange(6000) / rate))
-        evaluator.report()
+        evaluator.fold_pending()
         sizes.append(len(msgspec.msgpack.encode(evaluator.state())))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.001)
 

@@ -93,11 +93,11 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     some, others = evaluator(), evaluator(estimators=estimators, averages=averages)
     for each in (some, others):
         each.update(log.batch(0, 1_730))
-        each.report()
+        each.fold_pending()
     some = some.continued(some.plan.with_products([(tuple(estimators), tuple(averages))]))
     for each in (some, others):
         each.update(log.batch(1_730))
-        each.report()
+        each.fold_pending()
     leaving_out = []
     if se.SNIPS() not in estimators:
         leaving_out += [
@@ -134,12 +134,12 @@ def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
     some, others = evaluator(["a", "b", "c"], averages=AVERAGES[:-1]), evaluator(kept, averages=AVERAGES[:-1])
     for each in (some, others):
         each.update(log.batch(0, 1_730))
-        each.report()
+        each.fold_pending()
     plan = replace(some.plan, policies=("logging", *kept), candidate_order=others.plan.candidate_order)
     some = some.continued(plan)
     for each in (some, others):
         each.update(log.batch(1_730))
-        each.report()
+        each.fold_pending()
     assert_as_if_nothing_else_had_been(some, others)
 
 

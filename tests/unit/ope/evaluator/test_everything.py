@@ -88,15 +88,20 @@ def told(report: se.Report) -> dict[str, Any]:
 def test_restarts_and_cuts_change_nothing(production: str) -> None:
     columns, whole = log(1, 0.0, 1.0), evaluator(production)
     whole.update(part(columns, 0, EVENTS))
-    resumed, asked = evaluator(production), evaluator(production)
+    resumed, asked, folded = (evaluator(production) for _ in range(3))
     for piece in pieces(columns, (733, 1_600)):
         resumed.update(piece)
         resumed = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(resumed.state())))
     assert resumed.report().to_json() == whole.report().to_json()
     for piece in pieces(columns, sorted(np.random.default_rng(2).choice(np.arange(1, EVENTS), 12, replace=False))):
-        asked.update(piece)
+        for each in (asked, folded):
+            each.update(piece)
+        before = msgspec.msgpack.encode(asked.state())
         asked.report()
-    once, often = told(whole.report()), told(asked.report())
+        assert msgspec.msgpack.encode(asked.state()) == before
+        folded.fold_pending()
+    assert asked.report().to_json() == whole.report().to_json()
+    once, often = told(whole.report()), told(folded.report())
     assert often.keys() == once.keys()
     for path, value in once.items():
         assert often[path] == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value), path

@@ -65,12 +65,12 @@ def log() -> Log:
 def evaluated(batch: se.EventBatch, **options: Any) -> se.Evaluator:
     evaluator = se.Evaluator(["better", "worse"], **{"promotion": EARLY, "drift": None, **options})
     evaluator.update(batch)
-    evaluator.report()
+    evaluator.fold_pending()
     return evaluator
 
 
 def decided_by(evaluator: se.Evaluator) -> list[int]:
-    evaluator.report()
+    evaluator.fold_pending()
     return reported_by(evaluator)
 
 
@@ -204,6 +204,7 @@ def test_after_a_change_a_candidate_must_hold_again_and_the_reason_names_the_lif
     found = []
     for first in range(0, 24_000, 100):
         evaluator.update(batch[first : first + 100])
+        evaluator.fold_pending()
         decision = decisions(evaluator.report())["better"]
         found.append((reported_by(evaluator)[0], decision.promotable, decision.held, decision.reason))
     place = next(place for place in range(1, 240) if found[place][0] != found[place - 1][0])
@@ -242,12 +243,12 @@ def test_cuts_and_restarts_change_nothing(log: Log, order: str, options: dict[st
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_reports_in_between_change_nothing(log: Log, order: str) -> None:
+def test_blocks_folded_early_change_nothing(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])
     whole, watched = evaluated(batch), se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
     for part in pieces(batch, range(130, EVENTS, 370)):
         watched.update(part)
-        watched.report()
+        watched.fold_pending()
     one, other = rows(watched.report()), rows(whole.report())
     assert one.keys() == other.keys()
     assert [one[key] for key in one] == pytest.approx([other[key] for key in one], rel=1e-9)

@@ -96,7 +96,7 @@ def test_limits_do_not_depend_on_how_the_stream_is_cut_and_read(cut: int, monkey
     for first in range(0, 1_460, cut):
         parts.update(events[first : first + cut])
         if cut > 1:
-            parts.report()
+            parts.fold_pending()
             parts = Evaluator.from_state(parts.state())
     for average in ("cumulative", "window"):
         assert limit(parts, average) == pytest.approx(limit(whole, average), rel=1e-12)

@@ -88,16 +88,16 @@ def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None
 
 @by_kind
 @examples(8)
-@given(places=st.lists(st.integers(0, 130), max_size=6).map(sorted), asked=st.booleans())
+@given(places=st.lists(st.integers(0, 130), max_size=6).map(sorted), folded=st.booleans())
 def test_predictions_do_not_depend_on_how_the_stream_is_cut(
-    model: AnyRewardModel, places: list[int], asked: bool
+    model: AnyRewardModel, places: list[int], folded: bool
 ) -> None:
     batch = REWARDING.log(130, seed=1)
     whole, pieces = fed(model, batch), evaluator(model)
     for piece in cut(batch, places):
         pieces.update(piece)
-        if asked:
-            pieces.report()
+        if folded:
+            pieces.fold_pending()
     assert dm(pieces.report()) == pytest.approx(dm(whole.report()), rel=1e-9)
     assert accuracy(pieces).squared_error == pytest.approx(accuracy(whole).squared_error, rel=1e-9)
 
@@ -206,6 +206,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     never_again = replace(batch, raw_fields=RawFields([{"actions": each} for each in names]))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
+    crowded.fold_pending()
     state = crowded.state()["predictions"]["model"]
     assert len(json.loads(state["names"])) == 10
 
@@ -369,11 +370,29 @@ def test_the_state_of_a_table_or_a_ridge_has_no_code_in_it() -> None:
         assert dm(Evaluator.from_state(saved).report()) == dm(fed(model, REWARDING.log(50, seed=16)).report())
 
 
-def test_a_model_that_cannot_be_saved_says_so() -> None:
+def test_a_model_that_cannot_be_copied_is_refused_where_a_copy_is_needed() -> None:
     taught = fed(PythonModel(target="support.own_models:Unsaveable"), REWARDING.log(50, seed=17))
+    taught.fold_pending()
     assert taught.report().reward_model is not None
     with pytest.raises(StateError, match="cannot be saved"):
         taught.state()
+    taught.update(REWARDING.log(50, seed=18))
+    with pytest.raises(StateError, match="cannot be copied") as caught:
+        taught.report()
+    assert caught.value.hint == "call fold_pending() before report()"
+
+
+@by_kind
+def test_a_report_teaches_the_model_nothing(model: AnyRewardModel) -> None:
+    asked, silent = evaluator(model, drift="ADWIN"), evaluator(model, drift="ADWIN")
+    for seed in range(3):
+        for each in (asked, silent):
+            each.fold_pending()
+            each.update(REWARDING.log(70, seed=seed))
+        before = asked.state()
+        assert asked.report() == asked.report()
+        assert repr(asked.state()) == repr(before)
+    assert asked.report() == silent.report()
 
 
 def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:

@@ -302,7 +302,7 @@ def test_an_event_with_another_number_of_features_changes_no_prediction_of_other
         evaluator = Evaluator(["a"], estimators=[DM(), StratifiedDR()], averages=[Cumulative()], block=BLOCK)
         for batch in batches:
             evaluator.update(batch)
-            evaluator.report()
+            evaluator.fold_pending()
         found.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
