@@ -36,7 +36,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
         (row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"
     }
     shown = [row for row in rows if row.kind in KINDS and promised(row)]
-    for place, (shape, said) in enumerate(SHAPES.items()):
+    for place, (shape, message) in enumerate(SHAPES.items()):
         some = [row for row in shown if WORLDS[row.world].shape == shape]
         height = np.array([-KINDS.index(row.kind) + (2 - place) * NUDGE for row in some])
         widths = [
@@ -45,7 +45,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
         ]
         for axes, numbers in zip(panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True):
             axes.plot(
-                numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=said
+                numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=message
             )
     for axes, title in zip(panels, ("misses at a single look", "misses at any of 60 looks"), strict=False):
         axes.axvline(PROMISED, color="black", linestyle="--", linewidth=1)

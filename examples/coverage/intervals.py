@@ -109,11 +109,11 @@ class Run(NamedTuple):
 
 
 Ends = tuple[Floats, Floats]
-Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
+Stated = tuple[Sequence[str], str, str, Target, Ends, Ends]
 """Estimators, average, kind, true values, and the bounds of values and of lifts."""
 
 
-def _on_fixed(run: Run) -> Iterator[Said]:
+def _on_fixed(run: Run) -> Iterator[Stated]:
     """Intervals on averages with a fixed kernel."""
     blocks = blocks_of(run.evidence)
     for average in AVERAGES:
@@ -123,7 +123,7 @@ def _on_fixed(run: Run) -> Iterator[Said]:
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
 
 
-def _watched(run: Run) -> Iterator[Said]:
+def _watched(run: Run) -> Iterator[Stated]:
     """The kind that is valid under continuous monitoring, if any."""
     blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
@@ -138,7 +138,7 @@ def _watched(run: Run) -> Iterator[Said]:
             yield labels, average.kind, OF_WINDOW, target, *ends
 
 
-def _on_adaptive(run: Run) -> Iterator[Said]:
+def _on_adaptive(run: Run) -> Iterator[Stated]:
     blocks = blocks_of(run.evidence)
     for average in ADAPTIVE:
         known, kernel = on_adaptive(average, blocks, run.every)
@@ -147,7 +147,7 @@ def _on_adaptive(run: Run) -> Iterator[Said]:
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
 
 
-def _on_mixture(run: Run) -> Iterator[Said]:
+def _on_mixture(run: Run) -> Iterator[Stated]:
     """All compared with the current value."""
     known = on_mixture(run.evidence, run.policies, run.every)
     now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
@@ -155,7 +155,7 @@ def _on_mixture(run: Run) -> Iterator[Said]:
         yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run)
 
 
-PARTS: Mapping[str, Callable[[Run], Iterator[Said]]] = {
+PARTS: Mapping[str, Callable[[Run], Iterator[Stated]]] = {
     "fixed": _on_fixed,
     "watched": _watched,
     "mixture": _on_mixture,

@@ -268,7 +268,7 @@ def _worst(
         shown = [row for row in rows if row.average in averages and choose(row)]
         by = _grouped(shown, lambda row: (row.world, row.kind))
         body = [
-            [_said(world), str(by[name, kinds[0]][0].runs), *(worst_of(by.get((name, kind), ())) for kind in kinds)]
+            [_text(world), str(by[name, kinds[0]][0].runs), *(worst_of(by.get((name, kind), ())) for kind in kinds)]
             for name, world in WORLDS.items()
             if (name, kinds[0]) in by
         ]
@@ -309,7 +309,7 @@ def _widths(rows: Sequence[Row]) -> str:
                 normal = by[average, name, "normal"]
                 ratios = [by.get((average, name, kind)) for kind in kinds]
                 widths = [NONE if ratio is None else f"{ratio / normal:.2f}" for ratio in ratios]
-                body.append([average, _said(world), f"± {normal:.4f}", *widths])
+                body.append([average, _text(world), f"± {normal:.4f}", *widths])
     return _table(["average", "world", "normal", *kinds], body)
 
 
@@ -333,7 +333,7 @@ def _recent(rows: Sequence[Row]) -> str:
         window, normal = by[world, quantity, OF_WINDOW], by[world, quantity, "normal"]
         body.append(
             [
-                _said(WORLDS[world]),
+                _text(WORLDS[world]),
                 "value" if quantity == "value" else f"lift over {quantity}",
                 f"{_share(own.ever)} ± {_share(own.ever_se)}",
                 f"{_share(window.ever)} ± {_share(window.ever_se)}",
@@ -356,7 +356,7 @@ def _auto(rows: Sequence[Row]) -> str:
             widths = [np.mean([row.half_width for row in by[name, kind]]) for kind in kinds.values()]
             ratios = [f"{width / widths[2]:.2f}" for width in widths[:2]]
             misses = [f"{_share(row.miss)} ± {_share(row.miss_se)}" for row in worst]
-            body.append([_said(world), str(worst[1].runs), *misses, *ratios])
+            body.append([_text(world), str(worst[1].runs), *misses, *ratios])
     return _table(["world", "runs of `auto`", *kinds, "width of none over right", "of `auto` over right"], body)
 
 
@@ -376,7 +376,7 @@ def _grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict
     return {name: list(some) for name, some in groupby(sorted(rows, key=key), key=key)}
 
 
-def _said(world: World) -> str:
+def _text(world: World) -> str:
     shape = {
         "still": "still",
         "drifting": "drifting",
@@ -391,7 +391,7 @@ def _said(world: World) -> str:
 def _effects(effects: Sequence[Effect]) -> str:
     by = {(each.world, each.policy): f"{each.mean:.2f} ± {each.deviation:.2f}" for each in effects}
     asks = {each.world: _share(each.asks) for each in effects}
-    body = [[_said(SHOWN[world]), by[world, LOGGING], by[world, "one"], asks[world]] for world in asks]
+    body = [[_text(SHOWN[world]), by[world, LOGGING], by[world, "one"], asks[world]] for world in asks]
     return _table(["world", "mean reward", "value of a candidate", "asked for a `unit`, % of runs"], body)
 
 

@@ -66,7 +66,7 @@ def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events
     """Feed a stream to the contestants, and read them after every batch at first, later on the scoring grid."""
     asked = {*range(EARLY // BATCH), *scored_batches(events)}
     watching, waiting = teams(contestants, world, seed), []
-    count, truth, said = [], [], []
+    count, truth, given = [], [], []
     describe = any(contestant.estimator.needs for contestant in contestants)
     for batch, moment in enumerate(simulate(world, drift, events, seed, action_sets=describe)):
         waiting.append(moment)
@@ -76,8 +76,8 @@ def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events
             waiting = []
             count.append(BATCH * (batch + 1))
             truth.append(moment.truth[1:])
-            said.append({name: answer for team in watching for name, answer in team.answers().items()})
-    answers = {name: Answer(*np.array([answers[name] for answers in said]).swapaxes(0, 1)) for name in said[0]}
+            given.append({name: answer for team in watching for name, answer in team.answers().items()})
+    answers = {name: Answer(*np.array([answers[name] for answers in given]).swapaxes(0, 1)) for name in given[0]}
     wanted = [AB_TEST, *(contestant.name for contestant in contestants)]
     return Track(np.array(count), np.array(truth), {name: answers[name] for name in wanted})
 

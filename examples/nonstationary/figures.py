@@ -19,7 +19,7 @@ from streameval.simulation.scenarios import Scenario
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"
 DRAWN = {"ips / cumulative": ORANGE, "ips / window": GREEN, DEFAULT: BLUE}
-SAID = {
+TEXTS = {
     "ips / cumulative": "IPS since the start",
     "ips / window": "IPS, last 10,000 events",
     DEFAULT: "stratified DR on the mixture",
@@ -32,11 +32,11 @@ MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
 def estimates(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
     """One candidate's value over time, smooth above and abrupt below: the truth, three estimates, their intervals."""
     world = scene.make()
-    who = [contestant for contestant in IN_TABLE if contestant.name in DRAWN]
+    chosen = [contestant for contestant in IN_TABLE if contestant.name in DRAWN]
     figure = Figure(figsize=(10.5, 7.4), dpi=150, facecolor="white")
     panels = figure.subplots(2, 1, sharex=True)
     for axes, kind in zip(panels, MOVING, strict=True):
-        track = follow(who, world, scene.drift(kind, world), events, seed)
+        track = follow(chosen, world, scene.drift(kind, world), events, seed)
         _estimates(axes, track, int(np.ptp(track.truth, axis=0).argmax()))
         axes.set_title(f"{kind} change", loc="left", fontsize=11, color=INK, pad=8)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -53,7 +53,7 @@ def _estimates(axes: Axes, track: Track, candidate: int) -> None:
     for name, colour in DRAWN.items():
         value, lower, upper = (column[:, candidate] for column in track.answers[name])
         axes.fill_between(track.events, lower, upper, color=colour, alpha=0.16, linewidth=0)
-        axes.plot(track.events, value, color=colour, linewidth=1.5, label=SAID[name])
+        axes.plot(track.events, value, color=colour, linewidth=1.5, label=TEXTS[name])
     truth = track.truth[:, candidate]
     axes.plot(track.events, truth, color="black", linewidth=1.2, linestyle=(0, (5, 2)), label="truth")
     room = 0.25 * np.ptp(truth)
@@ -74,7 +74,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
         axes.plot([1 / (1 - alpha) for alpha in ALPHAS], decays, "o-", color=PINK, markersize=4, label="IPS, decay")
         axes.plot(WINDOWS, windows, "s-", color=GREEN, markersize=4, label="IPS, window")
         for name, colour, style in (("ips / mixture", ORANGE, "--"), (DEFAULT, BLUE, "-")):
-            label = SAID.get(name, "IPS on the mixture")
+            label = TEXTS.get(name, "IPS on the mixture")
             axes.axhline(by[name, setting].mse * THOUSANDTHS, color=colour, linestyle=style, linewidth=1.6, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -101,10 +101,10 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     middle = (np.arange(PHASES) + 0.5) * span / PHASES
     for name, colour in zip(names, colours, strict=True):
         error = [value * THOUSANDTHS for value in abrupt[name].phase_mse if value is not None]
-        left.plot(middle, error, "o-", color=colour, markersize=4, label=SAID[name])
+        left.plot(middle, error, "o-", color=colour, markersize=4, label=TEXTS[name])
         right.plot(middle, [*map(float, filter(None, abrupt[name].phase_coverage))], "o-", color=colour, markersize=4)
     test = [value * THOUSANDTHS for value in abrupt[AB_TEST].phase_mse if value is not None]
-    left.plot(middle, test, "--", color="black", linewidth=1.2, label=SAID[AB_TEST])
+    left.plot(middle, test, "--", color="black", linewidth=1.2, label=TEXTS[AB_TEST])
     left.set_yscale("log")
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left.set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)

@@ -49,7 +49,7 @@ class Store:
         return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""
 
     def missing(
-        self, world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int, who: Sequence[Contestant]
+        self, world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int, chosen: Sequence[Contestant]
     ) -> list[Task]:
         """Runs that are not stored yet, seed by seed."""
         name = scene(world).name
@@ -57,7 +57,7 @@ class Store:
         tasks = []
         for seed in seeds:
             for setting in settings:
-                absent = tuple(each for each in who if (name, setting, seed, events, each.name) not in done)
+                absent = tuple(each for each in chosen if (name, setting, seed, events, each.name) not in done)
                 tasks.append(Task(world, setting, seed, events, absent))
         return [task for task in tasks if task.contestants]
 

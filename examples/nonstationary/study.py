@@ -70,11 +70,11 @@ def run(
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing runs."""
-    who = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
+    chosen = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / f"{scene(world).name}.jsonl")
-    tasks = store.missing(world, kinds, range(seeds), events, who)
+    tasks = store.missing(world, kinds, range(seeds), events, chosen)
     with _progress("runs") as progress:
         bar = progress.add_task("", total=len(tasks))
         perform_all(tasks, store, processes, lambda: progress.advance(bar))

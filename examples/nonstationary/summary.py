@@ -237,7 +237,7 @@ def _rows(found: Iterable[Mean]) -> list[str]:
 def _by_setting(note: str, found: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
     """One line per contestant, with a note (no such column without a heading), and one column per setting."""
     by = {(each.contestant, each.setting): each for each in found}
-    notes = {row: [said] if note else [] for row, said in rows.items()}
+    notes = {row: [text] if note else [] for row, text in rows.items()}
     head = ["", *([note] if note else []), *SETTINGS]
     body = [
         [row, *notes[row], *(cell(by[row, setting]) if (row, setting) in by else NONE for setting in SETTINGS)]

@@ -66,9 +66,9 @@ def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> l
     stretches = []
     for rule in RULES:
         for place, candidate in enumerate(candidates):
-            own = {event: begins for (by, of, event), begins in changes.items() if (by, of) == (rule, candidate)}
-            starts = sorted(event for event, begins in own.items() if begins)
-            ends = sorted(event for event, begins in own.items() if not begins)
+            own = {event: is_start for (by, of, event), is_start in changes.items() if (by, of) == (rule, candidate)}
+            starts = sorted(event for event, is_start in own.items() if is_start)
+            ends = sorted(event for event, is_start in own.items() if not is_start)
             stretches += [
                 Stretch(rule, place, start, ends[number] if number < len(ends) else None)
                 for number, start in enumerate(starts)

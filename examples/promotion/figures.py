@@ -109,7 +109,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
                     where="post",
                     color=OF_RULE[rule],
                     linewidth=1.7,
-                    label=_said(rule, own),
+                    label=_text(rule, own),
                 )
         axes.axhline(0.5, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
         make_plain(axes, "y")
@@ -126,7 +126,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
     save(figure, path)
 
 
-def _said(rule: str, own: Sequence[Score]) -> str:
+def _text(rule: str, own: Sequence[Score]) -> str:
     promotable = sum(each.promotable for each in own)
     worse = sum(each.worse for each in own) / max(1, promotable)
     return f"{rule}: {worse:.1%} of what it promotes is worse"

@@ -68,8 +68,8 @@ def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift
     checks = np.arange(EVERY, run.events + 1, EVERY)
     lead = leads(world, drift, checks)
     on = promotable_at(own, checks, lead.shape[1])
-    begun = leads(world, drift, np.array([each.start for each in own], dtype=np.int64))
-    at_start = [float(row[each.candidate]) for row, each in zip(begun, own, strict=True)]
+    started = leads(world, drift, np.array([each.start for each in own], dtype=np.int64))
+    at_start = [float(row[each.candidate]) for row, each in zip(started, own, strict=True)]
     within = (lead >= WORTH_FINDING[0]) & (lead <= WORTH_FINDING[1])
     return Score(
         run.world,

@@ -225,7 +225,7 @@ class Target(NamedTuple):
 
     text: str
     settings: tuple[str, ...]
-    says: Callable[[Row], str]
+    claim: Callable[[Row], str]
     reached: Callable[[Row], bool]
 
 
@@ -271,7 +271,7 @@ def _targets(rows: Sequence[Row], fresh: Sequence[Row]) -> str:
 def _reached(target: Target, setting: str, rows: Sequence[Row]) -> str:
     for row in rows:
         if (row.setting, row.rule) == (setting, "paired"):
-            return f"{target.says(row)}, {'reached' if target.reached(row) else '**missed**'}"
+            return f"{target.claim(row)}, {'reached' if target.reached(row) else '**missed**'}"
     return NONE
 
 
@@ -309,12 +309,12 @@ def _errors(errors: Sequence[ErrorScores]) -> str:
     columns = sorted({(each.world, each.setting) for each in errors}, key=lambda of: (of[0], SETTINGS.index(of[1])))
     groups = [[each for each in errors if (each.world, each.setting) == of] for of in columns]
     body = [
-        [said, *(f"{np.mean([each.correlation[name] for each in some]):.2f}" for some in groups)]
-        for name, said in NAMES.items()
+        [message, *(f"{np.mean([each.correlation[name] for each in some]):.2f}" for some in groups)]
+        for name, message in NAMES.items()
     ]
     for name in ("paired", "drift_aware"):
-        said = f"root mean square of the errors in units of the error that `{name}` assumes"
-        body.append([said, *(f"{np.mean([each.size[name] for each in some]):.2f}" for some in groups)])
+        message = f"root mean square of the errors in units of the error that `{name}` assumes"
+        body.append([message, *(f"{np.mean([each.size[name] for each in some]):.2f}" for some in groups)])
     return _table(["correlation with the squared error", *(f"{world}, {setting}" for world, setting in columns)], body)
 
 

@@ -138,12 +138,12 @@ def visit(moment: float, rng: random.Random) -> dict[str, Any]:
     return {**event, "timestamp": moment, "unit": f"user-{rng.randrange(10_000)}", "reward": int(clicked)}
 
 
-def visits(began: float, rate: float, seed: int | None) -> Iterator[dict[str, Any]]:
-    """Simulate visits without end, `rate` per second from `began` on (epoch seconds)."""
+def visits(started: float, rate: float, seed: int | None) -> Iterator[dict[str, Any]]:
+    """Simulate visits without end, `rate` per second from `started` on (epoch seconds)."""
     rng = random.Random(seed)
     number = 0
     while True:
-        yield visit(began + number / rate, rng)
+        yield visit(started + number / rate, rng)
         number += 1
 
 
@@ -174,8 +174,8 @@ def main() -> None:
         events = visits(time.time(), chosen.rate, chosen.seed)
         send(events if chosen.events is None else first(events, chosen.events), chosen.kafka, chosen.topic)
     else:
-        began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-        for event in first(visits(began, chosen.rate, chosen.seed or 1), chosen.events or 10_000):
+        started = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+        for event in first(visits(started, chosen.rate, chosen.seed or 1), chosen.events or 10_000):
             print(json.dumps(event))
 
 

@@ -190,7 +190,7 @@ def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Gener
     query = rng.integers(0, len(world.target), n)
     slate = log.draw(n, rng)
     earned, weight = reward(world, query, slate), log.pseudo_inverse(query, slate)
-    anew = rng.integers(0, len(world.target), n)
+    sampled = rng.integers(0, len(world.target), n)
 
     def mean(values: Array) -> Array:
         return np.cumsum(values)[np.array(sizes) - 1] / np.array(sizes)
@@ -200,7 +200,7 @@ def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Gener
         "PI": mean(earned * weight),
         "IPS": mean(earned * log.importance(query, slate)),
         "DM": np.array([direct(world, query[:size], slate[:size], earned[:size]) for size in sizes]),
-        "on-policy": mean(reward(world, anew, world.target[anew])),
+        "on-policy": mean(reward(world, sampled, world.target[sampled])),
     }
 
 

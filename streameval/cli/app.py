@@ -116,8 +116,8 @@ def run(
         source = settings.required_source()
         configure_logging(log_level, log_format)
         _warn(settings)
-        begin = None if backfill is None else source.backfill_start(backfill)
-        daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
+        start = None if backfill is None else source.backfill_start(backfill)
+        daemon = daemon_of(config, settings, start, reset=reset, reset_policies=reset_policy)
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
         with on_hangup(daemon.reload), server:
             make_responsive()

@@ -91,13 +91,13 @@ def of_configuration(config: Config) -> Iterator[Finding]:
 
 def of_surroundings(config: Config) -> Iterator[Finding]:
     """Everything that `run` would use of this machine and of the cluster."""
-    http, kept, letters = config.http, config.kept_state(), config.dead_letters
+    http, kept, sink = config.http, config.kept_state(), config.dead_letters
     free = f"the port {http.port} of {http.host} is free" if http.port else "any free port is used"
     yield from _tried("http.port", free, lambda: listen(http.host, http.port).close())
     if kept is not None and kept.dir is not None:
         directory = kept.dir
         yield from _tried("state.dir", f"{directory} can be used for snapshots", lambda: _try_state(config, directory))
-    if isinstance(letters, DeadLetterFile) and (error := unwritable(letters.path)):
+    if isinstance(sink, DeadLetterFile) and (error := unwritable(sink.path)):
         yield Finding.of("dead_letters.path", error)
     source = config.required_source()
     problems = list(_cluster(config, source)) if isinstance(source, KafkaSettings) else []
@@ -160,10 +160,10 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
             listed = f"this user sees {shown}" if shown else "this user sees no topic"
             hint = did_you_mean(topic, topics) or f"create it, or correct {option}; {listed}"
             yield Finding(option, f"{option}: the topic '{topic}' does not exist", "error", hint)
-    letters = config.dead_letters
-    if isinstance(letters, DeadLetterTopic) and letters.topic not in topics:
-        message = f"dead_letters.topic: the topic '{letters.topic}' does not exist; `run` creates it"
-        near = did_you_mean(letters.topic, topics)
+    sink = config.dead_letters
+    if isinstance(sink, DeadLetterTopic) and sink.topic not in topics:
+        message = f"dead_letters.topic: the topic '{sink.topic}' does not exist; `run` creates it"
+        near = did_you_mean(sink.topic, topics)
         yield Finding("dead_letters.topic", message, "warning" if near else "ok", near or "")
 
 

@@ -23,7 +23,7 @@ from streameval.ingest.background import RetryError, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
-MAX_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
+MAX_DEAD_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
 MAX_VALUE_BYTES = 512 * 1024  # of a message; a broker takes no more than a megabyte by default, and a disk is finite
 BATCH_SIZE = 500
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to write the queue, and then to abort a write
@@ -77,7 +77,7 @@ class Sink(Protocol):
     failure that may pass.
     """
 
-    def write(self, letters: Sequence[DeadLetter]) -> int: ...
+    def write(self, dead_letters: Sequence[DeadLetter]) -> int: ...
 
     def abort(self) -> None:
         """Let a `write` that waits fail soon, and all later ones; called from another thread."""
@@ -129,9 +129,9 @@ class DeadLetterQueue:
             close=sink.close,
             abort=sink.abort,
             batch=BATCH_SIZE,
-            max_items=MAX_LETTERS,
+            max_items=MAX_DEAD_LETTERS,
             max_bytes=MAX_BYTES,
-            size=lambda letter: len(letter.value),
+            size=lambda dead_letter: len(dead_letter.value),
         )
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
@@ -165,9 +165,9 @@ class FileSink:
         except OSError as error:
             raise _unwritable(path, error.strerror) from error
 
-    def write(self, letters: Sequence[DeadLetter]) -> int:
+    def write(self, dead_letters: Sequence[DeadLetter]) -> int:
         """Append these dead letters; all or none of them."""
-        lines = b"".join(letter.line for letter in letters)
+        lines = b"".join(dead_letter.line for dead_letter in dead_letters)
         try:
             if self._descriptor < 0 or not self._is_in_place():
                 self.close()
@@ -176,8 +176,8 @@ class FileSink:
                 self._rotate()
             self._append(lines)
         except OSError as error:
-            raise RetryError(f"{self._path}: {error.strerror or error}", letters) from error
-        return len(letters)
+            raise RetryError(f"{self._path}: {error.strerror or error}", dead_letters) from error
+        return len(dead_letters)
 
     def abort(self) -> None:
         """Nothing to do: no write waits for another party."""

@@ -93,9 +93,9 @@ def discreet(record: logging.LogRecord) -> bool:
 
 @dataclass
 class RateWindow:
-    """Records of one kind since `begin`: how many were written, and how many were held back."""
+    """Records of one kind since `start`: how many were written, and how many were held back."""
 
-    begin: float
+    start: float
     passed: int = 0
     held: int = 0
 
@@ -134,7 +134,7 @@ class RateLimit(logging.Filter):
     def _passes(self, record: logging.LogRecord, key: Hashable, most: int, period: float) -> bool:
         now, held = self._clock(), 0
         window = self._windows.get(key)
-        if window is None or now - window.begin >= period:
+        if window is None or now - window.start >= period:
             held = window.held if window else 0
             window = self._windows[key] = RateWindow(now)
         if window.passed == most:

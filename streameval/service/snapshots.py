@@ -31,7 +31,7 @@ from streameval.service.status import SnapshotStatus
 
 KEPT = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
-STEPS = ("taken", "opened", "begun", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
+STEPS = ("taken", "opened", "header_written", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
 """Steps of a snapshot, in order. A process may end between any two of them, and resumes from a whole snapshot."""
 MAGIC = b"streameval snapshot"
 FORMAT = b" 1\n"
@@ -71,8 +71,8 @@ T = TypeVar("T")
 log = structlog.get_logger("streameval.snapshots")
 
 
-def write_document(file: BinaryIO, document: State, begun: Callable[[], None] = lambda: None) -> None:
-    """Write a plain value; OSError where the file cannot take it. `begun` is called after the first line.
+def write_document(file: BinaryIO, document: State, header_written: Callable[[], None] = lambda: None) -> None:
+    """Write a plain value; OSError where the file cannot take it. `header_written` is called after the first line.
 
     Encoding holds the interpreter for about 80 ms per 100 MB; compression, checksum and the disk let others run.
     """
@@ -83,7 +83,7 @@ def write_document(file: BinaryIO, document: State, begun: Callable[[], None] = 
         file.write(data)
 
     put(MAGIC + FORMAT)
-    begun()
+    header_written()
     content = memoryview(msgspec.msgpack.encode(document))
     for first in range(0, len(content), CHUNK):
         put(compressor.compress(content[first : first + CHUNK]))
@@ -257,7 +257,7 @@ class SnapshotStore:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with open(os.open(unfinished, flags, 0o600), "wb") as file:
                 self.step("opened")
-                write_document(file, document, begun=lambda: self.step("begun"))
+                write_document(file, document, header_written=lambda: self.step("header_written"))
                 file.flush()
                 self.step("written")
                 os.fsync(file.fileno())

@@ -22,9 +22,9 @@ def amtool() -> str:
 
 
 def test_alertmanager_accepts_its_configuration(amtool: str) -> None:
-    said = output(amtool, "check-config", str(ALERTMANAGER))
-    assert f"{len(CONFIG['inhibit_rules'])} inhibit rules" in said
-    assert "3 receivers" in said
+    text = output(amtool, "check-config", str(ALERTMANAGER))
+    assert f"{len(CONFIG['inhibit_rules'])} inhibit rules" in text
+    assert "3 receivers" in text
 
 
 @pytest.mark.parametrize("alert", ALERTS)

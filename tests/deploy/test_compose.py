@@ -122,10 +122,10 @@ def test_every_service_that_stays_has_a_health_check_or_says_that_it_has_none(na
 
 
 def test_services_and_ports_of_the_readme_exist() -> None:
-    said = (DEPLOY / "README.md").read_text().partition("## compose")[2].partition("\n## ")[0]
-    assert set(re.findall(r"--scale (\w+)=0", said)) == {"kafka", "recommender"} <= set(SERVICES)
+    section = (DEPLOY / "README.md").read_text().partition("## compose")[2].partition("\n## ")[0]
+    assert set(re.findall(r"--scale (\w+)=0", section)) == {"kafka", "recommender"} <= set(SERVICES)
     published = {port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())}
-    listed = re.search(r"the ports ([\d, and]+);", said)
+    listed = re.search(r"the ports ([\d, and]+);", section)
     assert listed
     assert set(re.findall(r"\d+", listed[1])) == published
 
@@ -197,8 +197,8 @@ def test_prometheus_accepts_it(tmp_path: Path) -> None:
     text = (GIVEN / "prometheus.yml").read_text()
     text = text.replace("/run/streameval", str(tmp_path)).replace("/etc/prometheus", str(PROMETHEUS))
     (tmp_path / "prometheus.yml").write_text(text)
-    said = output(program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml"))
-    assert "2 rule files found" in said
+    message = output(program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml"))
+    assert "2 rule files found" in message
 
 
 @pytest.fixture
@@ -242,6 +242,6 @@ def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.C
             assert client.post("/page", content=b"\xff").status_code == 200
         server.shutdown()
         thread.join()
-    said = capsys.readouterr().out
-    assert "/ticket firing: personal beats production\n" in said
-    assert "/page is no message of Alertmanager" in said
+    message = capsys.readouterr().out
+    assert "/ticket firing: personal beats production\n" in message
+    assert "/page is no message of Alertmanager" in message

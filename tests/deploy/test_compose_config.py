@@ -36,9 +36,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def project(reader: str) -> dict[str, Any]:
     """All that the file means, with every default and every path."""
-    said = json.loads(output(reader, str(COMPOSE)))
-    assert isinstance(said, dict)
-    return said
+    document = json.loads(output(reader, str(COMPOSE)))
+    assert isinstance(document, dict)
+    return document
 
 
 def test_the_go_that_is_taken_where_none_is_installed_can_build_the_reader() -> None:

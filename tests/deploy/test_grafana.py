@@ -63,8 +63,8 @@ def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def understood(directory: Path, board: str) -> dict[str, dict[str, Any]]:
     """Grafana's version of each panel of a dashboard (JSON), by its title."""
     (directory / "dashboard.json").write_text(board)
-    said = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
-    return {panel["title"]: panel for panel in json.loads(said)}
+    text = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
+    return {panel["title"]: panel for panel in json.loads(text)}
 
 
 def asked_by(title: str) -> str:
@@ -179,7 +179,7 @@ def test_a_check_that_has_failed_stays_named_and_others_are_not(tmp_path: Path) 
     assert_counts(tmp_path, asked_by("Trust checks"), "check", series, expected)
 
 
-def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
+def test_none_is_shown_only_where_there_is_nothing(tmp_path: Path) -> None:
     series = {'ALERTS{alertname="StreamevalDown", alertstate="firing"}': "_ _ 1 1"}
     expected = {0: {"none": 1}, 3: {"StreamevalDown": 1}}
     assert_counts(tmp_path, asked_by("Alerts"), "alertname", series, expected)
@@ -253,9 +253,9 @@ def test_an_override_of_what_there_is_not_would_be_noticed(type_checker: Path) -
     override = {"matcher": {"id": "byName", "options": "lift"}, "properties": properties}
     panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
     wrong = MAIN | {"panels": [panel | {"fieldConfig": panel["fieldConfig"] | {"overrides": [override]}}]}
-    said = check_types(type_checker, wrong, code=2)
-    assert "Type 'number' is not assignable to type 'string'" in said
-    assert '"custom.fillBelow"' in said
+    text = check_types(type_checker, wrong, code=2)
+    assert "Type 'number' is not assignable to type 'string'" in text
+    assert '"custom.fillBelow"' in text
 
 
 @pytest.mark.slow

@@ -193,10 +193,10 @@ def running(image: Stage) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_steps_of_the_image_make_the_program(image: Stage) -> None:
-    said = subprocess.run(
+    outcome = subprocess.run(
         [*image.entrypoint, "--version"], env=image.variables(), capture_output=True, text=True, check=True, timeout=60
     )
-    assert said.stdout == f"streameval {version('streameval')}\n"
+    assert outcome.stdout == f"streameval {version('streameval')}\n"
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_no_build_tool_is_left_in_the_image(image: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_image_runs_answers_its_health_check_and_stops_when_told(
+def test_the_image_runs_answers_its_health_check_and_stops_on_request(
     image: Stage, running: subprocess.Popen[str]
 ) -> None:
     before = {path for path in image.root.rglob("*") if "/var/lib/streameval/" not in str(path)}

@@ -139,9 +139,9 @@ def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None
     (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["base"], "components": components}))
     built = list(yaml.safe_load_all(output("kubectl", "kustomize", str(tmp_path))))
     (config,) = [part["metadata"]["name"] for part in built if part["kind"] == "ConfigMap"]
-    told = json.loads(json.dumps(built).replace(json.dumps(config), '"streameval"'))
+    reported = json.loads(json.dumps(built).replace(json.dumps(config), '"streameval"'))
     expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if components}
-    assert {(part["kind"], part["metadata"]["name"]): part for part in told} == expected
+    assert {(part["kind"], part["metadata"]["name"]): part for part in reported} == expected
 
 
 def test_everything_in_the_directory_is_applied_or_an_example() -> None:

@@ -33,13 +33,13 @@ def expectations() -> list[dict[str, Any]]:
 
 
 def test_prometheus_accepts_its_configuration(promtool: str) -> None:
-    said = output(promtool, "check", "config", *LINTS, str(PROMETHEUS / "prometheus.yml"))
-    assert f"{len(RULES)} rule files found" in said
+    message = output(promtool, "check", "config", *LINTS, str(PROMETHEUS / "prometheus.yml"))
+    assert f"{len(RULES)} rule files found" in message
 
 
 def test_the_rules_pass_every_lint(promtool: str) -> None:
-    said = output(promtool, "check", "rules", *LINTS, *map(str, RULES))
-    assert sum(map(int, re.findall(r"(\d+) rules found", said))) == len(ALERTS) + len(RECORDED)
+    message = output(promtool, "check", "rules", *LINTS, *map(str, RULES))
+    assert sum(map(int, re.findall(r"(\d+) rules found", message))) == len(ALERTS) + len(RECORDED)
 
 
 def test_a_lint_would_be_noticed(promtool: str, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_lint_would_be_noticed(promtool: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
-def test_the_rules_do_what_their_unit_tests_say(promtool: str, path: Path) -> None:
+def test_the_rules_pass_their_unit_tests(promtool: str, path: Path) -> None:
     assert "SUCCESS" in output(promtool, "test", "rules", str(path))
 
 

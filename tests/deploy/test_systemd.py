@@ -75,8 +75,8 @@ def test_systemd_would_notice_a_mistake(tmp_path: Path) -> None:
 
 def test_systemd_finds_little_exposure() -> None:
     limit = f"--threshold={MOST_EXPOSED * 10:.0f}"
-    said = output(program("systemd-analyze", "systemd"), "security", "--offline=true", "--no-pager", limit, str(UNIT))
-    exposure = re.search(r"Overall exposure level for streameval.service: ([\d.]+)", said)
+    text = output(program("systemd-analyze", "systemd"), "security", "--offline=true", "--no-pager", limit, str(UNIT))
+    exposure = re.search(r"Overall exposure level for streameval.service: ([\d.]+)", text)
     assert exposure
     assert float(exposure[1]) <= MOST_EXPOSED
 

@@ -22,5 +22,5 @@ def test_a_benchmark_prints_its_measurements(script: str) -> None:
     assert TARGET
     environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": TARGET[1]}
     command = [sys.executable, script, "--help"]
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert script.rpartition("/")[2] in said
+    message = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert script.rpartition("/")[2] in message

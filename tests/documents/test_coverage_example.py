@@ -78,10 +78,10 @@ def test_reading_all_looks_at_once_equals_an_evaluator_look_by_look(worlds: Modu
                     if row.policy == production:
                         continue
                     place = ("one", "two").index(row.policy), look
-                    said = {production: (row.lift_lower, row.lift_upper)}
+                    intervals_of = {production: (row.lift_lower, row.lift_upper)}
                     if production == "logging":
-                        said["value"] = (row.lower, row.upper)
-                    for quantity, ends in said.items():
+                        intervals_of["value"] = (row.lower, row.upper)
+                    for quantity, ends in intervals_of.items():
                         answer = answers[row.estimator, row.average, kind, quantity]
                         found = [answer.lower[place], answer.upper[place]]
                         expected = [np.nan if end is None else end for end in ends]

@@ -1,7 +1,7 @@
 """The texts of the project avoid the words and phrases of language.toml.
 
-Checked are Markdown outside of code; the docstrings, string literals, comments, and names of functions and classes of
-Python files; and the comments and texts of YAML, TOML, shell and other configuration files.
+Checked are Markdown outside of code; the docstrings, string literals, comments, and names of functions, classes,
+arguments and variables of Python files; and the comments and texts of YAML, TOML, shell and other configuration files.
 """
 
 from __future__ import annotations
@@ -199,22 +199,41 @@ def test_texts_avoid_the_phrases_of_the_table() -> None:
 
 
 def in_words(identifier: str) -> str:
-    """The name of a function or class as a sentence; `test_` is left out."""
+    """A name as a sentence; `test_` is left out."""
     parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).removeprefix("test_").split("_")
     return f"{' '.join(part.lower() for part in parts if part)}."
 
 
-def test_names_of_functions_and_classes_avoid_the_phrases_of_the_table() -> None:
+def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names that a file defines, with their lines: functions, classes, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+
+
+@cache
+def phrases_in(name: str) -> list[tuple[str, str]]:
+    """The phrases to avoid in a name, each with the better wording."""
+    return [(found[0], better) for pattern, better in patterns() if (found := pattern.search(in_words(name)))]
+
+
+def test_names_avoid_the_phrases_of_the_table() -> None:
     found = [
-        str(Finding(_name(path), node.lineno, f"{phrase[0]} in {node.name}", better))
+        str(Finding(_name(path), line, f"{phrase} in {name}", better))
         for path in files()
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for pattern, better in patterns()
-        if (phrase := pattern.search(in_words(node.name)))
+        for name, line in names(ast.parse(path.read_text()))
+        for phrase, better in phrases_in(name)
     ]
     assert not found, f"{len(found)} names to replace (see language.toml):\n" + "\n".join(found)
+
+
+def test_names_of_functions_classes_arguments_variables_and_attributes_are_checked() -> None:
+    code = "class A:\n def b(self, c, *, d):\n  self.e = f = d\n  for g in c: print(f, g)"
+    assert {name for name, _ in names(ast.parse(code))} == {"A", "b", "self", "c", "d", "e", "f", "g"}
 
 
 @pytest.mark.parametrize(

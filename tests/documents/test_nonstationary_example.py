@@ -80,13 +80,13 @@ def test_the_experiment_resumes_where_it_stopped_and_writes_its_table(prepared: 
 def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_streams(
     example: ModuleType, prepared: Path
 ) -> None:
-    contest, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
+    module, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
     world = stage.make()
-    who = [each for each in contest.IN_TABLE if each.name in ("ips / window", "stratified_dr / mixture")]
+    chosen = [each for each in module.IN_TABLE if each.name in ("ips / window", "stratified_dr / mixture")]
     drift = stage.drift("smooth", world)
     errors: dict[str, list[float]] = defaultdict(list)
     for seed in range(4):
-        track = example.follow(who, world, drift, 40_000, seed)
+        track = example.follow(chosen, world, drift, 40_000, seed)
         scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, seed)}
         for contestant, score in scores.items():
             errors[contestant].append(score.mse)
@@ -103,11 +103,11 @@ def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(
 
 
 def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleType) -> None:
-    contest, simulation = import_module("contest"), import_module("streameval.simulation")
+    module, simulation = import_module("contest"), import_module("streameval.simulation")
     events = np.array([100, 10_100, 11_100])
     truth = np.full((3, 2), 0.5)
     value = np.array([[0.0, 0.0], [0.5, 0.6], [0.5, 0.5]])
-    track = example.Track(events, truth, {"x": contest.Answer(value, value - 0.05, value + 0.05)})
+    track = example.Track(events, truth, {"x": module.Answer(value, value - 0.05, value + 0.05)})
     (score,) = example.scores(track, "world", simulation.Drift("abrupt"), 20_000, 3)
     assert score.mse == pytest.approx(0.01 / 4)
     assert (score.coverage, score.half_width) == (0.75, 0.05)

@@ -46,7 +46,7 @@ def events(log: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_items_are_drawn_as_often_as_the_log_says(events: list[dict[str, Any]], recommender: ModuleType) -> None:
+def test_items_are_drawn_as_often_as_in_the_log(events: list[dict[str, Any]], recommender: ModuleType) -> None:
     for number, item in enumerate(recommender.NAMES):
         shown = sum(event["action"] == item for event in events) / EVENTS
         logged = sum(event["propensities"][number] for event in events) / EVENTS

@@ -38,7 +38,7 @@ def fill_disk(schedule: Schedule) -> None:
     def fail() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    schedule.at_step[schedule.random.choice(["opened", "begun", "written", "synced"])] = fail
+    schedule.at_step[schedule.random.choice(["opened", "header_written", "written", "synced"])] = fail
 
 
 def damage_snapshot(schedule: Schedule) -> None:

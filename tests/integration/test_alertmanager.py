@@ -109,14 +109,14 @@ def test_lost_events_are_logged_once_with_their_number(manager: httpx.Client) ->
 
 
 def test_the_page_and_the_tickets_go_different_ways(manager: httpx.Client, webhook: Webhook) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     fire(manager, "StreamevalPromotedPolicyWorse", "StreamevalDriftDetected", job="ways", instance="ways:1", policy="z")
     fire(manager, "StreamevalEventsLost", job="ways", instance="ways:1")
-    told = {"/page": "StreamevalPromotedPolicyWorse", "/ticket": "StreamevalEventsLost"}
+    reported = {"/page": "StreamevalPromotedPolicyWorse", "/ticket": "StreamevalEventsLost"}
 
     def heard() -> dict[str, str]:
         mine = [call for call in webhook.calls if call.alert["labels"]["instance"] == "ways:1"]
         return {call.path: call.alert["labels"]["alertname"] for call in mine}
 
-    wait_until(lambda: heard() == told)
-    assert time.monotonic() - began < 20.0 * crowding()
+    wait_until(lambda: heard() == reported)
+    assert time.monotonic() - started < 20.0 * crowding()

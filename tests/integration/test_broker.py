@@ -31,7 +31,7 @@ def test_a_broker_ends_on_request_or_with_the_tests(word: bytes) -> None:
         assert process.returncode != 0
 
 
-def test_without_java_the_header_says_that_the_mock_cluster_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_header_reports_that_the_mock_cluster_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STREAMEVAL_TEST_KAFKA", raising=False)
     monkeypatch.setattr("shutil.which", lambda program: None if program == "java" else f"/bin/{program}")
     assert expected_broker() == "librdkafka's mock cluster, because java cannot be found"

@@ -21,7 +21,7 @@ from support.integration.faulty_cluster import (
     FIND_COORDINATOR,
     LIST_OFFSETS,
     METADATA,
-    NOBODY,
+    NO_LEADER,
     OFFSET_COMMIT,
     FaultyCluster,
 )
@@ -111,7 +111,7 @@ def test_a_partition_without_a_leader_waits_while_the_others_are_read(cluster: F
         pytest.skip("the mock cluster crashes when librdkafka fetches from a partition without a leader")
     with gently(cluster) as reader:
         reader.poll_until(lambda: reader.status.reached)
-        cluster.lead(TOPIC, 0, NOBODY)
+        cluster.lead(TOPIC, 0, NO_LEADER)
         reader.poll_until(lambda: reader.seen.total() >= 3 * MESSAGES // 4)
         reader.poll_for(1.0)
         cluster.lead(TOPIC, 0, 2)
@@ -135,9 +135,9 @@ def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: Faulty
             cluster.coordinate("lag", step % 3 + 1)
             cluster.fail(FIND_COORDINATOR, [15, CONNECTION_LOST])  # not available
             cluster.fail(OFFSET_COMMIT, [16, CONNECTION_LOST])  # not the coordinator
-            begin = time.monotonic()
+            started_at = time.monotonic()
             reader.source.commit(reader.source.offsets())
-            took.append(time.monotonic() - begin)
+            took.append(time.monotonic() - started_at)
         assert statistics.median(took) < 0.1
         read_all(reader)
 

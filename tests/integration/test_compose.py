@@ -46,14 +46,14 @@ class ComposeBroker(RealBroker):
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that the service `secrets` makes."""
     directory = tmp_path_factory.mktemp("secrets")
-    said = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, str(DEPLOY / "compose" / "make_secrets.py"), str(directory)],
         capture_output=True,
         text=True,
         check=True,
         timeout=PATIENCE,
     )
-    assert said.stdout.endswith(f" streameval {(directory / 'password').read_text()}\n")
+    assert outcome.stdout.endswith(f" streameval {(directory / 'password').read_text()}\n")
     return directory
 
 

@@ -22,8 +22,8 @@ from support.messages import message
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 
-def events(count: int, begin: int = 0) -> list[bytes]:
-    return [message(number, timestamp=1e9 + number, policies={"a": 0.5}) for number in range(begin, begin + count)]
+def events(count: int, first: int = 0) -> list[bytes]:
+    return [message(number, timestamp=1e9 + number, policies={"a": 0.5}) for number in range(first, first + count)]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_log_that_is_cut_and_refilled_in_each_of_three_lives_is_counted_whole(
     """Between two cuts is a life in which no event comes."""
     log, count = config.with_name("log"), 0
     for life in range(1, 4):
-        produce(events(400 * life, begin=count), topic, real_kafka.connection)
+        produce(events(400 * life, first=count), topic, real_kafka.connection)
         count += 400 * life
         with daemon(config, log) as client:
             report = wait_for(client, count)
@@ -82,7 +82,7 @@ def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
 ) -> None:
     producer = KafkaProducer(bootstrap_servers=real_kafka.bootstrap, compression_type="snappy", linger_ms=60_000)
     for batch in range(3):
-        for value in events(100, begin=100 * batch):
+        for value in events(100, first=100 * batch):
             producer.send(topic, value, partition=0)
         producer.flush()
     producer.close()
@@ -100,7 +100,7 @@ def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
     assert report["events"]["accepted"] == 200
     (entry,) = skipped(log)
     assert (entry["partition"], entry["offset"], entry["lost"]) == (0, 100, 100)
-    produce(events(100, begin=300), topic, real_kafka.connection)
+    produce(events(100, first=300), topic, real_kafka.connection)
     with daemon(config, log) as client:
         assert wait_for(client, 300)["events"]["accepted"] == 300
     assert skipped(log) == []

@@ -40,10 +40,10 @@ def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
 
 def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: Broker) -> None:
     topic = f"rejected-{uuid4().hex[:8]}"
-    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
-    letters.put(*rejected(3))
-    wait_until(lambda: letters.status().done == 3)
-    letters.close()
+    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
+    queue.put(*rejected(3))
+    wait_until(lambda: queue.status().done == 3)
+    queue.close()
     found = messages_in(broker, topic, 3)
     assert [message.value for message in found] == [b"bad 0", b"bad 1", b"bad 2"]
     assert dict(found[1].headers) == {
@@ -60,12 +60,12 @@ def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: B
 def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: Broker) -> None:
     """A tombstone has none, and a reward that was waited with is gone by the time it is late."""
     topic = f"rejected-{uuid4().hex[:8]}"
-    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
-    letters.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])
-    letters.put([], [Rejected("too_late", "reward: too late", b"", origin=("rewards", 1, 8))])
-    letters.put(*rejected(1))
-    wait_until(lambda: letters.status().done == 3)
-    letters.close()
+    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
+    queue.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])
+    queue.put([], [Rejected("too_late", "reward: too late", b"", origin=("rewards", 1, 8))])
+    queue.put(*rejected(1))
+    wait_until(lambda: queue.status().done == 3)
+    queue.close()
     found = messages_in(broker, topic, 3)
     assert [message.value for message in found] == [b"", b"", b"bad 0"]
     assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
@@ -74,16 +74,16 @@ def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: B
 def test_dead_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.producer.SENDER_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
-    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
-    letters.put(*rejected(1))
-    wait_until(lambda: letters.status().done == 1)
+    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
+    queue.put(*rejected(1))
+    wait_until(lambda: queue.status().done == 1)
     stoppable_broker.stop()
-    assert quickest(lambda: letters.put(*rejected(100)), times=10) < 0.05
-    wait_until(lambda: letters.status().trouble != "")
-    assert letters.status().waiting == 1000
+    assert quickest(lambda: queue.put(*rejected(100)), times=10) < 0.05
+    wait_until(lambda: queue.status().trouble != "")
+    assert queue.status().waiting == 1000
     stoppable_broker.start()
-    wait_until(lambda: letters.status().waiting == 0, seconds=120.0)  # between two attempts it is up to thirty
-    letters.close()
-    assert (letters.status().done, letters.status().dropped) == (1001, 0)
+    wait_until(lambda: queue.status().waiting == 0, seconds=120.0)  # between two attempts it is up to thirty
+    queue.close()
+    assert (queue.status().done, queue.status().dropped) == (1001, 0)
     offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(stoppable_broker, topic, 1001)}
     assert len(offsets) == 100

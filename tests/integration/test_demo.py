@@ -83,7 +83,7 @@ def test_a_candidate_is_recommended_within_seconds_and_ctrl_c_ends_the_demo_in_o
     assert "Traceback" not in errors
 
 
-def test_a_taken_port_is_said_and_a_free_one_is_used() -> None:
+def test_a_taken_port_is_reported_and_a_free_one_is_used() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with demo("--events", "500", "--rate", "0", "--port", str(port)) as process:

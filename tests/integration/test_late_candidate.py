@@ -83,7 +83,7 @@ class Running:
         self.configure(*candidates, **changes)
         self.process.send_signal(signal.SIGHUP)
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         entries = []
         for line in self._log.read_text().splitlines():
             with suppress(ValueError):
@@ -111,9 +111,9 @@ class Running:
         assert self.seen() == {name: pytest.approx(seen, rel=1e-12) for name, seen in expected.items()}
 
     def _address(self) -> str:
-        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, PATIENCE)
+        wait_until(lambda: bool(self.logged("serving")) or self.process.poll() is not None, PATIENCE)
         assert self.process.poll() is None, self._log.read_text()
-        return str(self.said("serving")[0]["url"])
+        return str(self.logged("serving")[0]["url"])
 
 
 def counts(expected: dict[str, tuple[int, float]]) -> dict[str, int]:
@@ -153,7 +153,7 @@ def test_a_late_candidate_starts_with_the_next_event(broker: Broker, topic: str,
     with Running(tmp_path, kafka(broker, topic)).started() as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
         daemon.reload("early", "late")
-        wait_until(lambda: bool(daemon.said("reloaded")))
+        wait_until(lambda: bool(daemon.logged("reloaded")))
         produce(messages(4000, 5000), topic, broker.connection)
         daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000), "late": total(4000, 5000)})
 
@@ -167,15 +167,15 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
         with events_arriving(broker, topic, 60_000) as following:
             wait_until(lambda: daemon.seen()["logging"][0] > 60_000)
             daemon.reload("early", "late")
-            wait_until(lambda: bool(daemon.said("backfill_done")), PATIENCE)
+            wait_until(lambda: bool(daemon.logged("backfill_done")), PATIENCE)
             joined = len(following)
             wait_until(lambda: len(following) > joined + 3)
             daemon.reload("early", "late", "later")
-            wait_until(lambda: len(daemon.said("backfill_done")) == 2, PATIENCE)
+            wait_until(lambda: len(daemon.logged("backfill_done")) == 2, PATIENCE)
         everything = total(0, following[-1])
         daemon.wait_for(dict.fromkeys(("logging", "early", "late", "later"), everything))
-        assert daemon.said("backfill_done")[0]["events"] > 60_000
-        assert not daemon.said("backfill_failed")
+        assert daemon.logged("backfill_done")[0]["events"] > 60_000
+        assert not daemon.logged("backfill_failed")
 
 
 def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every_event_once(
@@ -183,10 +183,10 @@ def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every
 ) -> None:
     produce(messages(0, 150_000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
-        wait_until(lambda: bool(daemon.said("first_event")))
+        wait_until(lambda: bool(daemon.logged("first_event")))
         daemon.reload("early", "late")
         daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 150_000)))
-        assert 0 < daemon.said("backfill_done")[0]["events"] <= 150_000
+        assert 0 < daemon.logged("backfill_done")[0]["events"] <= 150_000
 
 
 def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic:
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
         daemon.reload("early", "late")
-        wait_until(lambda: bool(daemon.said("backfill_done")))
+        wait_until(lambda: bool(daemon.logged("backfill_done")))
         produce(messages(4000, 4400), topic, broker.connection)
         wait_until(lambda: daemon.seen()["logging"][0] == 4400)
         assert daemon.seen()["late"][0] == 4 * 100 + 400
@@ -221,18 +221,18 @@ def test_fixed_options_are_refused_by_name_and_a_removed_candidate_is_dropped(
     with Running(tmp_path, kafka(broker, topic)).started() as daemon:
         daemon.wait_for({"logging": total(0, 1000), "early": total(0, 1000)})
         daemon.reload("early", "late", reward={"min": 0, "max": 5}, confidence=0.9)
-        wait_until(lambda: len(daemon.said("reload_failed")) == 1)
-        assert "cannot change confidence, reward.max" in daemon.said("reload_failed")[0]["error"]
+        wait_until(lambda: len(daemon.logged("reload_failed")) == 1)
+        assert "cannot change confidence, reward.max" in daemon.logged("reload_failed")[0]["error"]
         daemon.reload("early", estimators=["no such thing"])
-        wait_until(lambda: len(daemon.said("reload_failed")) == 2)
-        assert "estimators.0" in daemon.said("reload_failed")[1]["error"]
+        wait_until(lambda: len(daemon.logged("reload_failed")) == 2)
+        assert "estimators.0" in daemon.logged("reload_failed")[1]["error"]
         produce(messages(1000, 2000), topic, broker.connection)
         daemon.wait_for({"logging": total(0, 2000), "early": total(0, 2000)})
         daemon.reload("late")
         produce(messages(2000, 2500), topic, broker.connection)
         wait_until(lambda: set(daemon.seen()) == {"logging", "late"})
         wait_until(lambda: daemon.seen()["logging"] == pytest.approx(total(0, 2500)))
-        assert daemon.said("reloaded") != []
+        assert daemon.logged("reloaded") != []
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -243,5 +243,5 @@ def test_a_file_is_read_again_from_its_start_or_from_a_line(tmp_path: Path, foll
     with running.started("--backfill", "4001") as daemon:
         daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000)})
         daemon.reload("early", "late")
-        wait_until(lambda: bool(daemon.said("backfill_done")))
+        wait_until(lambda: bool(daemon.logged("backfill_done")))
         daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000), "late": total(4000, 5000)})

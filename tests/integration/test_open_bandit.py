@@ -53,7 +53,7 @@ def test_a_log_through_kafka_gives_the_values_of_its_replay(kafka: str, tmp_path
         assert float(shown) == pytest.approx(value, rel=1e-9)
 
 
-def test_check_says_that_a_topic_is_not_there(kafka: str) -> None:
+def test_check_reports_a_missing_topic(kafka: str) -> None:
     source = {"STREAMEVAL_SOURCE__TOPIC": "no-such-topic", "STREAMEVAL_SOURCE__BOOTSTRAP_SERVERS": kafka} | ANY_PORT
     with pytest.raises(subprocess.CalledProcessError) as failed:
         streameval("check", str(EXAMPLE / "kafka.yaml"), **source)

@@ -49,14 +49,14 @@ def coverage(kind: str, seed: int, repeats: int) -> dict[tuple[str, str], float]
 
 
 @pytest.mark.slow
-def test_normal_intervals_cover_as_often_as_they_say() -> None:
+def test_normal_intervals_cover_as_often_as_their_confidence() -> None:
     found = coverage("normal", seed=20240611, repeats=REPEATS)
     assert len(found) == 6
     assert {key: share for key, share in found.items() if not 0.93 <= share <= 0.97} == {}
 
 
 @pytest.mark.slow
-def test_empirical_bernstein_covers_at_least_as_often_as_it_says() -> None:
+def test_empirical_bernstein_covers_at_least_as_often_as_its_confidence() -> None:
     found = coverage("empirical_bernstein", seed=20240612, repeats=150)
     assert len(found) == 6
     assert min(found.values()) >= 0.95

@@ -103,10 +103,10 @@ def build(dockerfile: Path, context: Path, directory: Path) -> Stage:
     (directory / "stages").mkdir()
     root = directory / "root"  # of the stage at work: environments cannot be moved, so all stages are made in one place
     base = base_image(directory / "base")
-    for begin, *steps in stages(dockerfile.read_text()):
+    for first, *steps in stages(dockerfile.read_text()):
         if root.exists():
             done[name] = root.rename(directory / "stages" / name)
-        name = begin.text.partition(" AS ")[2]
+        name = first.text.partition(" AS ")[2]
         stage = Stage(root)
         shutil.copytree(base, root / "usr" / "local", symlinks=True)
         for step in steps:

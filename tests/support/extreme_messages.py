@@ -19,20 +19,20 @@ from pathlib import Path
 
 from streameval.events import DsjsonDecoder, JsonDecoder
 
-BEGIN = b'{"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "reward": 1, '
+START = b'{"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "reward": 1, '
 MILLION = 10**6
 
 
 def policies(count: int) -> bytes:
-    return BEGIN + b'"policies": {' + b", ".join(b'"p%d": 0.5' % number for number in range(count)) + b"}}"
+    return START + b'"policies": {' + b", ".join(b'"p%d": 0.5' % number for number in range(count)) + b"}}"
 
 
 def actions(count: int, chance: bytes | None = None) -> bytes:
     names = b", ".join(b'"a%d"' % number for number in range(count))
     each = chance or b"%.17g" % (1 / count)
     logged = b", ".join([each] * count)
-    begin = BEGIN.replace(b'"a"', b'"a7"').replace(b'"propensity": 0.5, ', b"")
-    return begin + b'"actions": [' + names + b'], "propensities": [' + logged + b"]}"
+    first = START.replace(b'"a"', b'"a7"').replace(b'"propensity": 0.5, ', b"")
+    return first + b'"actions": [' + names + b'], "propensities": [' + logged + b"]}"
 
 
 def slots(count: int) -> bytes:
@@ -41,33 +41,33 @@ def slots(count: int) -> bytes:
 
 
 CASES: dict[str, Callable[[], bytes]] = {
-    "a string of 100 MB in an ignored field": lambda: BEGIN + b'"context": "' + b"x" * (100 * MILLION) + b'"}',
-    "an id of 100 MB": lambda: BEGIN.replace(b"1,", b'"' + b"x" * (100 * MILLION) + b'",', 1) + b'"unit": 1}',
+    "a string of 100 MB in an ignored field": lambda: START + b'"context": "' + b"x" * (100 * MILLION) + b'"}',
+    "an id of 100 MB": lambda: START.replace(b"1,", b'"' + b"x" * (100 * MILLION) + b'",', 1) + b'"unit": 1}',
     "an unknown action of 100 MB": lambda: (
-        BEGIN.replace(b'"a"', b'"' + b"x" * (100 * MILLION) + b'"') + b'"actions": ["a"], "propensities": [1.0]}'
+        START.replace(b'"a"', b'"' + b"x" * (100 * MILLION) + b'"') + b'"actions": ["a"], "propensities": [1.0]}'
     ),
     "100 MB that are no JSON": lambda: b"x" * (100 * MILLION),
-    "100 MB that end in the middle": lambda: BEGIN + b'"context": [' + b"1.5," * (25 * MILLION),
+    "100 MB that end in the middle": lambda: START + b'"context": [' + b"1.5," * (25 * MILLION),
     "100 MB of zeros": lambda: bytes(100 * MILLION),
-    "100 MB of objects in an ignored field": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (12 * MILLION) + b"0]}",
-    "100 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * (25 * MILLION) + b"0]}",
+    "100 MB of objects in an ignored field": lambda: START + b'"context": [' + b'{"a":1},' * (12 * MILLION) + b"0]}",
+    "100 MB of wrong type": lambda: START + b'"features": [' + b'"x",' * (25 * MILLION) + b"0]}",
     "100 MB with a number that is none at the end": lambda: (
-        BEGIN + b'"unit": "' + b"x" * (100 * MILLION) + b'", "reward": NaN}'
+        START + b'"unit": "' + b"x" * (100 * MILLION) + b'", "reward": NaN}'
     ),
-    "16 MB of objects in a context": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (2 * MILLION) + b"0]}",
-    "16 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * (4 * MILLION) + b"0]}",
-    "4 MB that end in the middle": lambda: BEGIN + b'"context": [' + b"1.5," * MILLION,
-    "4 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * MILLION + b"0]}",
-    "4 MB of wrong policies": lambda: BEGIN + b'"policies": {"p": [' + b'"x",' * (MILLION - 100) + b"0]}}",
-    "a number of 10 million digits": lambda: BEGIN + b'"timestamp": ' + b"1" * (10 * MILLION) + b"}",
-    "brackets, ten million deep": lambda: BEGIN + b'"context": ' + b"[" * (10 * MILLION) + b"]" * (10 * MILLION) + b"}",
-    "objects, a million deep": lambda: BEGIN + b'"context": ' + b'{"a":' * MILLION + b"0" + b"}" * MILLION + b"}",
-    "features, 900 deep": lambda: BEGIN + b'"features": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "16 MB of objects in a context": lambda: START + b'"context": [' + b'{"a":1},' * (2 * MILLION) + b"0]}",
+    "16 MB of wrong type": lambda: START + b'"features": [' + b'"x",' * (4 * MILLION) + b"0]}",
+    "4 MB that end in the middle": lambda: START + b'"context": [' + b"1.5," * MILLION,
+    "4 MB of wrong type": lambda: START + b'"features": [' + b'"x",' * MILLION + b"0]}",
+    "4 MB of wrong policies": lambda: START + b'"policies": {"p": [' + b'"x",' * (MILLION - 100) + b"0]}}",
+    "a number of 10 million digits": lambda: START + b'"timestamp": ' + b"1" * (10 * MILLION) + b"}",
+    "brackets, ten million deep": lambda: START + b'"context": ' + b"[" * (10 * MILLION) + b"]" * (10 * MILLION) + b"}",
+    "objects, a million deep": lambda: START + b'"context": ' + b'{"a":' * MILLION + b"0" + b"}" * MILLION + b"}",
+    "features, 900 deep": lambda: START + b'"features": ' + b"[" * 900 + b"]" * 900 + b"}",
     "a million policies": lambda: policies(MILLION),
     "a million actions": lambda: actions(MILLION),
     "a million actions that do not sum to 1": lambda: actions(MILLION, b"0.5"),
     "the same action a million times": lambda: (
-        BEGIN
+        START
         + b'"actions": ['
         + b'"a", ' * (MILLION - 1)
         + b'"a"], "propensities": ['
@@ -75,13 +75,13 @@ CASES: dict[str, Callable[[], bytes]] = {
         + b"1]}"
     ),
     "100,000 slots": lambda: slots(MILLION // 10),
-    "a million keys, all the same": lambda: BEGIN + b'"unit": 1, ' * MILLION + b'"unit": 2}',
-    "a million policies, all the same": lambda: BEGIN + b'"policies": {' + b'"p": 0.5, ' * MILLION + b'"p": 0.25}}',
+    "a million keys, all the same": lambda: START + b'"unit": 1, ' * MILLION + b'"unit": 2}',
+    "a million policies, all the same": lambda: START + b'"policies": {' + b'"p": 0.5, ' * MILLION + b'"p": 0.25}}',
     "a million keys that are not fields": lambda: (
-        BEGIN + b", ".join(b'"k%d": 0' % number for number in range(MILLION)) + b"}"
+        START + b", ".join(b'"k%d": 0' % number for number in range(MILLION)) + b"}"
     ),
-    "50 MB that are not UTF-8": lambda: BEGIN + b'"context": "' + b"\xff" * (50 * MILLION) + b'"}',
-    "half a surrogate pair, a million times": lambda: BEGIN + b'"unit": "' + b"\\ud800" * MILLION + b'"}',
+    "50 MB that are not UTF-8": lambda: START + b'"context": "' + b"\xff" * (50 * MILLION) + b'"}',
+    "half a surrogate pair, a million times": lambda: START + b'"unit": "' + b"\\ud800" * MILLION + b'"}',
 }
 
 
@@ -110,11 +110,13 @@ def main() -> None:
         message = make()
         gc.collect()
         forget_peak()
-        before, begin = peak(), time.monotonic()
+        before, started_at = peak(), time.monotonic()
         batch = form.decode_batch([None, message, None])
-        seconds = time.monotonic() - begin
-        told = [each.reason for each in batch.rejected if each.place == 1] or ["accepted"]
-        print(json.dumps([case, told[0], round(seconds, 3), round(peak() - before, 1), len(message) / 1e6]), flush=True)
+        seconds = time.monotonic() - started_at
+        reasons = [each.reason for each in batch.rejected if each.place == 1] or ["accepted"]
+        print(
+            json.dumps([case, reasons[0], round(seconds, 3), round(peak() - before, 1), len(message) / 1e6]), flush=True
+        )
 
 
 if __name__ == "__main__":

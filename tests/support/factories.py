@@ -64,7 +64,7 @@ def make_report(
 ) -> Report:
     """A full Report of production `logging` and so many candidates: better ones, worse ones and undecided ones."""
     rng = np.random.default_rng(seed)
-    names = ["logging", *(f"challenger-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
+    names = ["logging", *(f"challenger-{suffix}" for suffix in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
     estimates = []
     for name in names:
@@ -234,10 +234,10 @@ def crowding() -> float:
 
     A limit in seconds is meant for that: where others are at work, too, or the machine is a slow one, it is longer.
     """
-    began, worked, turns = time.perf_counter(), time.thread_time(), 0
+    start_time, worked, turns = time.perf_counter(), time.thread_time(), 0
     while time.thread_time() - worked < 0.1:
         turns += sum(range(TURN)) > 0
-    waited = (time.perf_counter() - began) / (time.thread_time() - worked)
+    waited = (time.perf_counter() - start_time) / (time.thread_time() - worked)
     return max(1.0, waited) * max(1.0, USUAL_TURNS / turns)
 
 

@@ -57,9 +57,9 @@ class FakeCluster:
         if not self.up:
             raise ClientError("no broker answers")
 
-    def fill(self, partition: int, count: int, begin: int = 0) -> None:
+    def fill(self, partition: int, count: int, first: int = 0) -> None:
         log = self.logs.setdefault(partition, [])
-        log += [f"{partition}:{number}".encode() for number in range(begin, begin + count)]
+        log += [f"{partition}:{number}".encode() for number in range(first, first + count)]
 
     def append(self, partition: int, value: bytes) -> None:
         """Write a message under the present leader."""
@@ -152,10 +152,10 @@ class FakeClient:
             raise OffsetsGoneError(gone)
 
     def _read(self, partition: int) -> Records:
-        begin = self.positions[partition]
-        end = min(begin + self.most, len(self.cluster.logs[partition]) - self.cluster.hidden)
-        self.positions[partition] = max(begin, end)
-        if end > begin:
+        start = self.positions[partition]
+        end = min(start + self.most, len(self.cluster.logs[partition]) - self.cluster.hidden)
+        self.positions[partition] = max(start, end)
+        if end > start:
             self.empty.discard(partition)
             if partition in self.cluster.epochs:
                 self.read[partition] = self.cluster.epochs[partition][end - 1]
@@ -163,7 +163,7 @@ class FakeClient:
                 self.read.pop(partition, None)
         else:
             self.empty.add(partition)
-        return Records(self.cluster.topic, partition, range(begin, end), self.cluster.logs[partition][begin:end])
+        return Records(self.cluster.topic, partition, range(start, end), self.cluster.logs[partition][start:end])
 
     def unblock(self, partitions: Collection[int]) -> None:
         raise ClientError("no message comes")

@@ -110,18 +110,18 @@ def slate(random: random.Random, number: int) -> dict[str, Any]:
 
 def dsjson(random: random.Random, number: int) -> dict[str, Any]:
     count, kind = random.randrange(2, 5), random.randrange(3)
-    told = {"EventId": f"e{number}", "Timestamp": "2021-05-18T13:28:29.6560000Z", "c": {"_multi": [{}] * count}}
-    told |= random.choice([{}, {"pdrop": 0.5, "_ba": [1]}, {"o": [{"ActionTaken": True}], "_deferred": True}])
+    fields = {"EventId": f"e{number}", "Timestamp": "2021-05-18T13:28:29.6560000Z", "c": {"_multi": [{}] * count}}
+    fields |= random.choice([{}, {"pdrop": 0.5, "_ba": [1]}, {"o": [{"ActionTaken": True}], "_deferred": True}])
     logged = shares(random, count)
     if kind == 0:
-        return told | {
+        return fields | {
             "_label_cost": -1.0, "_label_probability": logged[0], "_label_Action": count, "_labelIndex": count - 1,
             "a": [count, *range(1, count)], "p": logged,
         }  # fmt: skip
     outcomes = [{"_a": list(range(count)), "_p": logged}, {"_a": [0, 1], "_p": [0.5, 0.5]}]
     if kind == 1:
-        return told | {"_label_cost": -1, "_outcomes": outcomes}
-    return told | {"_outcomes": [each | {"_label_cost": -0.5} for each in outcomes]}
+        return fields | {"_label_cost": -1, "_outcomes": outcomes}
+    return fields | {"_outcomes": [each | {"_label_cost": -0.5} for each in outcomes]}
 
 
 def scored(random: random.Random, number: int) -> dict[str, Any]:

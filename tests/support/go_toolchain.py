@@ -19,10 +19,10 @@ def built(module: Path, directory: Path) -> Path:
     """The module's program, made in the directory; its parts stay in Go's cache, for the next time."""
     made = directory / module.name
     command = [toolchain(module), "-C", str(module), "build", *QUICKLY, "-o", str(made), "."]
-    said = subprocess.run(
+    outcome = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=ENVIRONMENT, timeout=900
     )
-    assert said.returncode == 0, said.stdout
+    assert outcome.returncode == 0, outcome.stdout
     return made
 
 

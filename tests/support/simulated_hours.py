@@ -13,7 +13,7 @@ from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, History, SnapshotStatus
 
-BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)
+START = datetime(2026, 1, 31, 9, tzinfo=UTC)
 EVENTS_A_SECOND = 8.0
 CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
 BATCH = 1000
@@ -22,7 +22,7 @@ BATCH = 1000
 def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
     """The daemon's status after each thousand of the events."""
     settings = SimulatedSettings(
-        events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=BEGIN
+        events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=START
     )
     lines = SimulatedRecommender(settings).lines()
     decoder, evaluator = JsonDecoder(CANDIDATES), Evaluator(CANDIDATES)

@@ -162,12 +162,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("error")
-    begin, done, verdicts = time.monotonic(), 0, Counter[str]()
+    started_at, done, verdicts = time.monotonic(), 0, Counter[str]()
     lot = min(given.messages, 400_000)
     for turn, start in enumerate(range(0, given.messages, lot)):
         verdicts += fuzz(lot, given.seed + turn, RANGES[turn % len(RANGES)])
         done = start + lot
-        print(f"{done:,} messages in {time.monotonic() - begin:.0f} s, seed {given.seed + turn}", flush=True)
+        print(f"{done:,} messages in {time.monotonic() - started_at:.0f} s, seed {given.seed + turn}", flush=True)
     for verdict, number in sorted(verdicts.items()):
         print(f"{number:>12,} {verdict}")
 

@@ -92,18 +92,18 @@ class Soak:
     garbage: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def run(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    def run(self, show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         """The results; see `complaints`."""
         topic = f"soak-{time.time_ns()}"
         self.broker.create_topic(topic, PARTITIONS)
         self.runs = DaemonRuns(self.folder, self._config(topic))
-        self._stopping, self._began = threading.Event(), time.monotonic()
+        self._stopping, self._started = threading.Event(), time.monotonic()
         self.runs.start()
         self._starts, self._client = [self._now], httpx.Client(trust_env=False, timeout=10.0)
         sending = threading.Thread(target=self._send, args=(topic,))
         sending.start()
         try:
-            for kind in self._moments(tell):
+            for kind in self._moments(show):
                 self._fault(kind)
         finally:
             self._sent_for = self._now
@@ -116,7 +116,7 @@ class Soak:
 
     @property
     def _now(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
     def _config(self, topic: str) -> dict[str, Any]:
         source = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": topic, "client": self.client}
@@ -129,15 +129,15 @@ class Soak:
             "state": {"interval": f"{max(2, self.fault_every / 6):.0f}s"},
         }
 
-    def _moments(self, tell: Callable[[str], None]) -> Iterator[str]:
+    def _moments(self, show: Callable[[str], None]) -> Iterator[str]:
         """Measures twice a second, and reports the time of each fault; none in the last moments."""
         kinds = cycle(FAULTS)
-        due, told = self.fault_every, 0.0
+        due, reported_at = self.fault_every, 0.0
         while self._now < self.seconds:
             self._measure()
-            if self._now >= told + 60:
-                told = self._now
-                tell(self._line())
+            if self._now >= reported_at + 60:
+                reported_at = self._now
+                show(self._line())
             if self._now >= due and self._now < self.seconds - self.fault_every / 2:
                 due += self.fault_every
                 kind = next(kinds)
@@ -319,7 +319,7 @@ def main() -> int:
     with real_broker() as broker, tempfile.TemporaryDirectory() as folder:
         length, rate = 60 * arguments.minutes, arguments.rate
         soak = Soak(broker, Path(folder), length, rate, fault_every=60.0, warm_up=WARM_UP, client=arguments.client)
-        found = soak.run(tell=lambda line: print(line, flush=True))
+        found = soak.run(show=lambda line: print(line, flush=True))
     print(json.dumps(found, indent=2))
     failed = complaints(found)
     print("\n".join([*failed, "FAILED" if failed else "PASSED: every criterion holds"]))

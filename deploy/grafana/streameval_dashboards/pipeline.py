@@ -165,7 +165,7 @@ def _refused() -> Placed:
         ),
         zero=True,
     )
-    letters = lines(
+    dead_letters = lines(
         About(
             "Dead letters",
             "Rejected messages per second that were stored or dropped, and the number that waits to be stored; 0 if "
@@ -177,7 +177,7 @@ def _refused() -> Placed:
         Query(or_none(total("streameval_dead_letters_waiting")), "waiting"),
         zero=True,
     )
-    return [(8, 8, rejected), (8, 8, missing), (8, 8, letters)]
+    return [(8, 8, rejected), (8, 8, missing), (8, 8, dead_letters)]
 
 
 def _cost() -> Placed:

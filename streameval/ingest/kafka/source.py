@@ -58,7 +58,7 @@ class PollingTime:
 
     def __init__(self, clock: Callable[[], float], processor: Callable[[], float]) -> None:
         self._clock, self._processor = clock, processor
-        self._begin, self._worked, self._polled = clock(), processor(), 0.0
+        self._started, self._worked, self._polled = clock(), processor(), 0.0
 
     def __enter__(self) -> None:
         self._polled -= self._processor()
@@ -68,11 +68,11 @@ class PollingTime:
 
     def takes_most(self) -> bool:
         """Whether the thread was busy for most of the last minute, and polled for most of that; asked once a minute."""
-        seconds = self._clock() - self._begin
+        seconds = self._clock() - self._started
         if seconds < ADVISED_EVERY:
             return False
         worked, polled = self._processor() - self._worked, self._polled
-        self._begin, self._worked, self._polled = self._clock(), self._processor(), 0.0
+        self._started, self._worked, self._polled = self._clock(), self._processor(), 0.0
         return worked > seconds / 2 and polled > worked / 2
 
 
@@ -145,7 +145,7 @@ class KafkaSource:
             for number, position in known.positions.items()
         }
         self._paused: frozenset[int] = frozenset()
-        self._newcomers: Start = "earliest" if known.positions else settings.start
+        self._new_start: Start = "earliest" if known.positions else settings.start
         self._topic_id = known.identity
         self._client: Client | None = None
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
@@ -248,7 +248,7 @@ class KafkaSource:
             raise ClientError(f"the broker does not list the partitions {gone} of {topic}")
         if gone:  # a topic never loses any
             raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was created again")
-        self._newcomers = "earliest"
+        self._new_start = "earliest"
         self._left_at = None
         client.pause(self._paused)
         self._place(positions, self._epochs())
@@ -267,8 +267,8 @@ class KafkaSource:
             if not partitions:
                 raise ClientError(f"the topic {self._settings.topic!r} does not exist yet")
             positions = {number: at for number, at in self.positions.items() if number in partitions}
-            if newcomers := partitions - positions.keys():
-                positions |= client.offsets(newcomers, self._newcomers, CONNECT_TIMEOUT)
+            if added := partitions - positions.keys():
+                positions |= client.offsets(added, self._new_start, CONNECT_TIMEOUT)
             client.assign(positions, self._epochs())
             if self._closed.is_set():
                 raise ClientError("the source was closed meanwhile")

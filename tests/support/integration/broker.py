@@ -146,7 +146,7 @@ class RealBroker:
         """Start, unless it runs."""
         if self._process is not None:
             return
-        begin = self._log.stat().st_size if self._log.exists() else 0
+        first = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", LEASH, *self._java("kafka.Kafka", "server.properties")],
@@ -156,7 +156,7 @@ class RealBroker:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the tests, which need the broker while they clean up
             )
-        self._wait_until_started(begin)
+        self._wait_until_started(first)
 
     def stop(self) -> None:
         """Shut down in order, as for an upgrade."""
@@ -190,21 +190,21 @@ class RealBroker:
     ) -> None:
         """While it is stopped, change a batch of partition 0 on the disk, and unless told otherwise its checksum."""
         (segment,) = (self._home / "data" / f"{topic}-0").glob("*.log")
-        log, begin = bytearray(segment.read_bytes()), 0
+        log, first = bytearray(segment.read_bytes()), 0
         for _ in range(number):
-            begin += 12 + int.from_bytes(log[begin + 8 : begin + 12], "big")
-        end = begin + 12 + int.from_bytes(log[begin + 8 : begin + 12], "big")
-        batch = log[begin:end]
+            first += 12 + int.from_bytes(log[first + 8 : first + 12], "big")
+        end = first + 12 + int.from_bytes(log[first + 8 : first + 12], "big")
+        batch = log[first:end]
         change(batch)
         if checksum:
             batch[17:21] = calc_crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-        log[begin:end] = batch
+        log[first:end] = batch
         segment.write_bytes(log)
 
-    def _wait_until_started(self, begin: int) -> None:
+    def _wait_until_started(self, first: int) -> None:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT
-        while b"Kafka Server started" not in (text := self._log.read_bytes()[begin:]):
+        while b"Kafka Server started" not in (text := self._log.read_bytes()[first:]):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise NoBrokerError(f"Kafka did not start; its log ends with:\n{text[-2000:].decode(errors='replace')}")

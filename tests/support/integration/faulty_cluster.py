@@ -9,7 +9,7 @@ from typing import Any
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.mock_broker import INT, POINTER, TEXT, EmbeddedBroker
 
-BROKERS, NOBODY = 3, -1
+BROKERS, NO_LEADER = 3, -1
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 1, 2, 3, 8, 10
 
 ERRORS = {

@@ -17,8 +17,8 @@ from streameval.ingest.kafka.source import KafkaSource
 from streameval.service.logging import CHATTY, RateLimit
 
 
-def numbers(count: int, begin: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(begin, begin + count)]
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
 
 
 @contextmanager
@@ -43,13 +43,13 @@ class Reading:
 
     def poll_until(self, done: Callable[[], bool], timeout: float = 120.0) -> float:
         """Polls until `done()`, and returns how long that took; fails with the source's status."""
-        begin = time.monotonic()
+        started_at = time.monotonic()
         while not done():
-            if time.monotonic() - begin > timeout:
+            if time.monotonic() - started_at > timeout:
                 pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.status}")
             for records in self.source.poll(0.2):
                 self.seen.update(records.values)
-        return time.monotonic() - begin
+        return time.monotonic() - started_at
 
     def poll_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds

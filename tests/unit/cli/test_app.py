@@ -264,9 +264,9 @@ def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> No
 
 def test_check_fails_at_once_when_no_broker_listens(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "probe", None)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
         (files / "c.yaml").write_text(TRIED + f"source: {{topic: x, bootstrap_servers: '127.0.0.1:{port}'}}\n")
         outcome = run("check", "c.yaml")
     assert outcome.code == 1
@@ -315,7 +315,7 @@ def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
     assert done.stdout.startswith('{"event_id":"e-0"')
 
 
-def test_an_interrupted_replay_says_so(files: Path) -> None:
+def test_an_interrupted_replay_reports_it(files: Path) -> None:
     command = [STREAMEVAL, "replay", "c.yaml", "-"]
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=files, preexec_fn=hearing_interrupts, **pipes) as process:

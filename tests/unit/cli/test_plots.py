@@ -134,10 +134,10 @@ def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.Monk
     assert 2 <= len(figure.axes[0].get_xticklabels()) <= 12
 
 
-@pytest.mark.parametrize(("name", "begins"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
-def test_the_file_ending_selects_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
+@pytest.mark.parametrize(("name", "prefix"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
+def test_the_file_ending_selects_the_format(tmp_path: Path, name: str, prefix: bytes) -> None:
     picture(tmp_path / name).draw(traced(300))
-    assert (tmp_path / name).read_bytes().startswith(begins)
+    assert (tmp_path / name).read_bytes().startswith(prefix)
 
 
 def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(

@@ -123,7 +123,7 @@ def test_a_picture_is_written_with_something_in_it(files: Path, capfd: pytest.Ca
     assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
-def test_without_rules_there_is_nothing_to_say(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_decisions_are_not_drawn_without_rules(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (files / "c.yaml").write_text("policies: {candidates: [better]}\npromotion: off\n")
     outcome = replayed(files, capfd)
     assert outcome.code == 2

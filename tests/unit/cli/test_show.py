@@ -22,7 +22,7 @@ from support.messages import message
 
 TOPIC, REWARDS = "clicks", "earned"
 PLACES = (TOPIC, 0), (TOPIC, 1), (REWARDS, 0)
-BEGIN = 1_700_000_000.0
+START = 1_700_000_000.0
 
 Run = Callable[..., Outcome]
 
@@ -86,15 +86,15 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
 
 def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
     outcome = run("show", str(found_in(state)[0]), "--json")
-    told = json.loads(outcome.out)
-    assert told["positions"] == {"clicks": {"identity": "topic-id", "next": {"0": 70, "3": 30}}}
-    assert told["report"]["events"]["accepted"] == 100
-    assert [(each["policy"], each["value"]) for each in told["report"]["estimates"]] == [
+    reported = json.loads(outcome.out)
+    assert reported["positions"] == {"clicks": {"identity": "topic-id", "next": {"0": 70, "3": 30}}}
+    assert reported["report"]["events"]["accepted"] == 100
+    assert [(each["policy"], each["value"]) for each in reported["report"]["estimates"]] == [
         ("logging", 0.5),
         ("challenger", 0.5),
     ]
-    assert told["cohorts"][0]["policies"] == ["logging", "challenger"]
-    assert told["bytes"] == found_in(state)[0].stat().st_size
+    assert reported["cohorts"][0]["policies"] == ["logging", "challenger"]
+    assert reported["bytes"] == found_in(state)[0].stat().st_size
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def holding(tmp_path: Path) -> Path:
     config = settings(duplicates=10, rewards=rewards)
     start = start_fresh(config)
     events = [
-        message(second, event_id=f"e-{second}", timestamp=BEGIN + second, policies={"challenger": 0.5})
+        message(second, event_id=f"e-{second}", timestamp=START + second, policies={"challenger": 0.5})
         for second in range(60)
     ]
     clicks = [
-        json.dumps({"event_id": name, "timestamp": BEGIN + second, "reward": 1}).encode()
+        json.dumps({"event_id": name, "timestamp": START + second, "reward": 1}).encode()
         for name, second in [("e-7", 8), ("e-7", 9), *[(f"other-{second}", second) for second in range(51, 61)]]
     ]
     parts = [
@@ -121,7 +121,7 @@ def holding(tmp_path: Path) -> Path:
         Records(REWARDS, 0, range(len(clicks)), clicks),
     ]
     status = SourceStatus(True, partitions=tuple(PartitionStatus(*place, 0, 0) for place in PLACES))
-    due = start.pipeline.take(parts, status, BEGIN + 60.0)
+    due = start.pipeline.take(parts, status, START + 60.0)
     start.evaluator.update(due)
     offsets = {TOPIC: Offsets({0: 30, 1: 30}).to_state(), REWARDS: Offsets({0: len(clicks)}).to_state()}
     write(
@@ -148,24 +148,24 @@ def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding:
 
 
 def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
-    told = json.loads(run("show", str(holding), "--json").out)
-    events, rewards, counted, ids, later = told["waiting"]
-    assert (events["count"], events["oldest"], events["newest"]) == (45, BEGIN + 15.0, BEGIN + 59.0)
+    reported = json.loads(run("show", str(holding), "--json").out)
+    events, rewards, counted, ids, later = reported["waiting"]
+    assert (events["count"], events["oldest"], events["newest"]) == (45, START + 15.0, START + 59.0)
     assert events["bytes"] > 45 * 8
     assert (rewards["count"], rewards["oldest"], rewards["newest"], rewards["bytes"]) == (
         10,
-        BEGIN + 51,
-        BEGIN + 60,
+        START + 51,
+        START + 60,
         410,
     )
-    assert (counted["count"], counted["oldest"], counted["newest"]) == (15, BEGIN, BEGIN + 14.0)
+    assert (counted["count"], counted["oldest"], counted["newest"]) == (15, START, START + 14.0)
     assert (ids["count"], ids["oldest"], ids["bytes"]) == (later["count"], None, later["bytes"]) == (10, None, 80)
-    assert (told["watermark"], told["released_early"]) == (BEGIN + 15.0, 0)
-    assert told["rewards"] == {"joined": 2, "late": 0, "unmatched": 0}
-    (evaluator,) = told["cohorts"]
+    assert (reported["watermark"], reported["released_early"]) == (START + 15.0, 0)
+    assert reported["rewards"] == {"joined": 2, "late": 0, "unmatched": 0}
+    (evaluator,) = reported["cohorts"]
     assert evaluator["policies"] == ["logging", "challenger"]
     assert evaluator["production"] == "logging"
-    assert evaluator["events"]["accepted"] == told["report"]["events"]["accepted"] == 15
+    assert evaluator["events"]["accepted"] == reported["report"]["events"]["accepted"] == 15
 
 
 @pytest.mark.parametrize("schema", [4, 99, None])
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_snapshot_is_reported_in_words(run: Run, state: Path, 
     torn = found_in(state)[0]
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()
-    for path, said in (
+    for path, text in (
         (torn, "is damaged: its checksum does not match its content"),
         (tmp_path / "empty", "holds no snapshot"),
         (tmp_path / "absent", "cannot be read: No such file or directory"),
@@ -217,5 +217,5 @@ def test_a_file_that_is_no_snapshot_is_reported_in_words(run: Run, state: Path, 
     ):
         outcome = run("show", str(path))
         assert outcome.code == 2
-        assert said in outcome.err
+        assert text in outcome.err
         assert "\nhint: " in outcome.err

@@ -148,7 +148,7 @@ def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
     assert load(ONE + written).plan().drift == detector
 
 
-def test_a_source_is_a_kafka_topic_unless_it_says_otherwise(load: Loader) -> None:
+def test_a_source_without_a_kind_is_a_kafka_topic(load: Loader) -> None:
     assert load("source: {topic: clicks}\npolicies: {candidates: [a]}").required_source() == KafkaSettings(
         topic="clicks"
     )

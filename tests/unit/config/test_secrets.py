@@ -145,6 +145,6 @@ def test_a_wrong_variable_is_explained_without_its_secret(tmp_path: Path, variab
 def test_check_shows_a_good_configuration_without_its_secrets(folder: Path) -> None:
     (folder / "me.pem").write_text("still no certificate")
     command = [STREAMEVAL, "check", "--no-broker", str(folder / "c.yaml")]
-    told = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert "with a login" in told.stdout
-    assert MARK not in told.stdout + told.stderr
+    outcome = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert "with a login" in outcome.stdout
+    assert MARK not in outcome.stdout + outcome.stderr

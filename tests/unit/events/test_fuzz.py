@@ -31,8 +31,8 @@ def test_mutated_messages_crash_nothing_and_leave_finite_numbers(
 @pytest.mark.parametrize("form", ["open", "scored", "dsjson"])
 def test_an_extreme_message_takes_bounded_time_and_memory_and_costs_no_other(form: str) -> None:
     script = str(TESTS / "support" / "extreme_messages.py")
-    told = subprocess.run([sys.executable, script, form], capture_output=True, text=True, timeout=250, check=True)
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    reported = subprocess.run([sys.executable, script, form], capture_output=True, text=True, timeout=250, check=True)
+    lines = [json.loads(line) for line in reported.stdout.splitlines()]
     assert [case for case, *_ in lines] == list(CASES)
     limit = SECONDS * crowding()
     for case, verdict, seconds, megabytes, size in lines:

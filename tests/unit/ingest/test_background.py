@@ -77,20 +77,20 @@ def test_a_source_that_is_closed_while_it_connects_leaves_no_thread(address: str
     for _ in range(polls):
         assert source.poll(0.02) == []
     assert threads_since(before) != []
-    begin = time.monotonic()
+    started_at = time.monotonic()
     source.close()
     wait_until(lambda: threads_since(before) == [])
-    assert time.monotonic() - begin < CONNECT_TIMEOUT / 2 * crowding()
+    assert time.monotonic() - started_at < CONNECT_TIMEOUT / 2 * crowding()
 
 
 def test_commits_without_a_broker_end_with_their_source(silent_server: str) -> None:
     before = set(threading.enumerate())
     source = KafkaSource(KafkaSettings(bootstrap_servers=[silent_server], topic="clicks", group_id="lag"))
     source.commit({"clicks": Offsets({0: 1})})
-    begin = time.monotonic()
+    started_at = time.monotonic()
     source.close()
     wait_until(lambda: threads_since(before) == [])
-    assert time.monotonic() - begin < (COMMIT_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
+    assert time.monotonic() - started_at < (COMMIT_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
 
 
 REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]
@@ -103,14 +103,14 @@ def test_dead_letters_without_a_broker_end_soon_and_are_counted(
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 60.0)
     before = set(threading.enumerate())
     connection = KafkaConnection(bootstrap_servers=[address])
-    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
-    letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
+    queue.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
     wait_until(lambda: len(threads_since(before)) > 1)  # one of the library beside ours: it connects
-    begin = time.monotonic()
-    letters.close()
-    assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
+    started_at = time.monotonic()
+    queue.close()
+    assert time.monotonic() - started_at < CONNECT_TIMEOUT * crowding()
     wait_until(lambda: threads_since(before) == [])
-    assert (letters.status().done, letters.status().waiting) == (0, 3)
+    assert (queue.status().done, queue.status().waiting) == (0, 3)
     assert "dead_letters_lost" in capsys.readouterr().out
 
 
@@ -121,16 +121,16 @@ def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 60.0)
     before = set(threading.enumerate())
     with StoppableBroker({"rejected": 1}) as broker:
-        letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
-        letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
-        wait_until(lambda: letters.status().done == 3)
+        queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
+        queue.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+        wait_until(lambda: queue.status().done == 3)
         broker.stop()
-        letters.put([Records("clicks", 0, range(3, 6), [b"y"] * 3)], REJECTED[:2])
-        begin = time.monotonic()
-        letters.close()
-        assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
+        queue.put([Records("clicks", 0, range(3, 6), [b"y"] * 3)], REJECTED[:2])
+        started_at = time.monotonic()
+        queue.close()
+        assert time.monotonic() - started_at < CONNECT_TIMEOUT * crowding()
         wait_until(lambda: threads_since(before) == [])
-    assert (letters.status().done, letters.status().waiting) == (3, 2)
-    told = capsys.readouterr().out
-    assert "waiting=2" in told
-    assert "no answer in time" in told
+    assert (queue.status().done, queue.status().waiting) == (3, 2)
+    reported = capsys.readouterr().out
+    assert "waiting=2" in reported
+    assert "no answer in time" in reported

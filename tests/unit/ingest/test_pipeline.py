@@ -312,7 +312,7 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
     assert rejected.detail == "reward: 2 is not in [0, 1]"
 
 
-def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_the_order_of_time() -> None:
+def test_by_default_one_partition_counts_as_it_arrives_and_several_in_event_time() -> None:
     one, several = start_fresh(config()).pipeline, start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
@@ -352,15 +352,15 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
 def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> None:
     """They describe the policy before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
-    begun, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
+    daemon, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
     while not log.ended:
-        begun.evaluator.update(begun.pipeline.take(log.read(chance), log.status()))
-    begun.evaluator.update(begun.pipeline.take([], log.status(ended=True), 1e9))
+        daemon.evaluator.update(daemon.pipeline.take(log.read(chance), log.status()))
+    daemon.evaluator.update(daemon.pipeline.take([], log.status(ended=True), 1e9))
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
-    begun.evaluator.update(begun.pipeline.take([Records(TOPIC, 0, range(300), first)], log.status()))
+    daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.status()))
     document = header(settings) | {"offsets": {}, "written": 0.0}
-    document |= {"pipeline": begun.pipeline.state(), "evaluator": begun.evaluator.state()}
+    document |= {"pipeline": daemon.pipeline.state(), "evaluator": daemon.evaluator.state()}
     continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
     cohorts, intake = continued.evaluator, continued.pipeline
     for late in continued.late:

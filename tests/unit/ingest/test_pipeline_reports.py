@@ -24,7 +24,7 @@ from streameval.service.metrics import metrics_text
 from support.factories import make_published
 
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
-BEGIN, SECONDS = 1_700_000_000.0, 400.0
+START, SECONDS = 1_700_000_000.0, 400.0
 Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
 """By partition the messages: when each was written, its own time, and its content."""
 
@@ -41,13 +41,13 @@ def logs(seed: int, count: int = 4000) -> Logs:
         if partition == 2 and 100 < time < 250:
             partition = 0
         propensity, target = rng.uniform(0.2, 1.0, 2).round(3).tolist()
-        said = {"event_id": f"e-{number}", "timestamp": BEGIN + time, "action": 1, "propensity": propensity}
-        message = json.dumps(said | {"policies": {"challenger": target}}).encode()
+        output = {"event_id": f"e-{number}", "timestamp": START + time, "action": 1, "propensity": propensity}
+        message = json.dumps(output | {"policies": {"challenger": target}}).encode()
         for _ in range(2 if rng.random() < 0.02 else 1):
             written[DECISIONS, partition].append((time + rng.uniform(0, 3), time, message))
         if rng.random() < 0.2:
             clicked = time + float(rng.exponential(20.0))
-            click = {"event_id": f"e-{number}", "timestamp": BEGIN + clicked, "reward": 1}
+            click = {"event_id": f"e-{number}", "timestamp": START + clicked, "reward": 1}
             written[REWARDS, 0].append((clicked + rng.uniform(0, 3), clicked, json.dumps(click).encode()))
     return {place: sorted(messages) for place, messages in written.items()}
 
@@ -61,7 +61,7 @@ def polls(
         records = []
         for place, messages in written.items():
             end = bisect(messages, now, key=itemgetter(0))
-            ended[place] = BEGIN + now if read[place] == end else None
+            ended[place] = START + now if read[place] == end else None
             taken = messages[read[place] : min(end, read[place] + int(rng.integers(0, 500)))]
             if taken:
                 offsets = range(read[place], read[place] + len(taken))
@@ -156,7 +156,7 @@ def test_buffered_and_late_events_are_exported() -> None:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
     assert found["streameval_events_held",] == held.events > 100
-    assert found["streameval_watermark_timestamp_seconds",] == held.watermark > BEGIN
+    assert found["streameval_watermark_timestamp_seconds",] == held.watermark > START
     assert found["streameval_events_hurried_total",] == 0
     assert found["streameval_rewards_total", "joined"] == held.rewards.joined > 50
     assert found["streameval_rewards_total", "late"] == held.rewards.late > 0

@@ -108,7 +108,7 @@ def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
     assert limit.lift == pytest.approx(smallest_lift(candidate.deviation, 1.0, 10_000, **SURE), rel=0.1)
 
 
-def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
+def test_the_exploration_predicted_to_halve_the_events_does() -> None:
     log = RARE.log(200_000, seed=6)
     (candidate,) = forecast_of(log, [TargetLift(0.01)]).candidates
     relief = candidate.relief
@@ -123,7 +123,7 @@ def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
     assert after / before == pytest.approx(0.5, rel=0.1)
 
 
-def test_of_noise_that_comes_from_everywhere_nothing_is_said() -> None:
+def test_no_remedy_is_proposed_for_noise_of_every_origin() -> None:
     (candidate,) = forecast_of(MILD.log(50_000, seed=8), [TargetLift(0.01)]).candidates
     assert candidate.reason is None
     assert candidate.relief is None

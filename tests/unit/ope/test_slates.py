@@ -525,8 +525,8 @@ def test_slates_that_are_no_ranking_are_malformed(slots: Any, detail: str) -> No
 def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
     slots = [RANKED, RANKED | {"action": "b", "propensity": 0.25}]
     assert rejection(slots=slots, slate_logging="uniform_ranking")[:1] == ("distribution_sum",)
-    told = [RANKED | {"propensities": [0.25, 0.75]}, RANKED | {"action": "b"}]
-    reason, detail = rejection(slots=told, slate_logging="uniform_ranking")
+    reported = [RANKED | {"propensities": [0.25, 0.75]}, RANKED | {"action": "b"}]
+    reason, detail = rejection(slots=reported, slate_logging="uniform_ranking")
     assert (reason, detail) == (
         "inconsistent_propensity",
         "slots.0.propensity: 0.25, but the way the slate was logged gives 0.5",

@@ -88,8 +88,8 @@ def test_a_source_that_is_lost_makes_the_daemon_unready_until_it_is_back_and_kee
         assert daemon.published.report is not None
         source.reached = True
         wait_until(lambda: daemon.published.ready)
-    said = [entry["event"] for entry in logs]
-    assert said == ["started", "first_event", "source_reached", "source_lost", "source_reached", "stopped"]
+    message = [entry["event"] for entry in logs]
+    assert message == ["started", "first_event", "source_reached", "source_lost", "source_reached", "stopped"]
 
 
 def test_a_reload_is_shown_without_waiting_for_an_event() -> None:
@@ -253,7 +253,7 @@ class Slow(Recorder):
         print("in the batch", flush=True)
         while not stopped:
             time.sleep(0.01)
-        print("told", flush=True)
+        print("stopped", flush=True)
         time.sleep(float(sys.argv[1]))
         super().update(batch)
 
@@ -295,7 +295,7 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
     program = start_program(60.0)
     program.send_signal(number)
     assert program.stdout is not None
-    assert program.stdout.readline() == "told\n", "the first signal lets the batch continue"
+    assert program.stdout.readline() == "stopped\n", "the first signal lets the batch continue"
     program.send_signal(number)
     out, _ = program.communicate(timeout=30)
     assert (program.returncode, out) == (code, "")
@@ -322,9 +322,9 @@ def test_the_state_contains_everything_learned_from_released_events() -> None:
     writer = Writer()
     daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
-    told = [(each["offsets"]["interactions"]["positions"], each["evaluator"]["rewards"]) for each in writer.kept[1:]]
+    found = [(each["offsets"]["interactions"]["positions"], each["evaluator"]["rewards"]) for each in writer.kept[1:]]
     assert writer.kept[0] is None, "nothing is kept while the log has not been reached"
-    assert told == [
+    assert found == [
         ([[0, 1]], [1.0, 2.0]),
         ([[0, 2]], [1.0, 2.0]),
         ([[0, 3]], [1.0, 2.0, 3.0]),
@@ -362,21 +362,21 @@ def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_o
 
 def test_rejected_messages_are_stored_with_their_records() -> None:
     class DeadLetterLog:
-        put_aside: ClassVar[list[Any]] = []
+        stored: ClassVar[list[Any]] = []
         closed = False
 
         def put(self, records: Any, rejected: Any) -> None:
-            self.put_aside.append((len(records), [each.value for each in rejected]))
+            self.stored.append((len(records), [each.value for each in rejected]))
 
         def status(self) -> WorkerStatus:
-            return WorkerStatus(done=len(self.put_aside))
+            return WorkerStatus(done=len(self.stored))
 
         def close(self) -> None:
             self.closed = True
 
-    letters = DeadLetterLog()
-    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], dead_letters=letters)
+    queue = DeadLetterLog()
+    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], dead_letters=queue)
     daemon.run()
-    assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
-    assert letters.closed
+    assert queue.stored == [(2, [b"?", b"!"]), (1, [])]
+    assert queue.closed
     assert daemon.published.dead_letters == WorkerStatus(done=2)

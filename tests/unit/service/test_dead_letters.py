@@ -48,20 +48,20 @@ class Box:
     """A sink that takes dead letters, unless the test closes it or makes it fail."""
 
     def __init__(self, failures: int = 0) -> None:
-        self.letters: list[DeadLetter] = []
+        self.queue: list[DeadLetter] = []
         self.failures = failures
         self.open = threading.Event()
         self.open.set()
         self.closed = False
 
-    def write(self, letters: Sequence[DeadLetter]) -> int:
+    def write(self, queue: Sequence[DeadLetter]) -> int:
         assert self.open.wait(60.0)
         if self.failures:
             self.failures -= 1
-            self.letters += letters[:1]
-            raise RetryError("no space left", letters[1:])
-        self.letters += letters
-        return len(letters)
+            self.queue += queue[:1]
+            raise RetryError("no space left", queue[1:])
+        self.queue += queue
+        return len(queue)
 
     def abort(self) -> None:
         """It is for the test to open the box."""
@@ -107,104 +107,104 @@ def test_a_huge_message_is_kept_in_part() -> None:
 
 def test_dead_letters_are_written_in_order_and_before_the_end() -> None:
     box = Box()
-    letters = DeadLetterQueue(box)
-    letters.put(RECORDS, [])
-    letters.put(RECORDS, rejected(0, 1))
-    letters.put(RECORDS, rejected(2))
-    letters.close()
-    assert [(each.topic, each.offset) for each in box.letters] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
-    assert letters.status().done == 3
+    queue = DeadLetterQueue(box)
+    queue.put(RECORDS, [])
+    queue.put(RECORDS, rejected(0, 1))
+    queue.put(RECORDS, rejected(2))
+    queue.close()
+    assert [(each.topic, each.offset) for each in box.queue] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
+    assert queue.status().done == 3
     assert box.closed
 
 
 @pytest.mark.usefixtures("impatient")
 def test_dead_letters_refused_by_a_sink_are_retried_and_arrive_once() -> None:
     box = Box(failures=3)
-    letters = DeadLetterQueue(box)
-    letters.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
-    wait_until(lambda: letters.status().waiting == 0)
-    letters.close()
-    assert [each.offset for each in box.letters] == list(range(10))
-    assert (letters.status().done, letters.status().dropped) == (10, 0)
-    assert letters.status().trouble == ""
+    queue = DeadLetterQueue(box)
+    queue.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
+    wait_until(lambda: queue.status().waiting == 0)
+    queue.close()
+    assert [each.offset for each in box.queue] == list(range(10))
+    assert (queue.status().done, queue.status().dropped) == (10, 0)
+    assert queue.status().trouble == ""
 
 
 def test_items_that_wait_for_a_retry_are_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "PAUSE_FIRST", 60.0)
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
     box = Box(failures=1)
-    letters = DeadLetterQueue(box)
-    letters.put(RECORDS, rejected(0, 1, 2))
-    wait_until(lambda: letters.status().trouble != "")
-    letters.close()
-    assert [each.offset for each in box.letters] == [3, 5, 7]
-    assert (letters.status().done, letters.status().waiting) == (3, 0)
+    queue = DeadLetterQueue(box)
+    queue.put(RECORDS, rejected(0, 1, 2))
+    wait_until(lambda: queue.status().trouble != "")
+    queue.close()
+    assert [each.offset for each in box.queue] == [3, 5, 7]
+    assert (queue.status().done, queue.status().waiting) == (3, 0)
 
 
 class Odd(Box):
     """A sink with an unexpected error for the dead letter of offset 3."""
 
-    def write(self, letters: Sequence[DeadLetter]) -> int:
-        if letters[0].offset == 3:
+    def write(self, queue: Sequence[DeadLetter]) -> int:
+        if queue[0].offset == 3:
             raise ValueError("need at least one: key or value")
-        return super().write(letters)
+        return super().write(queue)
 
 
 def test_an_unexpected_error_loses_one_dead_letter_and_not_the_next_ones() -> None:
     box = Odd()
-    letters = DeadLetterQueue(box)
-    letters.put(RECORDS, rejected(0))
-    wait_until(lambda: letters.status().dropped == 1)
-    letters.put(RECORDS, rejected(1))
-    letters.close()
-    assert [each.offset for each in box.letters] == [5]
-    assert (letters.status().done, letters.status().waiting) == (1, 0)
+    queue = DeadLetterQueue(box)
+    queue.put(RECORDS, rejected(0))
+    wait_until(lambda: queue.status().dropped == 1)
+    queue.put(RECORDS, rejected(1))
+    queue.close()
+    assert [each.offset for each in box.queue] == [5]
+    assert (queue.status().done, queue.status().waiting) == (1, 0)
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("most_letters", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
+@pytest.mark.parametrize(("most", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
 def test_a_stuck_sink_delays_nothing_and_a_bounded_number_is_kept(
-    monkeypatch: pytest.MonkeyPatch, most_letters: int, most_bytes: int, kept: int
+    monkeypatch: pytest.MonkeyPatch, most: int, most_bytes: int, kept: int
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 0.1)
-    monkeypatch.setattr(deadletter, "MAX_LETTERS", most_letters)
+    monkeypatch.setattr(deadletter, "MAX_DEAD_LETTERS", most)
     monkeypatch.setattr(deadletter, "MAX_BYTES", most_bytes)
     box = Box()
     box.open.clear()
-    letters = DeadLetterQueue(box)
-    begin = time.monotonic()
+    queue = DeadLetterQueue(box)
+    started_at = time.monotonic()
     for _ in range(200):
-        letters.put(RECORDS, rejected(0))
-    assert time.monotonic() - begin < 30.0
-    assert (letters.status().waiting, letters.status().dropped) == (kept, 200 - kept)
-    letters.close()
-    assert time.monotonic() - begin < 30.0
+        queue.put(RECORDS, rejected(0))
+    assert time.monotonic() - started_at < 30.0
+    assert (queue.status().waiting, queue.status().dropped) == (kept, 200 - kept)
+    queue.close()
+    assert time.monotonic() - started_at < 30.0
     box.open.set()
-    wait_until(lambda: letters.status().waiting == 0)
-    assert len(box.letters) == kept
+    wait_until(lambda: queue.status().waiting == 0)
+    assert len(box.queue) == kept
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     box = Box(failures=10**6)
     with daemon_logs():
-        letters = DeadLetterQueue(box)
-        letters.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
+        queue = DeadLetterQueue(box)
+        queue.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
         wait_until(lambda: box.failures < 10**6 - 4)
-        assert letters.status().trouble == "no space left"
-        letters.close()
+        assert queue.status().trouble == "no space left"
+        queue.close()
     logged = capsys.readouterr().err
     assert logged.count("dead_letters_not_written") == 1
     assert logged.count("dead_letters_lost") == 1
     assert box.closed
 
 
-def test_a_line_of_the_file_says_all_and_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
+def test_a_line_of_the_file_has_all_fields_and_keeps_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "rejected.ndjson"
-    letters = open_dead_letters(DeadLetterFile(path=path), KafkaConnection())
-    letters.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", place=3), Rejected("not_finite", "so", b"{}")])
-    letters.close()
+    queue = open_dead_letters(DeadLetterFile(path=path), KafkaConnection())
+    queue.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", place=3), Rejected("not_finite", "so", b"{}")])
+    queue.close()
     first, second = lines(path)
     assert first == {
         "reason": "malformed",
@@ -310,8 +310,8 @@ def test_a_topic_for_dead_letters_must_be_one_that_is_not_read(
     tmp_path: Path, source: dict[str, Any], place: str, problem: str
 ) -> None:
     path = tmp_path / "streameval.yaml"
-    letters = {"kind": "kafka", "topic": "rejected"}
-    path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": letters}))
+    queue = {"kind": "kafka", "topic": "rejected"}
+    path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": queue}))
     with pytest.raises(ConfigError, match=problem) as raised:
         Config.load(path, {})
     assert place in raised.value.message

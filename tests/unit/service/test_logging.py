@@ -71,13 +71,13 @@ def test_records_below_the_level_are_left_out(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("level", "heard"), [("info", False), ("debug", True)])
-def test_the_kafka_clients_chatter_is_for_those_who_debug(capsys: Capture, level: str, heard: bool) -> None:
+def test_messages_of_the_kafka_clients_are_logged_at_level_debug(capsys: Capture, level: str, heard: bool) -> None:
     configure_logging(level)
     logging.getLogger("kafka.net").info("connecting")
     assert bool(capsys.readouterr().err) is heard
 
 
-def test_logins_and_messages_are_not_for_those_who_debug_either(capsys: Capture) -> None:
+def test_logins_and_messages_are_not_logged_at_level_debug_either(capsys: Capture) -> None:
     configure_logging("debug")
     logging.getLogger("kafka.net.connection").debug("Request 3: %s", "SaslAuthenticateRequest(auth_bytes=b'sesame')")
     logging.getLogger("kafka.protocol.parser").debug("Send: %r", bytearray(b"sesame"))
@@ -172,7 +172,7 @@ def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
     assert capsys.readouterr().err == ""
 
 
-def test_a_broker_that_hangs_up_on_who_logs_in_may_have_refused_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_closes_the_connection_at_login_may_have_refused_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 0.5)
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "a"}
     with socket.create_server(("127.0.0.1", 0)) as server:

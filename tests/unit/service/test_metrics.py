@@ -62,7 +62,7 @@ PROMISED: dict[str, set[str]] = {
     "python_info": {"version", "implementation", "major", "minor", "patchlevel"},
 }
 
-ALL_OF_OURS = """
+ALL_METRICS = """
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info consumer_gaps_total
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
@@ -113,7 +113,7 @@ def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
 
 def test_no_name_of_a_metric_changes() -> None:
     assert {name for section in METRICS.values() for name in section} == {
-        f"streameval_{name}" for name in ALL_OF_OURS.split()
+        f"streameval_{name}" for name in ALL_METRICS.split()
     }
 
 

@@ -173,12 +173,12 @@ class AllCandidates(Recorder):
 
     def __init__(self, added: AddedCandidate) -> None:
         super().__init__()
-        self._newcomer = added
+        self._new_candidate = added
 
     def update(self, batch: EventBatch) -> None:
         super().update(batch)
-        if self._newcomer.joined:
-            self._newcomer.update(batch)
+        if self._new_candidate.joined:
+            self._new_candidate.update(batch)
 
 
 @pytest.mark.parametrize(("live_lots", "late_lots"), [([7], [2]), ([1], [50]), ([3, 11], [5, 1])])
@@ -353,7 +353,7 @@ def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path)
     assert cohorts.policies == ("logging", "early")
 
 
-def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> None:
+def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     cohorts = CohortEvaluator(config.plan())

@@ -225,11 +225,11 @@ def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
 
     (snapshots.directory / "lock").write_bytes(b"")
     monkeypatch.setattr(os, "pwrite", full)
-    begun = SnapshotStore(snapshots.directory)
-    assert newest(begun) == {"number": 1}
+    store = SnapshotStore(snapshots.directory)
+    assert newest(store) == {"number": 1}
     with pytest.raises(StateError, match=r"in use by another streameval .process unknown"):
         SnapshotStore(snapshots.directory)
-    begun.close()
+    store.close()
 
 
 def test_a_directory_that_cannot_be_created_is_reported_with_a_hint(tmp_path: Path) -> None:
@@ -337,8 +337,8 @@ print(snapshots.write({"number": 3}).name, snapshots.newest(lambda _, document: 
 
 def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> None:
     command = [sys.executable, "-c", QUOTA, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
-    assert said == ["File too large", "{'number': 1} []", "000000000002.snapshot {'number': 3}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    assert lines == ["File too large", "{'number': 1} []", "000000000002.snapshot {'number': 3}"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
@@ -371,14 +371,14 @@ def test_a_failed_write_is_counted_and_logged_and_the_next_interval_tries_again(
 
 def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> None:
     at_once, at_work, made = 0, 0, 0
-    going_on = threading.Event()
+    released = threading.Event()
 
     class Slow(SnapshotStore):
         def write(self, document: Any) -> Path:
             nonlocal at_once, at_work
             at_work += 1
             at_once = max(at_once, at_work)
-            going_on.wait(60.0)
+            released.wait(60.0)
             at_work -= 1
             return super().write(document)
 
@@ -392,7 +392,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
         writer.maybe_write(document)
     wait_until(lambda: at_once == 1)
     assert (at_once, made) == (1, 1), "no state is taken while the last one is being written"
-    going_on.set()
+    released.set()
     wait_until(lambda: writer.status.written_at is not None)
     writer.maybe_write(document)
     writer.close()
@@ -480,8 +480,8 @@ print(len(msgspec.msgpack.encode(taken[0])))
 @pytest.mark.slow
 def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_second(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TAKEN, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    *seconds, size = (float(line) for line in said if "snapshot_written" not in line)
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    *seconds, size = (float(line) for line in lines if "snapshot_written" not in line)
     assert size > 100_000_000
     assert max(seconds) < 0.5 * slowness(), seconds  # of work: what others on the machine take does not count
 
@@ -489,11 +489,11 @@ def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_se
 def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     cohorts = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
-    going_on, kept = threading.Event(), []
+    released, kept = threading.Event(), []
 
     class Slow(SnapshotStore):
         def write(self, document: Any) -> Path:
-            going_on.wait(10.0)
+            released.wait(10.0)
             return super().write(document)
 
     def batch() -> se.EventBatch:
@@ -503,11 +503,11 @@ def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> No
     writer = SnapshotWriter(Slow(tmp_path), interval=0.0)
     for _ in range(3):
         cohorts.update(batch())
-        going_on.clear()
+        released.clear()
         writer.maybe_write(lambda: {"cohorts": cohorts.state()})
         kept.append(msgspec.msgpack.encode(cohorts.state()))
         cohorts.update(batch())
-        going_on.set()
+        released.set()
         writer.settle(60.0)
     writer.close()
     written = [read_document(path)["cohorts"] for path in found_in(tmp_path)]

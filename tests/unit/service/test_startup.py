@@ -163,7 +163,7 @@ def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_
     assert "clipped_ips" in kept
 
 
-def test_another_production_starts_everything_from_zero_and_says_so(place: Place) -> None:
+def test_another_production_starts_everything_from_zero_and_logs_it(place: Place) -> None:
     place.run(0, 250, policies={"candidates": ["early", "late"]})
     with capture_logs() as logs:
         report = place.run(250, 400, policies={"production": "early", "candidates": ["late"]})
@@ -208,7 +208,7 @@ def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"reward": {"max": 2_000_000}}, "reward.max was 1000000.0 and is now 2000000.0"),
         ({"reward": {"max": 1_000_000, "min": -1}}, "reward.min was 0.0 and is now -1.0"),
@@ -217,12 +217,12 @@ def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> 
         ({"source": {"path": __file__}}, "log.ndjson'] and is now"),
     ],
 )
-def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: Any, said: str) -> None:
+def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: Any, output: str) -> None:
     place.run(0, 10)
     parts = {part: {**place.parts()[part], **changed} for part, changed in changes.items()}
     with pytest.raises(StateError, match="with a different configuration") as error:
         place.daemon(**parts)
-    assert said in error.value.message
+    assert output in error.value.message
     assert "--reset starts from zero" in error.value.hint
     assert "another state.dir" in error.value.hint
     with running(place.daemon({"reset": True}, **parts)):
@@ -275,8 +275,8 @@ def test_heavy_modules_are_loaded_with_the_first_event_and_only_if_needed(place:
         paths[-1].write_text(yaml.safe_dump(place.parts(drift=detector, state="off")))
     command = [sys.executable, "-c", STARTED, *map(str, paths)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout
-    assert [line for line in said.splitlines() if line in ("True", "False")] == ["False", "False", "False", "True"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout
+    assert [line for line in output.splitlines() if line in ("True", "False")] == ["False", "False", "False", "True"]
 
 
 def test_two_daemons_cannot_have_one_directory(place: Place) -> None:

@@ -112,7 +112,7 @@ def test_distributions_sum_to_one_and_agree_with_the_probability_of_the_action(
             assert distribution[row, block.action] == pytest.approx(block.probability(candidate), rel=1e-12)
 
 
-def test_actions_are_taken_as_often_as_their_propensity_says(world: World) -> None:
+def test_actions_are_taken_as_often_as_their_propensity(world: World) -> None:
     events = _concat(simulate(world, Drift("stationary", CANDIDATES), 50_000, seed=4))
     favourite = np.isclose(events.propensity, 0.808)
     assert np.isclose(events.propensity[~favourite], 0.008).all()

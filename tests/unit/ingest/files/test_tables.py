@@ -301,7 +301,7 @@ def test_a_column_that_is_not_there_stops_the_replay(tmp_path: Path, ending: str
     assert "columns" in caught.value.hint
 
 
-def test_two_columns_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,reward", "1,x,1,1,0")
     with pytest.raises(InputError, match="has two columns 'reward'"):
         replayed(tmp_path, file, text=PLAIN)
@@ -366,15 +366,15 @@ def test_without_pyarrow_the_error_names_the_package(tmp_path: Path, monkeypatch
 
 def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [as_parquet(tmp_path / "1.parquet", columns(9_000)), as_csv(tmp_path / "2.csv", columns(9_000))]
-    told: list[tuple[int, int | None]] = []
-    advance = nullcontext(lambda read, total: told.append((read, total)))
+    progress: list[tuple[int, int | None]] = []
+    advance = nullcontext(lambda read, total: progress.append((read, total)))
     monkeypatch.setattr("streameval.cli.replay.progress_of_bytes", lambda: advance)
     Replay(configured(tmp_path)).read(list(map(str, files)))
     total = sum(file.stat().st_size for file in files)
-    assert {each for _, each in told} == {total}
-    assert [read for read, _ in told] == sorted(read for read, _ in told)
-    assert told[-1][0] == total
-    assert len(told) > 6
+    assert {each for _, each in progress} == {total}
+    assert [read for read, _ in progress] == sorted(read for read, _ in progress)
+    assert progress[-1][0] == total
+    assert len(progress) > 6
 
 
 def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:

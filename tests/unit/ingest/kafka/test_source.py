@@ -82,7 +82,7 @@ def test_after_a_failure_a_new_client_continues_at_the_same_position(cluster: Fa
     assert cluster.clients[0].closed
 
 
-def test_while_no_broker_answers_polls_are_empty_and_the_status_says_so(cluster: FakeCluster) -> None:
+def test_while_no_broker_answers_polls_are_empty_and_the_status_reports_it(cluster: FakeCluster) -> None:
     cluster.up = False
     bench = Bench(cluster, bootstrap_servers="kafka-1:9092")
     status = bench.poll(3)
@@ -116,9 +116,9 @@ def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster
     answered = threading.Event()
     cluster.before_connect = lambda: answered.wait(60.0)
     bench = Bench(cluster)
-    begin = time.monotonic()
+    started_at = time.monotonic()
     assert bench.source.poll(timeout=0.05) == []
-    assert time.monotonic() - begin < 30.0
+    assert time.monotonic() - started_at < 30.0
     answered.set()
     bench.poll(5)
     assert cluster.attempts == 1
@@ -164,7 +164,7 @@ def test_a_client_that_gets_no_answer_for_the_stall_timeout_is_replaced(cluster:
     bench.poll(10)
     cluster.up = False
     assert bench.poll(12, every=PROBE_INTERVAL).rebuilds == 1
-    cluster.fill(0, 5, begin=10)
+    cluster.fill(0, 5, first=10)
     cluster.up = True
     bench.poll(10)
     assert bench.seen_of(0) == cluster.logs[0]
@@ -251,7 +251,7 @@ def test_a_log_truncated_below_the_position_is_read_from_its_end(cluster: FakeCl
     bench.poll(10)
     del cluster.logs[1][8:]
     bench.poll(1)
-    cluster.fill(1, 3, begin=20)
+    cluster.fill(1, 3, first=20)
     status = bench.poll(5)
     assert bench.seen_of(1)[10:] == [b"1:20", b"1:21", b"1:22"]
     assert status.lost == 0
@@ -287,7 +287,7 @@ def test_a_log_that_is_cut_again_before_anything_else_is_read_is_read_from_the_s
     bench.poll(5)
     for cut, epoch in ((6, 5), (3, 6)):
         del cluster.logs[0][cut:], cluster.epochs[0][cut:]
-        cluster.fill(0, 20, begin=100 * epoch)
+        cluster.fill(0, 20, first=100 * epoch)
         cluster.epochs[0] += [epoch] * 20
         bench.poll(1)
     assert bench.poll(12).gaps == {"cut": 2}
@@ -301,8 +301,8 @@ def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(cluster: 
     for life in range(1, 4):
         cluster.logs = {}
         cluster.epochs = {0: [life] * 10 * life, 1: [life] * 10 * life}
-        cluster.fill(0, 10 * life, begin=100 * life)
-        cluster.fill(1, 10 * life, begin=100 * life)
+        cluster.fill(0, 10 * life, first=100 * life)
+        cluster.fill(1, 10 * life, first=100 * life)
         bench = Bench(cluster, bookmark)
         assert bench.poll(20).gaps == ({"cut": 2} if life > 1 else {})
         assert sorted(bench.seen) == sorted(cluster.logs[0] + cluster.logs[1])
@@ -316,7 +316,7 @@ def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(8)
     cluster.epochs = {}
-    cluster.fill(0, 10, begin=10)
+    cluster.fill(0, 10, first=10)
     bench.poll(8)
     assert bench.source.offsets()[TOPIC] == Offsets({0: 20, 1: 10}, "id-1", {1: 4})
 
@@ -335,7 +335,7 @@ def test_a_recreated_topic_is_read_from_its_start(cluster: FakeCluster, length: 
     bench = Bench(cluster)
     bench.poll(2)
     cluster.topic_id, cluster.logs = "id-2", {}
-    cluster.fill(0, length, begin=100)
+    cluster.fill(0, length, first=100)
     bench.poll(20)
     assert bench.seen_of(0)[-length:] == cluster.logs[0]
     assert len(bench.seen_of(0)) <= 10 + length
@@ -348,7 +348,7 @@ def test_a_topic_recreated_while_disconnected_is_read_from_its_start(cluster: Fa
     cluster.faults = [ClientError("gone")]
     bench.poll(1)
     cluster.topic_id, cluster.logs = "id-2", {}
-    cluster.fill(0, 25, begin=100)
+    cluster.fill(0, 25, first=100)
     bench.poll(20)
     assert bench.seen_of(0)[10:] == cluster.logs[0]
 
@@ -381,14 +381,14 @@ def test_messages_that_come_a_second_time_are_not_handed_out(cluster: FakeCluste
 
 
 def test_the_first_start_reads_from_the_configured_position() -> None:
-    for start, begin in [("earliest", 4), ("latest", 10), (datetime.fromtimestamp(6, UTC), 6)]:
+    for start, first in [("earliest", 4), ("latest", 10), (datetime.fromtimestamp(6, UTC), 6)]:
         cluster = FakeCluster(first={0: 4})
         cluster.fill(0, 10)
         bench = Bench(cluster, start=start)
         bench.poll(8)
-        cluster.fill(0, 2, begin=10)
+        cluster.fill(0, 2, first=10)
         bench.poll(4)
-        assert bench.seen == cluster.logs[0][begin:]
+        assert bench.seen == cluster.logs[0][first:]
 
 
 def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
@@ -418,7 +418,7 @@ def test_the_next_run_continues_exactly_at_its_offsets(cluster: FakeCluster, pol
 def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: FakeCluster) -> None:
     _, bookmark = read_a_while(cluster)
     cluster.topic_id, cluster.logs = "id-2", {}
-    cluster.fill(0, 30, begin=100)
+    cluster.fill(0, 30, first=100)
     after = Bench(cluster, bookmark)
     status = after.poll(20)
     assert after.seen == cluster.logs[0]
@@ -457,17 +457,17 @@ def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: Fake
 
 
 @pytest.mark.parametrize(
-    ("first", "length", "told"),
+    ("first", "length", "reported"),
     [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "truncated.*position 6, resume_at 4")],
 )
 def test_messages_lost_between_two_runs_stop_the_source_if_configured(
-    cluster: FakeCluster, first: int, length: int, told: str
+    cluster: FakeCluster, first: int, length: int, reported: str
 ) -> None:
     _, bookmark = read_a_while(cluster)
     cluster.first = {1: first}
     del cluster.logs[1][length:]
     bench = Bench(cluster, bookmark, on_lost_offsets="fail")
-    with pytest.raises(SourceError, match=told) as raised:
+    with pytest.raises(SourceError, match=reported) as raised:
         bench.poll(5)
     assert "source.on_lost_offsets" in raised.value.hint
     assert bench.source.offsets()[TOPIC].positions[1] == 6
@@ -518,7 +518,7 @@ def test_empty_records_move_nothing() -> None:
     assert len(Records(TOPIC, 0, [], [])) == 0
 
 
-def test_reached_is_said_for_some_seconds_after_the_last_answer() -> None:
+def test_reached_is_reported_for_some_seconds_after_the_last_answer() -> None:
     assert PROBE_INTERVAL * 2 < REACHED_FOR
 
 
@@ -649,10 +649,10 @@ def test_failed_commits_are_logged_sparsely_and_retried_with_the_next(
 def test_a_group_that_never_answers_delays_no_one_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SlowGroup()
     source = committing(group, monkeypatch, close_timeout=0.1)
-    begin = time.monotonic()
+    started_at = time.monotonic()
     source.commit({TOPIC: Offsets({0: 1})})
     source.close()
-    assert time.monotonic() - begin < 30.0
+    assert time.monotonic() - started_at < 30.0
     group.answers.release()
 
 

@@ -262,7 +262,7 @@ def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     assert joining.buffered().rewards.joined == 100
 
 
-def test_a_joined_reward_takes_the_place_of_what_the_decision_says() -> None:
+def test_a_joined_reward_replaces_the_reward_of_the_decision() -> None:
     joining = fresh("sum")
     joining.take(replace(batch_of(decided(3)), reward=np.array([0.5, 0.5, 0.5])))
     joining.take_rewards(rewards_of([Earned(1.0, 0, 0, "e-1", 0.25), Earned(1.0, 0, 1, "e-1", 0.5)]))

@@ -147,7 +147,7 @@ def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "control_variate"])
-def test_by_default_the_next_event_may_yet_tell_a_policy_from_production(estimator: str, average: Any) -> None:
+def test_by_default_the_next_event_may_yet_distinguish_a_policy_from_production(estimator: str, average: Any) -> None:
     log = Log(5, 6_150, missing=0.05)
     log.target["a"] = log.propensity.copy()
     found = estimate(log, "a", estimator, average)

@@ -121,8 +121,8 @@ def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
 def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answer]) -> None:
     for policy, answer in zip(policies, slow, strict=True):
         estimate = report.get(policy, kind, "mixture")
-        told = {"value": estimate.value, **{name: estimate.details[key] for name, key in DETAILS.items()}}
-        for name, number in told.items():
+        reported = {"value": estimate.value, **{name: estimate.details[key] for name, key in DETAILS.items()}}
+        for name, number in reported.items():
             expected = getattr(answer, name)
             if number is None:
                 assert np.isnan(expected), (policy, name)

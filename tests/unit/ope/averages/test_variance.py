@@ -92,9 +92,9 @@ class Log:
     def names(self) -> list[str]:
         return [f"{self.salt}{unit}" for unit in self.units]
 
-    def batch(self, first: int = 0, last: int | None = None, told: Sequence[Any] | None = None) -> EventBatch:
+    def batch(self, first: int = 0, last: int | None = None, units: Sequence[Any] | None = None) -> EventBatch:
         part = slice(first, last)
-        named = None if told is None else list(told[part])
+        named = None if units is None else list(units[part])
         return EventBatch.from_arrays(
             reward=self.reward[part],
             propensity=self.propensity[part],
@@ -110,7 +110,7 @@ class Log:
 
 
 def evaluated_units(
-    log: Log, told: Sequence[Any] | None, *, every: int = 0, production: str = "logging", **wanted: Any
+    log: Log, units: Sequence[Any] | None, *, every: int = 0, production: str = "logging", **wanted: Any
 ) -> Evaluator:
     candidates = [name for name in ("a", "b") if name != production]
     settings: dict[str, Any] = {
@@ -122,12 +122,12 @@ def evaluated_units(
         "block": BLOCK,
         "drift": None,
     }
-    return evaluated(log.batch(0, None, told), every=every, **settings | wanted)
+    return evaluated(log.batch(0, None, units), every=every, **settings | wanted)
 
 
-def effect(log: Log, told: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
+def effect(log: Log, units: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
     average = wanted.get("averages", [Cumulative()])[0]
-    found: Estimate = evaluated_units(log, told, **wanted).report().get(policy, estimator, average.label)
+    found: Estimate = evaluated_units(log, units, **wanted).report().get(policy, estimator, average.label)
     return found
 
 
@@ -279,7 +279,7 @@ def test_sessions_side_by_side_are_found_without_their_names() -> None:
 @pytest.mark.slow
 def test_without_units_there_is_nothing_to_keep() -> None:
     log = Log(6, consecutive(np.random.default_rng(6), 1_000))
-    plain, nameless = (evaluated_units(log, told, averages=AVERAGES).state() for told in (None, [None] * len(log)))
+    plain, nameless = (evaluated_units(log, units, averages=AVERAGES).state() for units in (None, [None] * len(log)))
     assert plain == nameless
     assert not plain["units"]["seen"]
 
@@ -292,15 +292,15 @@ def late_units(log: Log, first: int) -> list[str | None]:
 @pytest.mark.parametrize("production", ["logging", "b"])
 def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
     log = Log(7, side_by_side(np.random.default_rng(7), 3_020), missing=0.1)
-    told = late_units(log, 1_017)
+    units = late_units(log, 1_017)
     wanted: dict[str, Any] = {
         "production": production,
         "averages": AVERAGES,
         "estimators": [IPS(), SNIPS(), StratifiedIPS()],
     }
-    at_once = evaluated_units(log, told, **wanted).report()
+    at_once = evaluated_units(log, units, **wanted).report()
     for every in (1_000, 333, 7):
-        cut = evaluated_units(log, told, every=every, **wanted).report()
+        cut = evaluated_units(log, units, every=every, **wanted).report()
         for one, other in zip(at_once.estimates, cut.estimates, strict=True):
             for name in ("design_effect", "lift_design_effect"):
                 assert other.details[name] == close(one.details[name])
@@ -310,12 +310,12 @@ def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
 
 def test_an_evaluator_continues_from_its_state_bit_for_bit() -> None:
     log = Log(8, side_by_side(np.random.default_rng(8), 3_020), missing=0.1)
-    told = late_units(log, 1_017)
-    without = evaluated_units(log, told, every=430, production="b", averages=AVERAGES)
+    units = late_units(log, 1_017)
+    without = evaluated_units(log, units, every=430, production="b", averages=AVERAGES)
     resumed = Evaluator(["a"], [IPS(), SNIPS()], AVERAGES, (-10, 10), "b", block=BLOCK, drift=None)
     for first in range(0, len(log), 430):
         resumed = Evaluator.from_state(resumed.state())
-        resumed.update(log.batch(first, first + 430, told))
+        resumed.update(log.batch(first, first + 430, units))
     assert resumed.state() == without.state()
     assert resumed.report() == without.report()
 
@@ -323,8 +323,8 @@ def test_an_evaluator_continues_from_its_state_bit_for_bit() -> None:
 def test_units_count_from_their_first_event() -> None:
     log = Log(9, side_by_side(np.random.default_rng(9), 12_000))
     first = 6_000
-    told = [None] * first + log.names()[first:]
-    found = effect(log, told, "logging", "ips").details["design_effect"]
+    units = [None] * first + log.names()[first:]
+    found = effect(log, units, "logging", "ips").details["design_effect"]
     later = Log(9, log.units[first:])
     later.reward = log.reward[first:]
     expected = effect(later, later.names(), "logging", "ips").details["design_effect"]
@@ -334,8 +334,8 @@ def test_units_count_from_their_first_event() -> None:
 
 def test_events_without_a_unit_are_independent() -> None:
     log = Log(10, np.arange(20_000), correlation=0.0)
-    told = [str(unit) if unit < BLOCK else None for unit in log.units]
-    found = effect(log, told, "logging", "ips").details["design_effect"]
+    units = [str(unit) if unit < BLOCK else None for unit in log.units]
+    found = effect(log, units, "logging", "ips").details["design_effect"]
     assert found == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
     state = start_signs()
     signs, state = unit_signs(state, None, 10, 5)
@@ -355,6 +355,7 @@ def test_the_state_does_not_grow_with_the_number_of_units() -> None:
         log = Log(11, np.arange(count) // 3)
         evaluator = evaluated_units(log, log.names(), averages=[Cumulative(), Mixture()])
         assert evaluator.report().estimates
+        evaluator.fold_pending()
         sizes.add(len(msgspec.msgpack.encode(evaluator.state()["grids"])) // 1_000)
     assert len(sizes) == 1
 
@@ -392,7 +393,9 @@ def test_parts_of_a_stream_are_merged() -> None:
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
 def test_intervals_of_every_kind_are_widened_by_its_root(kind: str) -> None:
     log = Log(16, side_by_side(np.random.default_rng(16), 6_000))
-    wide, narrow = (effect(log, told, "logging", "ips", intervals={"cumulative": kind}) for told in (log.names(), None))
+    wide, narrow = (
+        effect(log, units, "logging", "ips", intervals={"cumulative": kind}) for units in (log.names(), None)
+    )
     widths = [float(np.subtract(each.upper, each.lower)) for each in (wide, narrow)]
     effects = [each.details["design_effect"] for each in (wide, narrow)]
     assert effects[0] > 1.5 * max(1, effects[1])
@@ -404,8 +407,8 @@ def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
     for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
     found = []
-    for told in (log.names(), None):
-        report = evaluated_units(log, told, averages=[Mixture()], promotion={"rule": "paired"}).report()
+    for units in (log.names(), None):
+        report = evaluated_units(log, units, averages=[Mixture()], promotion={"rule": "paired"}).report()
         found.append(np.array([each.lift - each.lower for each in report.promotion], dtype=float) ** 2)
     assert (found[0] > 1.5 * found[1]).all()
 
@@ -461,10 +464,10 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    said = "from streameval.ope.averages.variance import signs_of\n"
-    said += "from streameval.events.origin import fingerprints\n"
-    said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
-    printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
+    program = "from streameval.ope.averages.variance import signs_of\n"
+    program += "from streameval.events.origin import fingerprints\n"
+    program += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()
 
 

@@ -197,7 +197,7 @@ def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
 )
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
-def test_no_term_is_further_from_another_than_the_range_says(
+def test_no_term_is_further_from_another_than_the_range_allows(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
     low, high = shift - scale, shift + scale
@@ -257,7 +257,7 @@ def described(**gone: bool) -> EventBatch:
         ("features", {"ips", "clipped_ips"}),
     ],
 )
-def test_an_event_is_missing_for_those_alone_who_need_what_it_lacks(gone: str, whole: set[str]) -> None:
+def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gone: str, whole: set[str]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=FAMILY, averages=[Cumulative()])
     evaluator.update(described(**{gone: True}))
     report = evaluator.report()

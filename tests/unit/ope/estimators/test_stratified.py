@@ -150,9 +150,7 @@ def evidence(offers: Offers, action: Array, reward: Array, prediction: Array | N
 
 @given(seed=st.integers(0, 10_000), threshold=st.floats(0.1, 50.0), wild=st.floats(-1e3, 1e3))
 @examples(40)
-def test_both_are_unbiased_whatever_the_model_says_and_wherever_the_threshold_lies(
-    seed: int, threshold: float, wild: float
-) -> None:
+def test_both_are_unbiased_for_any_model_and_threshold(seed: int, threshold: float, wild: float) -> None:
     offers = Offers(seed, 50)
     truth = (offers.target * offers.chance).sum(axis=1)
     random = np.random.default_rng(seed)

@@ -39,7 +39,7 @@ def test_a_jump_is_found(detector: DriftDetector) -> None:
     assert watched(detector, means(600, jump=400)).detections[0] > before
 
 
-def test_a_world_that_rests_is_left_in_peace() -> None:
+def test_nothing_is_detected_in_a_stationary_world() -> None:
     assert watched(DriftDetector("ADWIN"), means(6_000, policies=3)).detections == [0, 0, 0]
 
 

@@ -39,7 +39,7 @@ def evaluator(
     return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=RULES)
 
 
-def told(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
+def reported(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
     """The rows of the report to the last bit, of these policies, estimators and averages."""
     return [msgspec.json.encode(some.report().get(*key)).decode() for key in keys]
 
@@ -118,9 +118,9 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
         for estimator in ESTIMATORS[::2]
         for average in AVERAGES
     ]
-    before = told(some, *keys)
+    before = reported(some, *keys)
     cut = some.continued(some.plan.with_products([(ESTIMATORS[::2], AVERAGES)]))
-    here, there = (list(map(msgspec.json.decode, each)) for each in (told(cut, *keys), before))
+    here, there = (list(map(msgspec.json.decode, each)) for each in (reported(cut, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
             assert one == other
@@ -151,7 +151,7 @@ def decided(some: se.Evaluator, policy: str) -> list[Any]:
     return [each for part in (report.promotion, report.transitions) for each in part if each.policy == policy]
 
 
-def test_decisions_about_who_stays_do_not_notice_who_goes() -> None:
+def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() -> None:
     some = se.Evaluator(["a", "b"], [se.IPS()], [se.Mixture()], promotion=NOISY)
     some.update(Log(4, 2_530).batch())
     before = decided(some, "b")
@@ -255,9 +255,9 @@ def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
     assert computed(cohorts)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
     for cell in computed(cohorts)[0][1]:
-        assert told(cohorts, ("early", *cell)) == told(straight, ("early", *cell))
+        assert reported(cohorts, ("early", *cell)) == reported(straight, ("early", *cell))
     adopt(cohorts, plan("early", **FEW))
-    assert told(cohorts, ("early", "snips", "window")) == told(straight, ("early", "snips", "window"))
+    assert reported(cohorts, ("early", "snips", "window")) == reported(straight, ("early", "snips", "window"))
 
 
 def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> None:
@@ -267,7 +267,7 @@ def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> N
     state["cohorts"][0] |= {"policies": ["logging", "late"], "pairs": [["ips", "window"], ["snips", "window"]]}
     read = CohortEvaluator.from_state(state)
     assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
-    assert told(read, ("late", "snips", "window")) == told(cohorts, ("late", "snips", "window"))
+    assert reported(read, ("late", "snips", "window")) == reported(cohorts, ("late", "snips", "window"))
 
 
 def test_a_model_that_is_no_longer_needed_is_dropped() -> None:

@@ -168,17 +168,6 @@ def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float
     assert asked.report().to_json() == silent.report().to_json()
 
 
-@examples(20)
-@given(stream=streams(most=300), cutting=cuttings())
-def test_blocks_folded_early_change_nothing(stream: Stream, cutting: list[float]) -> None:
-    early, late = Evaluator([CANDIDATE], **EVERYTHING), Evaluator([CANDIDATE], **EVERYTHING)
-    for piece in pieces(stream, cutting):
-        early.update(piece.batch())
-        early.fold_pending()
-        late.update(piece.batch())
-        assert_same(early.report(), late.report())
-
-
 @examples(30)
 @given(stream=streams(most=900), cutting=cuttings(most=4), stop=st.integers(0, 4))
 def test_resumed_equals_uninterrupted_to_the_last_bit(stream: Stream, cutting: list[float], stop: int) -> None:

@@ -80,7 +80,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def told(report: se.Report) -> dict[str, Any]:
+def reported(report: se.Report) -> dict[str, Any]:
     return dict(leaves(msgspec.json.decode(report.to_json())))
 
 
@@ -101,7 +101,7 @@ def test_restarts_and_cuts_change_nothing(production: str) -> None:
         assert msgspec.msgpack.encode(asked.state()) == before
         folded.fold_pending()
     assert asked.report().to_json() == whole.report().to_json()
-    once, often = told(whole.report()), told(folded.report())
+    once, often = reported(whole.report()), reported(folded.report())
     assert often.keys() == once.keys()
     for path, value in once.items():
         assert often[path] == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value), path
@@ -109,7 +109,7 @@ def test_restarts_and_cuts_change_nothing(production: str) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (2.0, 5.0), (-3.0, -1.0)])
 @pytest.mark.parametrize("options", [{"confidence": 0.8}, {"confidence": 0.999999, "block": 250}])
-def test_whatever_the_range_of_rewards_every_interval_is_one(low: float, high: float, options: dict[str, Any]) -> None:
+def test_every_interval_is_one_for_any_range_of_rewards(low: float, high: float, options: dict[str, Any]) -> None:
     columns, asked = log(3, low, high), evaluator("now", low, high, **options)
     for piece in pieces(columns, (3, 90, 650)):
         asked.update(piece)

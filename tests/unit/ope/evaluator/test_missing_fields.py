@@ -92,7 +92,7 @@ def test_replay_warns_and_continues(log: Path, capfd: pytest.CaptureFixture[str]
     assert values["challenger", "ips"] == pytest.approx(0.2)
 
 
-def test_the_daemon_says_it_once_when_the_first_events_come_in() -> None:
+def test_the_daemon_logs_it_once_when_the_first_events_arrive() -> None:
     config = Config.model_validate(
         {"policies": {"candidates": ["challenger"]}, "estimators": ["dm"], "averages": ["cumulative"]}
     )
@@ -108,6 +108,6 @@ def test_the_daemon_says_it_once_when_the_first_events_come_in() -> None:
     )
     with capture_logs() as logs:
         daemon.run()
-    said = [line["detail"] for line in logs if line["event"] == "estimators_without_events"]
-    assert said == ["none of the first 3 events has `features`: no value for dm"]
+    text = [line["detail"] for line in logs if line["event"] == "estimators_without_events"]
+    assert text == ["none of the first 3 events has `features`: no value for dm"]
     assert daemon.published.accepted == 6

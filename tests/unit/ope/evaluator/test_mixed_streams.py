@@ -212,8 +212,8 @@ def test_after_a_change_a_candidate_must_hold_again_and_the_reason_names_the_lif
     assert [each[1:3] for each in found[place : place + 7]] == [
         (False, 0), (False, 1), (False, 2), (False, 3), (False, 4), (True, 5), (True, 6)
     ]  # fmt: skip
-    said = "; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 50 % of the events"
-    assert found[place][3].endswith(said)
+    text = "; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 50 % of the events"
+    assert found[place][3].endswith(text)
     assert "decided by" not in found[place - 1][3]
 
 

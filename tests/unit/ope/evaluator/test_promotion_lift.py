@@ -259,5 +259,5 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
 def test_a_candidate_without_events_has_no_lift() -> None:
     evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
     evaluator.update(log(1_000))
-    told = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
-    assert told == dict.fromkeys((rule.label for rule in EARLY.rules), (None, None))
+    reported = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
+    assert reported == dict.fromkeys((rule.label for rule in EARLY.rules), (None, None))

@@ -56,7 +56,7 @@ def always_one(events: int, average: AnyAverage, bound: AnyInterval | str | None
 
 @pytest.mark.parametrize("bound", SPREAD_BASED, ids=str)
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda each: each.label)
-def test_kinds_that_count_what_was_seen_say_1(average: AnyAverage, bound: AnyInterval | str | None) -> None:
+def test_kinds_that_count_observed_rewards_report_1(average: AnyAverage, bound: AnyInterval | str | None) -> None:
     report = always_one(1_234, average, bound)
     for policy in (CANDIDATE, LOGGING):
         found = report.get(policy, "snips", average.label)
@@ -93,7 +93,7 @@ def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(
 
 
 @pytest.mark.parametrize("bound", [*HONEST, None], ids=str)
-def test_where_the_range_of_rewards_leaves_no_room_all_kinds_say_1(bound: AnyInterval | None) -> None:
+def test_where_the_range_of_rewards_leaves_no_room_all_kinds_report_1(bound: AnyInterval | None) -> None:
     found = always_one(1_000, Cumulative(), bound, reward_range=(1 - 1e-9, 1.0)).get(CANDIDATE, "snips", "cumulative")
     assert (found.lower, found.upper) == (pytest.approx(1.0, abs=2e-9), pytest.approx(1.0, abs=2e-9))
 

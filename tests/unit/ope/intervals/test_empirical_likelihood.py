@@ -76,7 +76,7 @@ def test_rewards_at_an_end_of_their_range_leave_the_interval_no_way_out_of_it() 
     assert np.all((upper >= 0) & (upper < 1))
 
 
-def test_before_the_first_click_it_does_not_say_that_there_will_be_none() -> None:
+def test_before_the_first_click_the_upper_bound_is_above_0() -> None:
     lower, upper = interval(means_of(np.ones((1, 1_000)), np.zeros((1, 1_000))))
     assert lower[0] == pytest.approx(0.0, abs=0.002)
     assert 0.002 < upper[0] < 0.005

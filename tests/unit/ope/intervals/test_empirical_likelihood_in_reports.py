@@ -102,10 +102,10 @@ def test_a_reward_that_has_always_been_0_may_yet_be_more() -> None:
         assert 0.004 < upper < 0.3
 
 
-def test_before_ten_events_nothing_is_said() -> None:
-    for events, said in ((9, False), (10, True)):
+def test_before_ten_events_there_are_no_bounds() -> None:
+    for events, known in ((9, False), (10, True)):
         found = estimate(clicks(events, seed=4), IPS(), Cumulative())
-        assert (found.lower is not None, found.upper is not None) == (said, said)
+        assert (found.lower is not None, found.upper is not None) == (known, known)
 
 
 @pytest.mark.parametrize("seed", range(5))

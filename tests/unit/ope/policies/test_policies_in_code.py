@@ -254,7 +254,7 @@ def test_a_state_with_policies_in_code_continues_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("candidates", [[], ["mine"], {"mine": PythonPolicy("support.coded_policies:favourite")}])
-def test_the_code_that_a_state_names_runs_only_for_who_names_the_same(candidates: Any) -> None:
+def test_code_named_in_a_state_runs_only_if_the_caller_names_it(candidates: Any) -> None:
     state = Evaluator({"mine": FAVOURITE}).state()
     with pytest.raises(StateError, match="the state holds the policy 'mine', which is code"):
         Evaluator.from_state(state, candidates=candidates)

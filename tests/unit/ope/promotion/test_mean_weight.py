@@ -30,9 +30,9 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
     for first in range(0, EVENTS, 500):
         part = slice(first, first + 500)
         policies = {name: 0.4 * weight[part] for name, weight in weights.items()}
-        told = None if units is None else units[part]
+        reported = None if units is None else units[part]
         evaluator.update(
-            EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=told)
+            EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
         found |= {each.policy for each in evaluator.report().trust if each.check == "mean_weight" and not each.ok}
     return found

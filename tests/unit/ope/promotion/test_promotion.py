@@ -290,7 +290,7 @@ def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() 
     assert decision.reason == "lower bound of lift 0.132 over margin 0, held for 4 of 10 block ends"
 
 
-def test_too_few_events_are_said_before_anything_else() -> None:
+def test_too_few_events_are_reported_before_anything_else() -> None:
     monitor = make_monitor(candidates=1, rule="paired", min_events=10_000, trust=Trust())
     log = constant_path([0.2] * 5)
     log.present[:] = 1.0
@@ -319,20 +319,20 @@ def test_paired_gives_the_number_of_missing_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lift", "spread2", "said"),
+    ("lift", "spread2", "text"),
     [
         (-0.01, 0.0, "the lift itself, -0.01, is not above it"),
         (0.01, 1e-3, "more events alone will not help: the lift, 0.01, moves too much"),
         (math.nan, 0.0, "no lift is known yet"),
     ],
 )
-def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float, said: str) -> None:
+def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float, text: str) -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
     state = monitor.start()
     state["lifts"]["lift"]["sums"][:, 0] = 30_000  # events
-    assert said in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
+    assert text in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
 def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
@@ -343,7 +343,7 @@ def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
     assert reason.endswith("under margin 0; how much the lift, 0.01, moves is not known yet")
 
 
-def test_sea_needs_about_as_many_events_as_it_says() -> None:
+def test_sea_needs_about_as_many_events_as_it_predicts() -> None:
     monitor = make_monitor(candidates=1, rule="sea")
     log = Log(blocks=400, candidates=1, seed=8, missing=0.0)
     rng = np.random.default_rng(9)
@@ -355,7 +355,7 @@ def test_sea_needs_about_as_many_events_as_it_says() -> None:
     assert fired == pytest.approx(promised, rel=0.35)
 
 
-def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
+def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
     state = monitor.fold(monitor.start(), evidence, [], log.timestamp, log.propensity)
@@ -435,7 +435,7 @@ def test_a_sound_log_passes_every_check() -> None:
     )
 
 
-def test_propensities_that_are_wrong_block_promotion_and_say_so() -> None:
+def test_wrong_propensities_block_promotion_with_a_reason() -> None:
     monitor = make_monitor(rule="paired", trust=Trust())
     log = Log(blocks=60, seed=11)
     log.value[:], log.variance[:] = 0.1, 0.0
@@ -483,7 +483,7 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
-    said = {
+    sentences = {
         "20.0% of events were rejected lately, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
@@ -492,7 +492,7 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     seen_before = Arrivals().after(80, {"duplicate": 90_000})
     assert found(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
     assert found(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
-    for sentence, moment in said.items():
+    for sentence, moment in sentences.items():
         decision = found(monitor, state, **moment)["candidate-1", "paired"]
         assert not decision.promotable
         assert decision.held == 20
@@ -593,20 +593,20 @@ def test_trust_depends_on_the_last_two_spans_and_returns_after_a_repair(
 ) -> None:
     monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 2_000)
     monitor, rng = make_monitor(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
-    state, said, events = monitor.start(), [], []
+    state, passed, events = monitor.start(), [], []
     for span in range(40):
         wrong = 0.8 if 20 <= span < 24 else 1.0
         weight, propensity = smooth_weights(rng, 1_000, 2)
         evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
         state = monitor.fold(state, evidence, [], np.full(1_000, np.nan), propensity)
         check = checks_of(monitor, state)["mean_weight"]
-        said.append(check.ok)
+        passed.append(check.ok)
         events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))
     assert max(events) == 3_000
     assert min(events[4:]) == 2_000
-    assert all(said[:20])
-    assert not all(said[20:24]), "propensities wrong by a fifth are found within a span or two"
-    assert all(said[30:])
+    assert all(passed[:20])
+    assert not all(passed[20:24]), "propensities wrong by a fifth are found within a span or two"
+    assert all(passed[30:])
 
 
 def test_a_rule_uses_shared_parameters_unless_it_has_its_own() -> None:

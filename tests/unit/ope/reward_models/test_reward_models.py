@@ -178,7 +178,7 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
             assert found[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_a_table_tells_actions_apart_by_their_names_wherever_they_stand() -> None:
+def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
     batch = REWARDING.log(400, seed=9)
     sets = batch.action_sets
     assert sets is not None
@@ -292,9 +292,9 @@ def test_a_model_that_fails_costs_its_predictions_and_nothing_else(model: str, r
     batch = REWARDING.log(100, seed=13)
     failing = fed(PythonModel(target=f"support.own_models:{model}"), batch, estimators=[IPS(), DM(), DR()])
     report = failing.report()
-    told = accuracy(failing)
-    assert set(told.failures) == set(FAILURES)
-    assert {name: number for name, number in told.failures.items() if number} == {reason: count}
+    reported = accuracy(failing)
+    assert set(reported.failures) == set(FAILURES)
+    assert {name: number for name, number in reported.failures.items() if number} == {reason: count}
     healthy = fed(MEAN, batch, estimators=[IPS(), DM(), DR()]).report()
     assert report.get(CANDIDATE, "ips", "cumulative") == healthy.get(CANDIDATE, "ips", "cumulative")
     assert all(estimate.value is not None for estimate in report.estimates)
@@ -352,13 +352,13 @@ def test_a_model_that_cannot_be_made_is_a_problem_of_the_configuration(tmp_path:
         {"kind": "oracle"},
     ],
 )
-def test_a_model_that_is_not_said_well_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_malformed_model_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(AnyRewardModel).validate_python(wrong)
 
 
 @pytest.mark.parametrize("other", [None, Ridge(), PythonModel(target="support.own_models:Raising")])
-def test_a_state_with_code_in_it_is_loaded_only_for_who_names_that_code(other: AnyRewardModel | None) -> None:
+def test_a_state_with_code_in_it_loads_only_if_the_caller_names_that_code(other: AnyRewardModel | None) -> None:
     saved = fed(MEAN, REWARDING.log(50, seed=15)).state()
     with pytest.raises(StateError, match="'python', which is code"):
         Evaluator.from_state(saved, reward_model=other)
@@ -398,8 +398,8 @@ def test_a_report_teaches_the_model_nothing(model: AnyRewardModel) -> None:
 def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     report = fed(PythonModel(target="support.own_models:Raising", name="mine"), REWARDING.log(100, seed=18)).report()
     lines = metrics_text(DaemonStatus(SourceStatus(reached=True), at=0.0, report=report)).decode().splitlines()
-    told = report.reward_model
-    assert told is not None
-    assert f'streameval_reward_model_squared_error{{model="mine"}} {told.squared_error}' in lines
-    assert f'streameval_reward_model_baseline_squared_error{{model="mine"}} {told.baseline_squared_error}' in lines
+    reported = report.reward_model
+    assert reported is not None
+    assert f'streameval_reward_model_squared_error{{model="mine"}} {reported.squared_error}' in lines
+    assert f'streameval_reward_model_baseline_squared_error{{model="mine"}} {reported.baseline_squared_error}' in lines
     assert 'streameval_reward_model_failures_total{model="mine",reason="predict_raised"} 400.0' in lines

@@ -85,6 +85,7 @@ def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int 
             sampling_probability=batch.sampling_probability[place],
         )
         evaluator.update(one)
+        evaluator.fold_pending()
         weight = (1 / batch.sampling_probability[: event + 1]).sum()
         value = evaluator.report().get("a", "dm", "cumulative").value
         assert value is not None

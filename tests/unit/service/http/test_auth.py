@@ -179,21 +179,21 @@ def test_only_the_header_logs_in(server: HttpServer) -> None:
 def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, going_on, worked_out = threading.Event(), threading.Event(), list[str]()
+    started, released, worked_out = threading.Event(), threading.Event(), list[str]()
 
     def fits_slowly(hashed: str, password: str) -> bool:
-        begun.set()
-        assert going_on.wait(60.0)
+        started.set()
+        assert released.wait(60.0)
         worked_out.append(password)
         return fits(hashed, password)
 
     monkeypatch.setattr(auth, "fits", fits_slowly)
     with served(closed(folder)) as server, ThreadPoolExecutor() as pool:
         wrong = [pool.submit(ask, server, "/", basic("ada", f"wrong {number}")) for number in range(8)]
-        assert begun.wait(60.0)
+        assert started.wait(60.0)
         assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
         assert not [answer for answer in wrong if answer.done()], "the scrape was answered before them"
-        going_on.set()
+        released.set()
         assert {answer.result().status_code for answer in wrong} == {401}
         assert [ask(server, path, basic("ada", PASSWORD)).status_code for path in (*PROTECTED, "/")] == [200] * 4
     assert worked_out.count(PASSWORD) == 1

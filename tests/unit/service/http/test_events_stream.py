@@ -51,15 +51,15 @@ def test_every_new_report_is_sent_once(server: HttpServer, view: View) -> None:
         assert answer.headers["cache-control"] == "no-store"
         heard = messages(answer)
         assert next(heard) == "retry: 2000"
-        assert told(next(heard)) == {"at": NOW, "events": 120_000, "ready": True}
+        assert reported(next(heard)) == {"at": NOW, "events": 120_000, "ready": True}
         time.sleep(0.1)
         view.published = make_published(make_report(), at=NOW + 1)
-        assert told(next(heard))["at"] == NOW + 1
+        assert reported(next(heard))["at"] == NOW + 1
         view.published = make_published(None, at=NOW + 2)
-        assert told(next(heard)) == {"at": NOW + 2, "events": 0, "ready": False}
+        assert reported(next(heard)) == {"at": NOW + 2, "events": 0, "ready": False}
 
 
-def told(message: str) -> dict[str, object]:
+def reported(message: str) -> dict[str, object]:
     kind, data = message.splitlines()
     assert kind == "event: published"
     parsed: dict[str, object] = json.loads(data.removeprefix("data: "))

@@ -67,7 +67,7 @@ def test_a_daemon_in_good_order_is_healthy_and_ready(client: httpx.Client) -> No
 
 
 @pytest.mark.parametrize("route", ["/healthz", "/readyz", "/api/v1/report"])
-def test_a_daemon_in_trouble_says_so_with_503_and_why(unready_client: httpx.Client, route: str) -> None:
+def test_a_daemon_in_trouble_answers_503_with_the_reason(unready_client: httpx.Client, route: str) -> None:
     answer = unready_client.get(route)
     assert answer.status_code == 503
     if route == "/healthz":
@@ -290,7 +290,7 @@ def test_an_event_from_the_future_is_shown_as_ahead() -> None:
     assert any("ahead" in piece for piece in read(make_report(), at=NOW - 60.0).text)
 
 
-def test_the_page_is_packed_for_those_who_unpack_it(client: httpx.Client) -> None:
+def test_the_page_is_compressed_for_clients_that_accept_it(client: httpx.Client) -> None:
     packed, plain = client.get("/"), client.get("/", headers={"accept-encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers

@@ -90,7 +90,7 @@ def test_a_lift_is_drawn_against_zero() -> None:
     assert undecided.bounds[0] < chart.reference < undecided.bounds[1]
 
 
-def test_without_lifts_the_rows_are_there_and_say_that_nothing_is_known() -> None:
+def test_without_lifts_the_rows_show_that_nothing_is_known() -> None:
     report = make_report()
     none = tuple(replace(each, lift=None, lift_lower=None, lift_upper=None) for each in report.estimates)
     overview = make_overview(make_published(report), replace(report, estimates=none), {})
@@ -145,7 +145,7 @@ def test_intervals_are_explained_in_words() -> None:
     assert "95 % intervals (empirical likelihood) for the mean over the events of the average. " in shown
 
 
-def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None:
+def test_intervals_of_several_kinds_are_distinguished_by_their_estimators() -> None:
     estimates = [
         make_estimate("a", "ips", "window"),
         make_estimate("a", "snips", "window"),
@@ -279,7 +279,7 @@ def test_without_a_past_or_numbers_there_is_no_picture() -> None:
     assert "not known yet" in page(report)
 
 
-def test_a_picture_says_in_words_what_it_shows() -> None:
+def test_a_picture_describes_itself_in_words() -> None:
     report = make_report(1, ("ips",), ("window",))
     shown = page(report, history=hours(report))
     assert re.search(r'role="img" aria-label="challenger-a: [\d.]+ 1\.0 h ago, [\d.]+ now, between [\d.]+ and', shown)
