@@ -146,7 +146,8 @@ def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
         evaluator.update(dated(stream[part], time[part]))
         evaluator.fold_pending()
         (grid,), (saved,) = evaluator.plan.grids(), evaluator.state()["grids"]
-        states.append(grid.from_state(saved)["averages"][average.label])
+        fresh = grid.start(evaluator.plan.block)
+        states.append(grid.from_state(saved, fresh)["averages"][average.label])
     earlier, later, whole = states
     merged = average.merge(earlier, later)
     found, expected = (average.read(state, None, grid.layout, UNKNOWN_DRIFT_RATE) for state in (merged, whole))
