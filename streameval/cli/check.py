@@ -104,7 +104,7 @@ def of_surroundings(config: Config) -> Iterator[Finding]:
     yield from problems
     if not any(finding.level == "error" for finding in problems):
         try:
-            yield from _events(config)
+            yield from of_events(config)
             yield from _rewards(config)
         except StreamevalError as error:
             yield Finding.of("source", error)
@@ -233,7 +233,7 @@ def probe(source: Source) -> Probe:
     return Probe(status, None if status.lag is None else status.lag + len(values), values[:ENOUGH], written[:ENOUGH])
 
 
-def _events(config: Config) -> Iterator[Finding]:
+def of_events(config: Config) -> Iterator[Finding]:
     """The number of events, and the defects of the first ones."""
     source = config.required_source()
     found = probe(source.for_check().open())
@@ -250,10 +250,10 @@ def _events(config: Config) -> Iterator[Finding]:
         return
     order = source.event_order(len(found.status.partitions))
     delay = 0.0 if events.rejected else float(np.nanmax(np.array(found.written) - events.timestamp, initial=0.0))
-    if order is not None and delay > order.patience:
-        message = f"events are written up to {in_words(delay)} after their timestamp; some count out of order"
-        hint = f"source.idle_timeout: {math.ceil(delay)}s keeps the order"
-        yield Finding("source.idle_timeout", message, "warning", hint)
+    if order is not None and delay > order.max_lateness:
+        message = f"events are written up to {in_words(delay)} after their timestamp; some may count out of order"
+        hint = f"increase source.max_lateness to {math.ceil(delay)}s to keep the order"
+        yield Finding("source.max_lateness", message, "warning", hint)
     yield from _lacking(config, events)
 
 

@@ -269,10 +269,10 @@ class Daemon:
         self._reached = status.reached
 
     def _log_late(self, buffered: BufferStatus | None) -> None:
-        """Log that events count out of order, and by how much longer the source must wait to keep it."""
+        """Log that events count out of order, and how long the source must wait to keep it."""
         if buffered is not None and buffered.late > self._late:
             lateness = max(buffered.lateness.values(), default=0.0)
-            hint = f"a source.idle_timeout (or max_lateness) longer by {lateness:.0f} s would have kept the order"
+            hint = f"increase source.max_lateness to {buffered.sufficient_lateness}s to keep the order"
             log.warning("events_late", count=buffered.late - self._late, seconds=round(lateness, 1), hint=hint)
         self._late = 0 if buffered is None else buffered.late
 

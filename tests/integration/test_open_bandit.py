@@ -37,7 +37,7 @@ def test_a_log_through_kafka_gives_the_values_of_its_replay(kafka: str, tmp_path
     checked = streameval("check", str(EXAMPLE / "kafka.yaml"), **source)
     assert "reached: 10,000 events in 4 partitions\nof the first 100 events 100 can be used\n" in checked.stdout
     assert re.search(r"^warning: events are written up to .+ after their timestamp", checked.stderr, re.M)
-    assert re.search(r"^hint: source.idle_timeout: \d+s keeps the order$", checked.stderr, re.M)
+    assert re.search(r"^hint: increase source.max_lateness to \d+s to keep the order$", checked.stderr, re.M)
 
     replayed = json.loads(streameval("replay", str(EXAMPLE / "bts_prior.yaml"), str(LOG), "--json").stdout)
     with daemon(EXAMPLE / "kafka.yaml", tmp_path / "log", **source) as client:

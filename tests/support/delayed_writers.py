@@ -13,6 +13,7 @@ from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.stages import BufferStatus
 from support.messages import message
 
 TOPIC = "interactions"
@@ -116,10 +117,14 @@ class LiveReading:
         return rejected / (rejected + len(self.times))
 
     @property
+    def buffered(self) -> BufferStatus:
+        """The state of the buffers after the last event."""
+        return self._pipeline.buffered() or BufferStatus(0)
+
+    @property
     def lateness(self) -> float:
         """The lateness of the latest partition, in seconds."""
-        buffered = self._pipeline.buffered()
-        return 0.0 if buffered is None else max(buffered.lateness.values())
+        return max(self.buffered.lateness.values(), default=0.0)
 
 
 def _reward(message: bytes) -> bytes:

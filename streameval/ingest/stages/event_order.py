@@ -28,6 +28,7 @@ class BufferStatus:
     them because the buffer was full. `rewards`: counts of separate rewards by outcome. All count since the state was
     created. `lateness`: by partition, the most seconds by which recent events came after the watermark. `window`:
     seconds that an event waits for its rewards. `unmatched_share`: that of recent rewards without a decision.
+    `max_lateness`: seconds that an event waits for others of its partition.
     """
 
     events: int
@@ -38,6 +39,12 @@ class BufferStatus:
     rewards: RewardCounts | None = None
     window: float = 0.0
     unmatched_share: float | None = None
+    max_lateness: float = 0.0
+
+    @property
+    def sufficient_lateness(self) -> int:
+        """The `max_lateness`, in whole seconds, that would have kept the order of recent events."""
+        return math.ceil(self.max_lateness + max(self.lateness.values(), default=0.0))
 
 
 class EventOrder:
@@ -71,7 +78,11 @@ class EventOrder:
         self._rewards, self._max_bytes, self.patience = rewards, max_bytes, max_lateness + idle_timeout
         self._window = 0.0 if rewards is None else rewards.window
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
+        self.max_lateness = max_lateness
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
+        self._last_at_end = self._complete_until = (
+            NEVER  # of `at_end`: its last event, and the time before which it took
+        )
         self._swept = NEVER  # rewards of decisions before this time have been dropped
         self._is_full = False
 
@@ -99,8 +110,8 @@ class EventOrder:
         )
         if len(batch):
             assert batch.origin is not None, "events must be decoded with their origin"
-            self.late += int(np.count_nonzero(batch.timestamp < self.watermark))
-            self._watermarks.advance(batch.origin, batch.timestamp)
+            self.late += int(np.count_nonzero(batch.timestamp < max(self.watermark, self._last_at_end)))
+            self._watermarks.advance(batch.origin, batch.timestamp, self._last_at_end, self._complete_until)
             self.held.add(batch)
         return self._due(batch.rejected)
 
@@ -117,6 +128,8 @@ class EventOrder:
         It was read while the reader's clock was ahead, too. Clocks that it put forward start again.
         """
         self._watermarks.forget_after(latest)
+        if self._last_at_end > latest:
+            self._last_at_end = NEVER
         if self._swept > latest:
             self._swept = now - self._window - self.patience
         return self.held.redate(latest, now) + (0 if self._rewards is None else self._rewards.redate(latest, now))
@@ -129,11 +142,12 @@ class EventOrder:
         must not make a partition count as idle during the pause. When all partitions are at their end, time passes
         without events: those older than `max_lateness + idle_timeout` are released.
         """
-        complete_until = self._watermarks.at_end(ended)
+        complete_until = min(self._watermarks.at_end(ended) - self.patience, self.limit)
         due = self._due()
-        last = self._joined(self.held.take(min(complete_until - self.patience, self.limit)))
+        last = self._joined(self.held.take(complete_until))
         if not len(last):
             return due
+        self._last_at_end, self._complete_until = float(last.timestamp[-1]), complete_until
         return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
@@ -159,6 +173,7 @@ class EventOrder:
             None if self._rewards is None else self._rewards.counts,
             self._window,
             None if self._rewards is None else self._rewards.unmatched_share,
+            self.max_lateness,
         )
 
     def state(self) -> State:

@@ -99,13 +99,17 @@ class Watermarks:
             if place[0] in topics:
                 del self._clocks[place]
 
-    def advance(self, origin: Origin, timestamp: Array) -> None:
-        """Advance the clocks by the next messages, in the order of each partition."""
-        passed = self.watermark
+    def advance(self, origin: Origin, timestamp: Array, last: float = NEVER, complete_until: float = NEVER) -> None:
+        """Advance the clocks by the next messages, in the order of each partition.
+
+        Events up to the time `last` were released because all before `complete_until` seemed to have come.
+        """
+        watermark = self.watermark
         for number in np.unique(origin.partition).tolist():
             rows = np.flatnonzero(origin.partition == number)
             clock = self._clocks.setdefault((origin.topic, number), PartitionClock())
-            late_by = passed - float(timestamp[rows].min())
+            oldest = float(timestamp[rows].min())
+            late_by = (complete_until if oldest < last else watermark) - oldest
             clock.lateness = max(late_by, clock.lateness * 0.5 ** (len(rows) / LATENESS_HALF_LIFE))
             clock.advance(timestamp[rows], self._max_lateness)
 

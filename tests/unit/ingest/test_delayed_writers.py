@@ -38,6 +38,22 @@ def test_no_event_is_lost_and_few_are_out_of_order(name: str) -> None:
     assert sum(later < earlier for earlier, later in pairwise(reading.times)) < 0.05 * 2_000
 
 
+@pytest.mark.parametrize(
+    "writers",
+    [
+        Writers(flush=30.0, stagger=2.0, hosts=3),
+        Writers(flush=60.0, stagger=4.0, hosts=2),
+        Writers(flush=60.0, stagger=4.0),
+    ],
+)
+def test_the_lateness_that_the_status_calls_sufficient_keeps_the_order(writers: Writers) -> None:
+    as_set = LiveReading(writers, events=2_000).buffered
+    assert as_set.late > 0.1 * 2_000
+    reading = LiveReading(writers, events=2_000, max_lateness=as_set.sufficient_lateness)
+    assert sum(later < earlier for earlier, later in pairwise(reading.times)) < 0.01 * 2_000
+    assert reading.buffered.late < 0.01 * 2_000
+
+
 @pytest.mark.parametrize("window", ["1m", "10m"])
 def test_decisions_that_come_late_keep_their_rewards(window: str) -> None:
     """The rewards are in the log before their decisions, and wait for them."""

@@ -196,13 +196,13 @@ def test_a_loop_that_hangs_is_not_healthy() -> None:
 def test_events_out_of_order_are_logged_with_the_setting_that_would_have_kept_the_order() -> None:
     class Late(EventPipeline):
         def buffered(self) -> BufferStatus:
-            return BufferStatus(0, late=3, lateness={("t", 0): 2.0, ("t", 1): 12.4})
+            return BufferStatus(0, late=3, lateness={("t", 0): 2.0, ("t", 1): 12.4}, max_lateness=5.0)
 
     with capture_logs() as logs:
         Daemon(ListSource([[records(b"1")], []]), Late(NumberFormat()), Recorder(), stop_when_exhausted=True).run()
     (entry,) = [entry for entry in logs if entry["event"] == "events_late"]
     assert (entry["count"], entry["seconds"]) == (3, 12.4)
-    assert entry["hint"] == "a source.idle_timeout (or max_lateness) longer by 12 s would have kept the order"
+    assert entry["hint"] == "increase source.max_lateness to 18s to keep the order"
 
 
 def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
