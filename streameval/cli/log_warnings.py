@@ -112,14 +112,17 @@ class LogCounts:
         number, least = counted(self.events, "event"), NOTABLE * self.events
         if self.backward > least:
             finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
-            yield Complaint(f"timestamp: {finding}", "sort the log by timestamp: events count in the order of the log")
-        if self.events and self.newest < IN_SECONDS:
-            finding = f"the newest event is of {utc_time(self.newest)}" if math.isfinite(self.newest) else ""
-            if finding:
-                yield Complaint(f"timestamp: {finding}", "write seconds since 1970, not minutes, hours or days")
+            hint = "sort the log and its files by timestamp: events count as they are read"
+            yield Complaint(f"timestamp: {finding}", hint)
+        if -math.inf < self.newest < IN_SECONDS:
+            finding = f"timestamp: the newest event is of {utc_time(self.newest)}"
+            yield Complaint(finding, "write seconds since 1970, not minutes, hours or days")
         if self.repeated > least:
-            remedy = f"give each decision its own event_id; source.duplicates: {REMEMBERED} drops copies of an event"
-            yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", remedy)
+            hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {REMEMBERED}"
+            yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
+        yield from self._reward_complaints(number)
+
+    def _reward_complaints(self, number: str) -> Iterator[Complaint]:
         if self.events >= SOME and self.rewards[0] == self.rewards[1]:
             finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies are worth the same"
             yield Complaint(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
@@ -128,8 +131,8 @@ class LogCounts:
             if count:
                 finding = f"{count:,} of {number} have a reward {names[place]} ({self.reward_range[place]:g})"
                 finding += f"; the {extremes[place]} is {self.rewards[place]:g}"
-                remedy = f"set {names[place].split()[1]} to the {extremes[place]} possible reward"
-                yield Complaint(f"reward: {finding}", remedy)
+                hint = f"set {names[place].split()[1]} to the {extremes[place]} possible reward"
+                yield Complaint(f"reward: {finding}", hint)
 
 
 def missing_complaints(report: Report) -> Iterator[Complaint]:
@@ -150,7 +153,7 @@ def trust_complaints(report: Report) -> Iterator[Complaint]:
         names = [each.policy for each in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
         yield Complaint(
-            finding, _percent(report, names[0]) if check == "mean_weight" else OF_CHECKS.get(check, RUNBOOK)
+            finding, _mean_weight_remedy(report, names[0]) if check == "mean_weight" else OF_CHECKS.get(check, RUNBOOK)
         )
 
 
@@ -158,7 +161,7 @@ def _kind(check: TrustCheck) -> tuple[str, str]:
     return check.check, check.reason
 
 
-def _percent(report: Report, policy: str) -> str:
+def _mean_weight_remedy(report: Report, policy: str) -> str:
     """The remedy for a mean weight that is not 1."""
     mean = next((each.importance_weight_mean for each in report.estimates if each.policy == policy), None) or 1.0
     if PERCENT[0] < max(mean, 1.0 / mean) < PERCENT[1]:

@@ -252,7 +252,7 @@ def test_a_table_without_ids_repeats_none(run: Run) -> None:
     outcome = run("replay", "c.yaml", "one.csv", "two.csv")
     assert outcome.err == (
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
-        "hint: sort the log by timestamp: events count in the order of the log\n"
+        "hint: sort the log and its files by timestamp: events count as they are read\n"
     )
 
 
