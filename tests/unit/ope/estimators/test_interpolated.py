@@ -192,41 +192,43 @@ def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
         StaticBlend(tau=wrong)
 
 
-@pytest.mark.parametrize(
+on_every_estimator = pytest.mark.parametrize(
     "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
 )
+
+
+def rescaled(evidence: Evidence, scale: float, shift: float) -> Evidence:
+    """The evidence with rewards and predictions times `scale` plus `shift`."""
+    assert evidence.actions is not None
+    moved = replace(evidence, reward=evidence.reward * scale + shift)
+    return moved.with_predictions(evidence.actions.prediction * scale + shift)
+
+
+@on_every_estimator
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_no_term_is_further_from_another_than_the_range_allows(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
-    low, high = shift - scale, shift + scale
-    assert evidence.actions is not None
-    moved = replace(evidence, reward=evidence.reward * scale + shift)
-    moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
+    moved = rescaled(evidence, scale, shift)
     found = terms(estimator, moved)
     if estimator.ratio:  # the linearised term of `snips`
         weight = moved.importance_weight[:, 0]
         assume(weight.any())
         found = found - weight * (found.sum() / weight.sum())
-    widest = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
+    widest = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
     assert np.ptp(found) <= widest.width[0] * (1 + 1e-9) + 1e-9
 
 
-@pytest.mark.parametrize(
-    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
-)
+@on_every_estimator
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_no_term_lies_outside_its_range(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
-    low, high = shift - scale, shift + scale
-    assert evidence.actions is not None
-    moved = replace(evidence, reward=evidence.reward * scale + shift)
-    moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
+    moved = rescaled(evidence, scale, shift)
     weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
-    limits = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
+    limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
     counted = np.minimum(weight, limits.heaviest)
     rounding = 1e-9 * (1 + np.abs(found))
     assert np.all(found >= limits.low_offset + limits.low_slope * counted - rounding)
