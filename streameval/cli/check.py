@@ -80,7 +80,11 @@ def as_json(findings: list[Finding]) -> str:
 
 
 def of_configuration(config: Config) -> Iterator[Finding]:
-    """Warnings that need no look outside; ConfigError for a certificate or a login that cannot be used."""
+    """Warnings that need no look outside.
+
+    Raises:
+        ConfigError: A certificate or a login cannot be used.
+    """
     Security(config.http)
     for path in readable_by_others(config.http):
         yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")
@@ -212,7 +216,11 @@ class Probe:
 
 
 def probe(source: Source) -> Probe:
-    """Wait `PATIENCE` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it."""
+    """Wait `PATIENCE` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it.
+
+    Raises:
+        SourceError: The source was not reached.
+    """
     values: list[bytes | None] = []
     written: list[float] = []
     untried, patience, answered = source.status().detail, time.monotonic() + PATIENCE, False

@@ -51,7 +51,9 @@ def run_demo(events: int | None, port: int, seed: int, rate: float) -> None:
     """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the true values.
 
     `rate`: events per second; 0 is as fast as possible. `port`: of the status page; if it is taken, a free one.
-    Raises InputError if the embedded broker is not installed.
+
+    Raises:
+        InputError: The embedded broker is not installed.
     """
     console = Console(highlight=False)
     configure_logging("warning")

@@ -35,7 +35,10 @@ def plan_power(
     """From files, how many events each lift takes, for every candidate of a configuration.
 
     `estimator`: the label of the one to plan with; by default the best that has evidence about a candidate. `written`:
-    the format of the files. Raises InputError for a lift, a power or an estimator that cannot be used.
+    the format of the files.
+
+    Raises:
+        InputError: A lift, a power or an estimator cannot be used.
     """
     try:
         targets = [TargetLift.read(lift) for lift in lifts] or USUAL

@@ -120,9 +120,12 @@ class Trace:
 
 
 def read_truth(path: Path) -> dict[str, Floats]:
-    """By policy, numbers of events and true values, [2, moments]; InputError if the file cannot be read.
+    """By policy, numbers of events and true values, [2, moments].
 
     A line is such as `{"events": 100, "truth": {"logging": 0.2}}`.
+
+    Raises:
+        InputError: The file cannot be read.
     """
     try:
         moments = msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[_Moment])
@@ -156,7 +159,11 @@ class ReplayPlot:
     margin: float | None = None
 
     def draw(self, trace: Trace) -> None:
-        """Write the plot; InputError if the trace has fewer than two Reports or the file cannot be written."""
+        """Write the plot.
+
+        Raises:
+            InputError: The trace has fewer than two Reports, or the file cannot be written.
+        """
         if len(trace.reports) < 2:
             raise InputError(
                 f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
@@ -166,7 +173,11 @@ class ReplayPlot:
         save(self._values(trace, *choice) if self.margin is None else self._decisions(trace, *choice), self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
-        """The estimator and the average to draw; InputError if the Report has none of the choices."""
+        """The estimator and the average to draw.
+
+        Raises:
+            InputError: The Report has none of the choices.
+        """
         there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
         thin = report.thin() if len(self.choices) > 1 else frozenset()
         for choice in sorted(self.choices, key=lambda pair: pair in thin):  # the sort is stable
@@ -260,7 +271,11 @@ def _strips(axes: Axes, trace: Trace, policy: str, rules: Sequence[str], colour:
 
 
 def power_figure(found: PowerReport, title: str) -> Figure:
-    """The detectable lift against the number of events, a line per candidate; InputError if no candidate has one."""
+    """The detectable lift against the number of events, a line per candidate.
+
+    Raises:
+        InputError: No candidate has a detectable lift.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     judged = [each for each in found.candidates if each.reason is None]
@@ -307,7 +322,11 @@ def lift_name(lift: float, value: float | None) -> str:
 
 
 def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:
-    """A figure with its title above and its captions below; InputError if matplotlib is not installed."""
+    """A figure with its title above and its captions below.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -324,7 +343,11 @@ def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:
 
 
 def check_path(path: Path) -> None:
-    """InputError if no plot can be written there, or if matplotlib is not installed; called before files are read."""
+    """Check that a plot can be written to this path; called before files are read.
+
+    Raises:
+        InputError: No plot can be written there, or matplotlib is not installed.
+    """
     new_figure("")
     if path.suffix not in SUFFIXES:
         raise InputError(f"the plot {path} ends in none of {', '.join(SUFFIXES)}", hint="name it e.g. plot.png")
@@ -333,7 +356,11 @@ def check_path(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the plot; InputError if that fails."""
+    """Write the plot.
+
+    Raises:
+        InputError: Writing fails.
+    """
     try:
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
     except OSError as error:

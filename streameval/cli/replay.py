@@ -47,9 +47,12 @@ class Replay:
         self._missing: list[MissingField] | None = None
 
     def read(self, files: Sequence[str], written: str | None = None) -> Report:
-        """The Report after all files; prints warnings about the events. InputError if no event was accepted.
+        """The Report after all files; prints warnings about the events.
 
         `written`: the format of the files; by default from their suffix, else from the source.
+
+        Raises:
+            InputError: No event was accepted.
         """
         sizes = [check(file) for file in files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -133,7 +136,11 @@ def _ending(file: str) -> str | None:
 
 
 def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
-    """The labels of the estimators and averages to plot, by `preference`; InputError if the plan has none of them."""
+    """The labels of the estimators and averages to plot, by `preference`.
+
+    Raises:
+        InputError: The plan has none of them.
+    """
     products = [
         (estimator, average)
         for estimators, averages in plan.products

@@ -25,7 +25,11 @@ class Verbs(typer.core.TyperGroup):
     """Ends every verb quietly when the reader of its output leaves, and with a message on Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb that was asked for."""
+        """Run the verb that was asked for.
+
+        Raises:
+            typer.Exit: The verb failed; the error has been printed.
+        """
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

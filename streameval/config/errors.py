@@ -49,7 +49,11 @@ class Problem:
 
 
 def refuse(problems: Iterable[Problem]) -> None:
-    """Raise the problems, if any, from a pydantic validator."""
+    """Refuse a value for these problems, if any, in a pydantic validator.
+
+    Raises:
+        PydanticCustomError: There are problems; the error holds them.
+    """
     found = list(problems)
     if found:
         raise PydanticCustomError("problems", "the parts do not fit together", {"problems": found})

@@ -45,7 +45,11 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """The mapping in a YAML file. Raises ConfigError with line and column."""
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds no mapping; the message names the line and the column.
+    """
     if path.suffix in LOGS:
         raise ConfigError(
             f"{path} is a log, not a configuration", hint="name the configuration first: streameval replay CONFIG FILE"
@@ -68,7 +72,11 @@ def read_yaml(path: Path) -> Document:
 
 
 def parse_yaml(text: str, name: str) -> Document:
-    """The mapping in YAML text; `name` stands for the file in errors."""
+    """The mapping in YAML text; `name` stands for the file in errors.
+
+    Raises:
+        ConfigError: The text is no mapping; the message names the line and the column.
+    """
     try:
         values, origins = _parse(text)
     except yaml.MarkedYAMLError as error:

@@ -218,7 +218,11 @@ class Config(StrictModel):
 
     @classmethod
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
-        """Read a file, apply the STREAMEVAL_* variables, and validate. Raises ConfigError with every problem."""
+        """Read a file, apply the STREAMEVAL_* variables, and validate.
+
+        Raises:
+            ConfigError: The configuration is wrong; the message lists every problem.
+        """
         variables = os.environ if environment is None else environment
         document = with_environment(read_yaml(Path(path)), variables, cls.model_fields)
         try:
@@ -231,7 +235,11 @@ class Config(StrictModel):
         raise ConfigError(message, hint=hint)
 
     def required_source(self) -> AnySource:
-        """The source; ConfigError if none is configured."""
+        """The source.
+
+        Raises:
+            ConfigError: None is configured.
+        """
         if self.source is None:
             raise ConfigError(
                 "source: expected a mapping of options, found nothing",
@@ -255,10 +263,13 @@ class Config(StrictModel):
         return None if self.source is None else self.source.reward_topic
 
     def event_format(self, written: str | None = None, *, of_log: bool = False) -> JsonDecoder:
-        """The decoder of the events. Raises ConfigError if they cannot carry the configured reward.
+        """The decoder of the events.
 
         `written`: their format if it is not that of the source; they then hold their rewards. `of_log`: the events have
         identities and any reward, so that warnings about a log can count them.
+
+        Raises:
+            ConfigError: The events cannot carry the configured reward.
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
@@ -317,7 +328,11 @@ class Config(StrictModel):
         return one + (len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else one
 
     def memory_warnings(self) -> Iterator[str]:
-        """Warn of a state that takes a quarter of the usable memory; ConfigError if it takes more than all."""
+        """Warn of a state that takes a quarter of the usable memory.
+
+        Raises:
+            ConfigError: The state takes more than all of the memory.
+        """
         needed, memory = self.full_bytes(), usable_memory()
         problem = (
             f"policies.candidates, averages: the estimates take {needed / 2**30:,.1f} GiB once all windows are full, "

@@ -175,7 +175,7 @@ OnLostOffsets: TypeAlias = Literal["continue", "fail"]
 class DataLoss:
     """Counts the gaps of a log by kind, and the messages lost in them; logs each gap.
 
-    `on_lost`: `fail` raises SourceError at the first gap; `continue` reads on behind it.
+    `on_lost`: `fail` stops with an error at the first gap; `continue` reads on behind it.
     """
 
     def __init__(self, name: str, on_lost: OnLostOffsets) -> None:
@@ -184,7 +184,11 @@ class DataLoss:
         self.gaps: Counter[str] = Counter()
 
     def record(self, kind: str, lost: int, **numbers: object) -> None:
-        """A gap of one of the kinds in `GAPS` with this number of messages known to be lost; `numbers` locate it."""
+        """A gap of one of the kinds in `GAPS` with this number of messages known to be lost; `numbers` locate it.
+
+        Raises:
+            SourceError: `on_lost` is `fail`.
+        """
         self.gaps[kind] += 1
         self.lost += lost
         reason = REASONS[kind].format(log=self._name)
@@ -223,7 +227,8 @@ class BackfillReader:
     def poll(self, live: Mapping[TopicPartition, int], timeout: float) -> list[Records]:
         """The next messages before `live`, waiting up to `timeout` seconds for some.
 
-        Raises SourceError for a failure that does not pass, and when the live positions are not those of this log.
+        Raises:
+            SourceError: The source has failed for good, or the live positions are not those of this log.
         """
         if any(live.get(partition, 0) < position for partition, position in self._live.items()):
             raise SourceError("the log was deleted and created again while it was read", hint=NOT_REPEATABLE)
@@ -388,10 +393,13 @@ class SourceSettings(StrictModel):
         return self
 
     def backfill_start(self, text: str) -> BackfillStart:
-        """Where a backfill starts; InputError when the source cannot be read from there.
+        """Where a backfill starts.
 
         Args:
             text: `earliest`, an offset, or (in Kafka) a time, as on the command line.
+
+        Raises:
+            InputError: The source cannot be read from there.
         """
         if text != "earliest" and not text.isdecimal():
             raise InputError(

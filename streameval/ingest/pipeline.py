@@ -195,8 +195,10 @@ class EventPipeline:
     def restore(self, state: State) -> None:
         """Continue from a state, which may be that of other settings.
 
-        Events that are buffered and need not wait any more are passed on with the next ones. Raises DamagedError if the
-        state is not one of these stages.
+        Events that are buffered and need not wait any more are passed on with the next ones.
+
+        Raises:
+            DamagedError: The state is not one of these stages.
         """
         require_fit(state, EventPipeline(self.events).state())
         order, self._newest = state["order"], float(state["newest"])

@@ -103,7 +103,9 @@ class SimulatedRecommender:
     """The stream of events that the settings describe, as JSON, with the true policy values over time.
 
     Equal settings make equal events, timestamps excepted when the settings do not fix them; `now` gives epoch seconds.
-    InputError when the file of the world cannot be used.
+
+    Raises:
+        InputError: The file of the world cannot be used.
     """
 
     def __init__(self, settings: SimulatedSettings, *, now: Callable[[], float] = time.time) -> None:

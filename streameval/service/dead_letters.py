@@ -154,7 +154,10 @@ class FileSink:
     """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 
     A write that fails, as on a full disk, is undone to the end of the last whole line and tried again as a whole. A
-    file that others moved away, deleted or emptied is created again. InputError if it cannot be opened at the start.
+    file that others moved away, deleted or emptied is created again.
+
+    Raises:
+        InputError: The file cannot be opened at the start.
     """
 
     def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
@@ -166,7 +169,11 @@ class FileSink:
             raise _unwritable(path, error.strerror) from error
 
     def write(self, dead_letters: Sequence[DeadLetter]) -> int:
-        """Append these dead letters; all or none of them."""
+        """Append these dead letters; all or none of them.
+
+        Raises:
+            RetryError: The file cannot be written to; it has none of them.
+        """
         lines = b"".join(dead_letter.line for dead_letter in dead_letters)
         try:
             if self._descriptor < 0 or not self._is_in_place():

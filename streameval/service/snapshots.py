@@ -72,9 +72,12 @@ log = structlog.get_logger("streameval.snapshots")
 
 
 def write_document(file: BinaryIO, document: State, header_written: Callable[[], None] = lambda: None) -> None:
-    """Write a plain value; OSError where the file cannot take it. `header_written` is called after the first line.
+    """Write a plain value. `header_written` is called after the first line.
 
     Encoding holds the interpreter for about 80 ms per 100 MB; compression, checksum and the disk let others run.
+
+    Raises:
+        OSError: The file cannot take it.
     """
     checksum, compressor = blake2b(digest_size=CHECKSUM), zstandard.ZstdCompressor(level=1).compressobj()
 
@@ -276,7 +279,11 @@ class SnapshotStore:
         return path
 
     def set_aside(self) -> None:
-        """Rename all snapshots, so that they are not read again; StreamevalError if that fails."""
+        """Rename all snapshots, so that they are not read again.
+
+        Raises:
+            StreamevalError: A snapshot cannot be renamed.
+        """
         try:
             for path in reversed(found_in(self.directory)):  # if one fails, the oldest stay
                 path.rename(path.with_suffix(BEFORE_RESET))
@@ -297,7 +304,12 @@ class SnapshotStore:
 
 
 def require_usable(directory: Path) -> None:
-    """Raise the error of a `SnapshotStore` of this directory, and create nothing."""
+    """Check that a `SnapshotStore` can use this directory, and create nothing.
+
+    Raises:
+        StateError: Another process has locked the directory.
+        StreamevalError: The directory cannot be written to.
+    """
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     lock = directory / "lock"
     try:

@@ -14,7 +14,7 @@ import pytest
 from support.paths import ROOT
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-PACKAGES = ("common", "events", "ope", "simulation")
+PACKAGES = ("cli", "common", "config", "events", "ingest", "ope", "service", "simulation")
 
 
 class Documented(NamedTuple):

@@ -46,7 +46,11 @@ class Members:
         self._start, self.newest = start, start()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text of the next `data`, member by member; raises zlib.error or ZstdError for damaged data."""
+        """The text of the next `data`, member by member.
+
+        Raises:
+            zlib.error, ZstdError: The data are damaged.
+        """
         while data:
             if self.newest.eof:
                 data = data.lstrip(b"\0")  # padding, as on tapes and block devices
@@ -141,7 +145,8 @@ class TailedFile:
     def read(self, most: int, timeout: float) -> list[bytes]:
         """Up to `most` of the next lines; `[]` at the end, and when nothing has come within `timeout` seconds.
 
-        Raises InputError when the file cannot be read further, after all lines before that have been returned.
+        Raises:
+            InputError: The file cannot be read further; raised after all lines before that have been returned.
         """
         deadline, last_byte = time.monotonic() + timeout, self.bytes_read + MAX_READ_BYTES
         lines = self._split(most)
@@ -247,7 +252,11 @@ class TailedFile:
 
 
 def check(path: str) -> int | None:
-    """Size of the file in bytes, None if unknown (a pipe, standard input); InputError if it cannot be read."""
+    """Size of the file in bytes, None if unknown (a pipe, standard input).
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     if path == STDIN:
         return None
     found = _stat(path)
@@ -275,7 +284,11 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def write_lines(path: Path | None, lines: Iterable[bytes]) -> None:
-    """Write each line with a line end; `.gz` compresses, None is standard output. InputError if writing fails."""
+    """Write each line with a line end; `.gz` compresses, None is standard output.
+
+    Raises:
+        InputError: Writing fails.
+    """
     try:
         with ExitStack() as files:
             stream = sys.stdout.buffer if path is None else files.enter_context(path.open("wb"))

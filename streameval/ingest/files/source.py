@@ -187,7 +187,11 @@ class FileSource(Source):
         return self._bytes_before + (self._file.bytes_read if self._file else 0)
 
     def poll(self, timeout: float) -> list[Records]:
-        """The next lines of one file. InputError for a file that is missing or damaged, after all lines before it."""
+        """The next lines of one file.
+
+        Raises:
+            InputError: A file is missing or damaged; raised after all lines before that have been returned.
+        """
         deadline = time.monotonic() + timeout
         while self._index < len(self._paths):
             file = self._file = self._file or self._open()

@@ -42,12 +42,13 @@ def read_table(
 ) -> Iterator[EventBatch]:
     """Decode the rows of a table, the first of which has the offset 1.
 
-    InputError if the file cannot be read, or lacks a required column.
-
     Args:
         kind: `parquet`, or `csv` with a header, which may be compressed by gzip or zstd
         columns: the names of columns; a column without a name has that of its field
         advance: called with the bytes read so far and in all
+
+    Raises:
+        InputError: The file cannot be read, or lacks a required column.
     """
     wanted, first = _wanted(columns, decoder), 1
     for rows in _parquet_rows(path, wanted, advance) if kind == "parquet" else _csv_rows(path, wanted, advance):

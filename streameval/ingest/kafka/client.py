@@ -44,10 +44,19 @@ class Client(Protocol):
         """Return no messages of these from now on, and those of all others again; also before they are assigned."""
 
     def poll(self, timeout: float) -> list[Records]:
-        """Messages that have come; may raise `OffsetsGoneError`."""
+        """Messages that have come.
+
+        Raises:
+            OffsetsGoneError: The log no longer has the next messages.
+            ClientError: The brokers cannot be reached or refuse.
+        """
 
     def unblock(self, partitions: Collection[int]) -> None:
-        """Let `poll` return messages of partitions that have unread ones, of which none comes; or raise."""
+        """Let `poll` return messages of partitions that have unread ones, of which none comes.
+
+        Raises:
+            ClientError: The client cannot read on.
+        """
 
     def position(self, partition: int) -> int:
         """The offset to be read next, past markers of transactions, which are no messages."""

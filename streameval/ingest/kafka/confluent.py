@@ -226,12 +226,22 @@ class ConfluentProducer:
         self._block_timeout, self._trouble = block_timeout, "no answer in time"
 
     def partitions_for(self, topic: str) -> Collection[int]:
+        """The partitions of a topic.
+
+        Raises:
+            KafkaConnectionError: The cluster does not answer.
+        """
         try:
             return frozenset(self._producer.list_topics(topic, self._block_timeout).topics[topic].partitions)
         except KafkaException as error:
             raise KafkaConnectionError(self._trouble) from error
 
     def send(self, topic: str, value: bytes, **options: Any) -> Delivery:
+        """Send a message; its acknowledgement comes later.
+
+        Raises:
+            KafkaTimeoutError: The queue stays full.
+        """
         delivery, deadline = Delivery(), time.monotonic() + self._block_timeout
         while True:
             try:
@@ -247,6 +257,11 @@ class ConfluentProducer:
                 return delivery
 
     def flush(self, timeout: float) -> None:
+        """Wait for the acknowledgements of all messages.
+
+        Raises:
+            KafkaTimeoutError: Some are missing after `timeout` seconds.
+        """
         if self._producer.flush(timeout):
             raise KafkaTimeoutError(self._trouble)
 
@@ -287,7 +302,11 @@ class Delivery:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Errors of librdkafka as `ClientError`."""
+    """Errors of librdkafka as `ClientError`.
+
+    Raises:
+        ClientError: librdkafka reports a failure, or the client was closed.
+    """
     try:
         yield
     except (KafkaException, RuntimeError) as error:  # RuntimeError: closed meanwhile

@@ -49,7 +49,12 @@ class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no typ
         super().__init__(net=self._loop, **options)
 
     def ask(self, timeout: float) -> None:
-        """Request the metadata of the cluster; raises KafkaError, and RuntimeError if this is closed."""
+        """Request the metadata of the cluster.
+
+        Raises:
+            KafkaError: No broker answers in time.
+            RuntimeError: This is closed.
+        """
 
         async def asked() -> None:
             await self._manager.wait_for(self.cluster.request_update(), 1000 * timeout)
@@ -106,9 +111,12 @@ def connected(
 ) -> tuple[Any, Network]:
     """A consumer, producer or administrator of kafka-python that has reached a broker, and its network.
 
-    Raises KafkaError after `timeout` seconds, and closes the network, whose thread the library would leave running.
-    Closing `connections` makes every call under way fail, and all later ones. Topics are not created by requests for
-    their metadata; the library does not pass that option on by itself.
+    After a failure it closes the network, whose thread the library would leave running. Closing `connections` makes
+    every call under way fail, and all later ones. Topics are not created by requests for their metadata; the library
+    does not pass that option on by itself.
+
+    Raises:
+        KafkaError: No broker was reached within `timeout` seconds.
     """
     made: list[Network] = []
 
@@ -329,7 +337,12 @@ _SKIPPED = _NoBatch()
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Errors of kafka-python as `ClientError`."""
+    """Errors of kafka-python as `ClientError`.
+
+    Raises:
+        OffsetsGoneError: The log no longer has the next messages.
+        ClientError: The library reports another failure.
+    """
     try:
         yield
     except ClientError:

@@ -32,7 +32,10 @@ SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 class EmbeddedBroker:
     """A cluster on free ports of 127.0.0.1 with these topics: name -> number of partitions.
 
-    Clients need the protocol version in `connection`. Raises InputError without confluent-kafka.
+    Clients need the protocol version in `connection`.
+
+    Raises:
+        InputError: confluent-kafka is not installed.
     """
 
     def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
@@ -51,7 +54,11 @@ class EmbeddedBroker:
         return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": "2.3"})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
-        """Create a topic; a topic that is written to first is created with 4 partitions."""
+        """Create a topic; a topic that is written to first is created with 4 partitions.
+
+        Raises:
+            InputError: The broker refuses the name or the number of partitions.
+        """
         if partitions < 1 or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
             raise InputError(
                 f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
@@ -73,7 +80,11 @@ class EmbeddedBroker:
 
 
 def load_librdkafka() -> Any:
-    """The C library inside the confluent-kafka wheel, with the functions used here declared; InputError without it."""
+    """The C library inside the confluent-kafka wheel, with the functions used here declared.
+
+    Raises:
+        InputError: The wheel is not installed.
+    """
     try:
         extension = importlib.import_module("confluent_kafka.cimpl")
         library = ctypes.CDLL(extension.__file__)

@@ -41,8 +41,10 @@ TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *, partitions: int = 4) -> int:
     """Write values to a topic, to each of its partitions in turn; returns how many were acknowledged.
 
-    A topic that does not exist is created with `partitions` partitions. Raises SourceError when the cluster cannot be
-    reached, or when a value is refused or not acknowledged in time.
+    A topic that does not exist is created with `partitions` partitions.
+
+    Raises:
+        SourceError: The cluster cannot be reached, or a value is refused or not acknowledged in time.
     """
     create_topic(topic, partitions, connection)
     failures: list[Exception] = []
@@ -77,7 +79,11 @@ def create_topic(
 
 
 def list_topics(connection: KafkaConnection) -> set[str]:
-    """The topics of the cluster that this user may see; ClientError if it does not answer."""
+    """The topics of the cluster that this user may see.
+
+    Raises:
+        ClientError: The cluster does not answer.
+    """
     with translated_errors():
         administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT)
         with closing(administrator):
@@ -134,7 +140,10 @@ class MessageSender:
     def write(self, messages: Sequence[Any]) -> int:
         """Send messages and wait for their acknowledgement; returns how many the cluster took.
 
-        Raises RetryError with those that were not acknowledged. Those that are too large are dropped.
+        Those that are too large are dropped.
+
+        Raises:
+            RetryError: Some were not acknowledged; the error holds these.
         """
         answers: list[Any] = []
         cause: Exception | None = None
@@ -192,7 +201,11 @@ class GroupWriter:
         self._administrator: Any = None
 
     def write(self, batch: Sequence[Mapping[int, int]]) -> int:
-        """Write the newest offset of each partition; RetryError for a failure that may pass."""
+        """Write the newest offset of each partition.
+
+        Raises:
+            RetryError: The cluster did not take the offsets; a later attempt may succeed.
+        """
         topic = self._settings.topic
         offsets = {TopicPartition(topic, number): OffsetAndMetadata(at, "", -1) for number, at in batch[-1].items()}
         try:

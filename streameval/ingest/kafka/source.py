@@ -171,7 +171,8 @@ class KafkaSource:
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come, within about `timeout` seconds.
 
-        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`.
+        Raises:
+            SourceError: Messages were lost, and `on_lost_offsets` is `fail`.
         """
         try:
             client = self._client or self._open(timeout)

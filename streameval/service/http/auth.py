@@ -43,7 +43,11 @@ log = structlog.get_logger("streameval.security")
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """The scrypt hash of a password with its own salt, as a users file holds it; InputError for an empty password."""
+    """The scrypt hash of a password with its own salt, as a users file holds it.
+
+    Raises:
+        InputError: The password is empty.
+    """
     if not password:
         raise InputError("expected a password, found nothing", hint="write it on one line")
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
@@ -62,7 +66,11 @@ def fits(hashed: str, password: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """The name of a user; InputError where it does not fit into a line of a users file."""
+    """The name of a user.
+
+    Raises:
+        InputError: The name does not fit into a line of a users file.
+    """
     if not name.strip() or ":" in name or name.startswith("#") or not name.isprintable():
         raise InputError(f"expected a name, found {name!r}", hint="a name is printable text without a colon")
     return name
@@ -124,7 +132,11 @@ class Access:
 
 
 def read_tokens(path: Path) -> frozenset[bytes]:
-    """The digests of the tokens in a file; several, so that one can be replaced without a gap."""
+    """The digests of the tokens in a file; several, so that one can be replaced without a gap.
+
+    Raises:
+        ConfigError: A line is no token, or there is none.
+    """
     lines = dict(_lines(path, TOKEN_HINT))
     for number, line in lines.items():
         if len(line) < SHORTEST_TOKEN or not line.isascii() or " " in line:
@@ -135,7 +147,11 @@ def read_tokens(path: Path) -> frozenset[bytes]:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """The users in a file with the hashes of their passwords."""
+    """The users in a file with the hashes of their passwords.
+
+    Raises:
+        ConfigError: A line is no user with a hash, a name is repeated, or there is none.
+    """
     users: dict[str, str] = {}
     for number, line in _lines(path, USERS_HINT):
         name, _, hashed = line.partition(":")
@@ -230,7 +246,11 @@ def make_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | 
 
 
 def load_certificate(context: ssl.SSLContext, certfile: str | None, keyfile: str | None) -> None:
-    """Use this certificate from the next connection on; ConfigError when the files are no pair."""
+    """Use this certificate from the next connection on.
+
+    Raises:
+        ConfigError: The files are no pair.
+    """
     try:
         context.load_cert_chain(str(certfile), keyfile, password=_no_password)
     except OSError as error:  # ssl.SSLError is one

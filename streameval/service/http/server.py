@@ -274,7 +274,11 @@ def _allow_descriptors() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound to this address; StreamevalError if it cannot be."""
+    """A socket that is bound to this address.
+
+    Raises:
+        StreamevalError: The address is in use or cannot be bound.
+    """
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
