@@ -21,9 +21,13 @@ from support.paths import ROOT, TESTS
 CHECKOUT = ROOT / "streameval"
 PACKAGE = Path(*streameval.__path__)
 
-# No deadline for an example: the time that it takes depends on how busy the machine is.
-settings.register_profile("few", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+# No deadline for an example: the time that it takes depends on how busy the machine is. The examples depend on the test
+# alone, so that every run tries the same ones; `random` tries others.
+settings.register_profile(
+    "few", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=30
+)
 settings.register_profile("every", settings.get_profile("few"), max_examples=200)
+settings.register_profile("random", settings.get_profile("every"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 
 SERVERS = [TESTS / name for name in ("integration", "deploy", "documents", "unit/ingest/kafka", "unit/service/http")]

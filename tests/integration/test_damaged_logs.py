@@ -57,6 +57,7 @@ def skipped(log: Path) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["event"] == "unreadable_batch"]
 
 
+@pytest.mark.slow
 def test_a_log_that_is_cut_and_refilled_in_each_of_three_lives_is_counted_whole(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:

@@ -30,7 +30,6 @@ from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, f
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
-both_clients = pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 EVENTS = 1_000_000
 FEWER = 100_000
 PARTITIONS = 4
@@ -241,7 +240,7 @@ main()
 """
 
 
-@both_clients
+@pytest.mark.parametrize("client", ["kafka-python", pytest.param("confluent", marks=pytest.mark.slow)])
 def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
     shorter: Log, undisturbed: Any, tmp_path: Path, client: str
 ) -> None:
