@@ -13,8 +13,8 @@ WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 # run early, and many small files remain at the end to keep all processors busy.
 IN_ORDER = --no-loadscope-reorder
 
-# One more than the two processors: many tests wait for servers half of their time.
-PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 3 --dist loadfile $(IN_ORDER)
+# More than the two processors: many tests wait for servers half of their time.
+PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 4 --dist loadfile $(IN_ORDER)
 
 # Matrices are small: threads would only wait for each other.
 export OPENBLAS_NUM_THREADS = 1
