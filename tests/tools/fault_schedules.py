@@ -38,15 +38,15 @@ def main(
     """Run schedules and print every violation with its seed; ends with 1 if there is any."""
     started, last = time.perf_counter(), first + schedules
     chunks = [range(seed, min(seed + CHUNK, last)) for seed in range(first, last, CHUNK)]
-    violations = []
+    violations = 0
     with ProcessPoolExecutor(processes) as pool:
         runs = [pool.submit(run_chunk, chunk, fault or list(FAULTS)) for chunk in chunks]
         for run in track(runs, "schedules"):
-            violations += run.result()
-    for seed, violation in violations:
-        print(f"seed {seed}: {violation}")
+            for seed, violation in run.result():
+                print(f"seed {seed}: {violation}", flush=True)
+                violations += 1
     rate = 60 * schedules / (time.perf_counter() - started)
-    print(f"{schedules:,} schedules from seed {first}, {len(violations)} violations, {rate:,.0f} a minute")
+    print(f"{schedules:,} schedules from seed {first}, {violations} violations, {rate:,.0f} a minute")
     raise typer.Exit(1 if violations else 0)
 
 
