@@ -86,7 +86,7 @@ def run_console(block: Block) -> None:
 
 def shell(command: str) -> str:
     tools = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "120"}
+    plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "STREAMEVAL_HTTP__PORT": "0"}
     result = subprocess.run(
         ["bash", "-c", command],
         env={**os.environ, **tools, **plain},

@@ -85,7 +85,7 @@ def test_a_wrong_configuration_exits_with_2_and_its_problems(run: Run, files: Pa
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(
-        "error: c.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0, found -1\n"
+        "error: c.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0 or auto, found -1\n"
         "hint: clipped_ips: "
     )
 
