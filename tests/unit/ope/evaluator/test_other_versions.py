@@ -1,4 +1,4 @@
-"""States of other versions are refused."""
+"""States of other versions are refused; of other states, the code that the caller does not name is left out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 import streameval as se
 from streameval.errors import StateError
 from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.reward_models import PythonModel
+from support.bandits import CANDIDATE, Bandit, logging_with
 
 
 def cohorts() -> CohortEvaluator:
@@ -28,3 +30,22 @@ def test_a_state_of_another_version_is_refused(schema: int | None) -> None:
     message = f"the state of the evaluator has schema {schema}, this version reads {state['schema']}"
     with pytest.raises(StateError, match=message):
         CohortEvaluator.from_state_without_code({**state, "schema": schema})
+
+
+def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:
+    model = PythonModel(target="support.own_models:Mean")
+    world = Bandit(logging_with(0.1, 2, 1), np.full((1, 2), 0.5), np.array([[0.2, 0.8]]))
+    evaluator = CohortEvaluator(
+        se.Evaluator([CANDIDATE], [se.IPS(), se.DR()], [se.Cumulative()], reward_model=model).plan
+    )
+    evaluator.update(world.log(250, seed=1))
+    state, report = evaluator.state(), evaluator.report()
+    assert {row.estimator for row in report.estimates} == {"ips", "dr"}
+    with pytest.raises(StateError):
+        CohortEvaluator.from_state(state)
+    left = CohortEvaluator.from_state_without_code(state).report()
+    assert list(left.estimates) == [row for row in report.estimates if row.estimator == "ips"]
+    assert CohortEvaluator.from_state_without_code(state, model).report() == report
+    (described,) = CohortEvaluator.describe(state)
+    assert described["policies"] == ["logging", CANDIDATE]
+    assert described["events"]["accepted"] == 250
