@@ -14,8 +14,8 @@ from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages.event_order import EventOrder
 from streameval.ingest.stages.watermark import PartitionClock
-from streameval.ope.evaluator import evaluator
-from streameval.service import snapshots, startup
+from streameval.ope.evaluator import cohorts, evaluator
+from streameval.service import snapshots
 
 
 def forget_epochs(patch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def reject_late_events(patch: pytest.MonkeyPatch) -> None:
 def compare_no_states(patch: pytest.MonkeyPatch) -> None:
     """A state that does not fit ends every start."""
     patch.setattr(snapshots, "WRONG_CONTENT", ())
-    for module in (batch, evaluator, pipeline, snapshots, startup):
+    for module in (batch, cohorts, evaluator, pipeline, snapshots):
         patch.setattr(module, "require_fit", lambda *arguments: None)
 
 
