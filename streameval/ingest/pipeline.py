@@ -55,7 +55,8 @@ class EventPipeline:
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
     `reward_field`, `reward_range`: the field of rewards that come separately, and the range of joined ones.
-    `ahead_of_clock`: how many events and rewards were dated too far ahead of the reader's clock.
+    `ahead_of_clock`: how many events and rewards were dated too far ahead of the reader's clock. `mostly_ahead`:
+    whether more of the last ones were than one producer with a wrong clock may write.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class EventPipeline:
         self._alone_until = -math.inf  # the newest time of an event that only `_live` buffered
         self._clock_tolerance = math.inf if source is None else source.clock_tolerance
         self._newest, self._behind_since = -math.inf, math.inf
-        self.ahead_of_clock = 0
+        self.ahead_of_clock, self.mostly_ahead = 0, False
+        self._judged = np.zeros(2)  # events and rewards since `mostly_ahead` was set, and those of them that were ahead
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(reward_field)
 
@@ -263,6 +265,10 @@ class EventPipeline:
     def _not_ahead(self, batch: B, now: float) -> B:
         """The events or rewards; those dated too far ahead of the reader's clock get its time."""
         is_ahead = batch.timestamp > now + self._clock_tolerance
+        self._judged += np.array([len(batch), np.count_nonzero(is_ahead)], dtype=np.float64)
+        if self._judged[0] >= CLOCK_EVIDENCE:
+            self.mostly_ahead = bool(self._judged[1] > CLOCKS_AHEAD * self._judged[0])
+            self._judged[:] = 0.0
         if not is_ahead.any():
             return batch
         self.ahead_of_clock += int(np.count_nonzero(is_ahead))

@@ -30,6 +30,7 @@ log = structlog.get_logger("streameval")
 POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while no events arrive
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
 MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
+MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 
@@ -84,7 +85,7 @@ class Daemon:
         self._reached: bool | None = None
         self._summaries = LogSummaries()
         self.published = DaemonStatus(source=source.status(), at=clock())
-        self._late = 0
+        self._late, self._mostly_ahead = 0, False
         self._withheld: list[Records] = []
         self._clock_problem = ""
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
@@ -242,7 +243,7 @@ class Daemon:
             at=at,
             report=report,
             ready=status.reached and report is not None and not failure,
-            detail=failure or _reason_unready(status, report),
+            detail=failure or _reason_unready(status, report) or (MOSTLY_AHEAD if self._pipeline.mostly_ahead else ""),
             accepted=self._accepted,
             rejected=dict(self._rejected),
             batch_duration=self._batch_duration,
@@ -256,6 +257,7 @@ class Daemon:
         )
         self._published_at = time.monotonic()
         self._log_reached(status)
+        self._log_ahead()
         self._log_late(buffered)
         self._summaries.write_when_due(report)
         return status
@@ -267,6 +269,11 @@ class Daemon:
         elif not status.reached and self._reached is not False:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
         self._reached = status.reached
+
+    def _log_ahead(self) -> None:
+        if self._pipeline.mostly_ahead and not self._mostly_ahead:
+            log.warning("events_ahead", count=self._pipeline.ahead_of_clock, detail=MOSTLY_AHEAD)
+        self._mostly_ahead = self._pipeline.mostly_ahead
 
     def _log_late(self, buffered: BufferStatus | None) -> None:
         """Log that events count out of order, and how long the source must wait to keep it."""

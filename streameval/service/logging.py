@@ -21,6 +21,7 @@ MOST, PERIOD = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,
     "dead_letters_not_written": PERIOD,
+    "events_ahead": 600.0,
     "events_late": 600.0,
     "kafka_connected": PERIOD,
     "kafka_not_reached": PERIOD,

@@ -180,10 +180,11 @@ class DaemonStatus:
     """The status of a running daemon at the moment `at` (epoch seconds).
 
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
-    the reason. `accepted`, `rejected` (with every reason) and the histograms (in seconds) count from the start of the
-    process; the Report counts from the start of the state. `snapshots` is None without a state, `dead_letters` without
-    dead letters, `buffered` where events count as they arrive. `ahead_of_clock` counts events and rewards dated too far
-    ahead of this machine's clock. `history` holds Reports since the start of the process.
+    the reason; else a problem of the clock, if any. `accepted`, `rejected` (with every reason) and the histograms (in
+    seconds) count from the start of the process; the Report counts from the start of the state. `snapshots` is None
+    without a state, `dead_letters` without dead letters, `buffered` where events count as they arrive. `ahead_of_clock`
+    counts events and rewards dated too far ahead of this machine's clock. `history` holds Reports since the start of
+    the process.
     """
 
     source: SourceStatus

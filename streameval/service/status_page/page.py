@@ -220,7 +220,8 @@ def news(now: DaemonStatus) -> str:
     """The announcement of a change for screen readers."""
     decisions = now.report.promotion if now.report else ()
     names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
-    ready = "Ready." if now.ready else f"Not ready: {now.detail}."
+    ready = "Ready" if now.ready else "Not ready"
+    ready += f": {now.detail}." if now.detail else "."
     promotable = f" Promotable: {', '.join(names)}." if names else " No candidate is promotable."
     return ready + (promotable if decisions else "")
 

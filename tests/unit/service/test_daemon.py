@@ -360,6 +360,22 @@ def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_o
     assert writer.kept[-1] is not None
 
 
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_clock_that_is_an_hour_behind_nearly_all_events_is_reported_once_while_they_count(size: int) -> None:
+    polls = [[records(*[b"3600"] * size)] for _ in range(40 // size)]
+    right = [[records(*[b"1"] * 3, *[b"3600"] * 17)]]
+    options: dict[str, Any] = {"clock": lambda: 1.0, "publish_interval": 0.0, "stop_when_exhausted": True}
+    for after, is_ahead in (([], True), (right, False)):
+        learner, pipeline = Recorder(), EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
+        daemon = Daemon(ListSource(polls + after), pipeline, learner, **options)
+        with capture_logs() as logs:
+            daemon.run()
+        assert daemon.published.ready
+        assert ("dated ahead of this machine's clock" in daemon.published.detail) == is_ahead
+        assert len(learner.rewards) == 40 + 20 * len(after)
+        assert len([entry for entry in logs if entry["event"] == "events_ahead"]) == 1
+
+
 def test_rejected_messages_are_stored_with_their_records() -> None:
     class DeadLetterLog:
         stored: ClassVar[list[Any]] = []
