@@ -77,10 +77,6 @@ def test_a_broker_that_restarts_costs_no_message_and_doubles_none(stoppable_brok
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    not (os.environ.get("CI") or os.environ.get("STREAMEVAL_SLOW_TESTS")),
-    reason="takes more than a minute; STREAMEVAL_SLOW_TESTS=1 runs it",
-)
 def test_a_broker_that_is_away_for_a_minute_costs_no_message_and_doubles_none(
     stoppable_broker: Broker, topic: str
 ) -> None:
@@ -133,7 +129,7 @@ def test_a_source_may_be_closed_at_any_time_while_it_starts(broker: Broker, topi
             time.sleep(0.02 * pause)
         started_at = time.monotonic()
         wait_until(lambda: set(threading.enumerate()) <= before)
-        assert time.monotonic() - started_at < 0.5 * CONNECT_TIMEOUT
+        assert time.monotonic() - started_at < 0.5 * CONNECT_TIMEOUT * crowding()
 
 
 def delete_records(administrator: KafkaAdminClient, topic: str, before: int) -> None:
