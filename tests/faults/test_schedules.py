@@ -19,7 +19,7 @@ from support.paths import fast_directory
 
 SCHEDULES = 1_000
 MINUTES = 10
-FIRST_OF_MANY = 125_000
+FIRST_OF_MANY = 200_000
 MOST = 300
 """Schedules in which a defect is found."""
 
