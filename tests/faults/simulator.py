@@ -173,8 +173,9 @@ class Schedule:
         """The daemon has these candidates from now on."""
         given, before = len(self.account.given[TOPIC]), self.account.since
         joins_at: int | None = 0 if self.backfills or not given else given
-        if given and self.clock.ahead < 0 and not self.backfills:
-            joins_at = None  # messages may be kept until the clock is right
+        knows_clock = self.clock.ahead >= 0 and self.daemon.published.accepted > 0
+        if given and not knows_clock and not self.backfills:
+            joins_at = None  # messages may be kept until the clock is known to be right
         returned = set() if self.backfills else self.account.removed  # events may be buffered since then
         new = {name: None if name in returned else joins_at for name in candidates}
         self.account.since = {name: before.get(name, new[name]) for name in candidates}

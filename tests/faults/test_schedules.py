@@ -20,8 +20,6 @@ from support.paths import fast_directory
 SCHEDULES = 1_000
 MINUTES = 10
 FIRST_OF_MANY = 200_000
-MOST = 300
-"""Schedules in which a defect is found."""
 
 
 def run_schedules(seeds: Iterable[int], faults: Collection[str] | None = None) -> None:
@@ -63,4 +61,4 @@ def test_each_event_counts_once_for_ten_minutes() -> None:
 def test_schedules_find_each_defect_that_the_daemon_once_had(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DEFECTS[defect](monkeypatch)
     with pytest.raises(ViolationError):
-        run_schedules(range(MOST))
+        run_schedules(range(SCHEDULES))
