@@ -104,7 +104,7 @@ def alertmanager(folder: Path, webhook: str = "http://127.0.0.1:9") -> Iterator[
     """Alertmanager with the deployed configuration, whose webhooks are at the address `webhook`."""
     config = yaml.safe_load(ALERTMANAGER.read_text())
     for receiver in config["receivers"]:
-        for hook in receiver["webhook_configs"]:
+        for hook in receiver.get("webhook_configs", []):
             hook["url"] = webhook + httpx.URL(hook["url"]).path
     folder.mkdir()
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
