@@ -94,7 +94,7 @@ class Http(StrictModel):
         description="host names by which browsers may ask without a login, beside localhost and addresses; with any "
         "given, all other names are refused",
     )
-    insecure: bool = Field(False, description="true opens an address of the network without a login")
+    insecure: bool = Field(False, description="true allows a network address without a login")
 
     @model_validator(mode="after")
     def _is_closed_to_the_network(self) -> Self:
@@ -103,7 +103,7 @@ class Http(StrictModel):
             hint = "https needs both, the certificate and its private key"
             refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
         if not (self.has_login or self.insecure or _is_loopback(self.host)):
-            message = expecting("an address of this machine only, as there is no login", f"'{self.host}'")
+            message = expecting("a loopback address, because no login is configured", f"'{self.host}'")
             hint = "set http.token_file or http.users_file, or http.insecure: true to let everyone read"
             refuse([Problem(("http", "host"), message, hint)])
         return self
@@ -170,7 +170,7 @@ BLOCK = 100  # events after which adaptive parts may change
 
 UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
 
-COSTS_HINT = "the rewards of dsjson are minus its costs; leave out reward.field for the usual one"
+COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for the default"
 
 ByName = BeforeValidator(_kind_as_mapping)
 
@@ -450,5 +450,5 @@ def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Proble
     for index, label in enumerate(labels):
         if label in labels[:index]:
             found = f"'{label}', the label of {part}.{labels.index(label)}"
-            hint = f"tell them apart by a name: {{kind: ..., name: {label}_2}}"
+            hint = f"give each a name: {{kind: ..., name: {label}_2}}"
             yield Problem((part, index), expecting("its own label", found), hint)

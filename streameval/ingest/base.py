@@ -161,12 +161,12 @@ read; or another log took its name (a topic deleted and created again, a file th
 REASONS = {
     "deleted": "messages of {log} were deleted before they were read",
     "cut": "{log} was truncated: its end offset is below the position already read",
-    "replaced": "{log} was deleted and created again: another log has its name now",
+    "replaced": "{log} was deleted and recreated: another log has its name now",
 }
 REMEDIES = {
     "deleted": "keep messages longer (retention.ms, retention.bytes)",
     "cut": "find out why the log lost its end (an unclean leader election, a restored disk)",
-    "replaced": "find out what created it again",
+    "replaced": "find out who recreated it",
 }
 
 OnLostOffsets: TypeAlias = Literal["continue", "fail"]
@@ -206,7 +206,7 @@ class DataLoss:
 MOST_AHEAD = 20_000
 """Messages beyond the live positions that are kept; with more, nothing is polled until these have advanced."""
 
-NOT_REPEATABLE = "what it held before cannot be read again"
+NOT_REPEATABLE = "its earlier messages cannot be read again"
 
 
 class BackfillReader:
@@ -231,7 +231,7 @@ class BackfillReader:
             SourceError: The source has failed for good, or the live positions are not those of this log.
         """
         if any(live.get(partition, 0) < position for partition, position in self._live.items()):
-            raise SourceError("the log was deleted and created again while it was read", hint=NOT_REPEATABLE)
+            raise SourceError("the log was deleted and recreated while it was read", hint=NOT_REPEATABLE)
         self._live = dict(live)
         records = self._release(live)
         if not records and sum(map(len, self._ahead)) < MOST_AHEAD:
@@ -298,7 +298,7 @@ DedupeWindow = Annotated[
     Field(ge=0, le=100_000_000),
 ]
 """A pydantic type: a number of events, or `off`."""
-DEDUPE_WINDOW = "Drop an event whose event_id is that of one of the last so many events; `off` keeps duplicates."
+DEDUPE_WINDOW = "Drop events whose event_id is among the last N events; `off` keeps duplicates."
 
 BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
 """Where a backfill starts: at the first message there is, at an offset of each partition, or at a time."""
@@ -403,7 +403,7 @@ class SourceSettings(StrictModel):
         """
         if text != "earliest" and not text.isdecimal():
             raise InputError(
-                f"--backfill: found '{text}', and only a topic can be read from a time on",
+                f"--backfill: found '{text}', and only a Kafka topic can be read from a point in time",
                 hint="write earliest, or the number of a line",
             )
         return int(text) if text.isdecimal() else "earliest"

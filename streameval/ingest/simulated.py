@@ -51,13 +51,13 @@ class SimulatedSettings(SourceSettings):
     """A simulated recommender with a drifting world and known truth as the source of events."""
 
     kind: Literal["simulated"] = "simulated"
-    events: PositiveInt | None = Field(default=None, description="Stop after this many events; without it, never.")
+    events: PositiveInt | None = Field(default=None, description="Number of events to generate; unlimited by default.")
     rate: NonNegativeFloat = Field(
         default=1000.0, allow_inf_nan=False, description="Events per second; 0 is as fast as possible."
     )
     seed: NonNegativeInt = Field(default=1, description="Equal seeds make equal events.")
     drift: Literal["smooth", "abrupt", "stationary"] = Field(
-        default="smooth", description="How the users change: from cluster to cluster slowly, in jumps, or not at all."
+        default="smooth", description="How user preferences change: gradually, abruptly, or not at all."
     )
     span: PositiveInt = Field(default=100_000, description="Events between one cluster of users and the next.")
     candidates: Annotated[
@@ -70,7 +70,7 @@ class SimulatedSettings(SourceSettings):
         description="How many candidates, or their names; each is the best for one cluster of users.",
     )
     exploration: float = Field(
-        default=0.2, gt=0, le=1, description="How often the logging policy takes any of the 25 actions, not its best."
+        default=0.2, gt=0, le=1, description="Probability that the logging policy takes a uniformly random action."
     )
     action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
     world: str | None = Field(default=None, description="A prepared world (.npz) instead of a synthetic one.")

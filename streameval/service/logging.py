@@ -142,8 +142,8 @@ class RateLimit(logging.Filter):
             window.held += 1
             return False
         window.passed += 1
-        notes = [f"{held} like this were held back"] if held else []
-        notes += [f"more like this are held back for {period:.0f} s"] if window.passed == most else []
+        notes = [f"{held} similar entries were suppressed"] if held else []
+        notes += [f"more like this are suppressed for {period:.0f} s"] if window.passed == most else []
         if notes and isinstance(record.msg, dict):  # ours, which structlog has not written yet
             record.msg = {**record.msg, "note": "; ".join(notes)}
         elif notes:

@@ -144,7 +144,7 @@ def _require_policies(reset: Collection[str], policies: Collection[str]) -> None
     unknown = sorted(set(reset) - set(known))
     if unknown:
         raise InputError(
-            f"--reset-policy: there is no policy {', '.join(unknown)} that could have been retrained",
+            f"--reset-policy: there is no policy {', '.join(unknown)} to reset",
             hint=f"the policies of the configuration are {', '.join(known)}; `logging` is the log itself",
         )
 

@@ -320,7 +320,7 @@ def test_a_topic_recreated_between_two_runs_is_reported_whatever_its_length(
     recreate(administrator, topic, broker.connection)
     produce(numbers(800, first=1000), topic, broker.connection)
     with (
-        pytest.raises(SourceError, match="created again"),
+        pytest.raises(SourceError, match="recreated"),
         reading(broker.connection, topic, bookmark_of(before, topic), on_lost_offsets="fail") as strict,
     ):
         strict.poll_for(60.0)

@@ -156,7 +156,7 @@ class TailedFile:
                 self._read_on(left)
             elif not lines:
                 what, detail = self._failure
-                hint = "the events up to there are counted; copy the file again, or leave it out"
+                hint = "events before that point were counted; copy the file again or omit it"
                 raise InputError(f"{self.path} {what} after line {self._lines:,}: {detail}", hint=hint)
             else:
                 break
@@ -265,7 +265,7 @@ def check(path: str) -> int | None:
     if stat.S_ISDIR(found.st_mode):
         raise InputError(f"{path} is a directory", hint=f"name the files in it, for example {path.rstrip('/')}/*.gz")
     if not os.access(path, os.R_OK):
-        raise InputError(f"{path} may not be read", hint="check the permissions of the file and its directories")
+        raise InputError(f"no permission to read {path}", hint="check the permissions of the file and its directories")
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 

@@ -45,7 +45,7 @@ class FileSettings(LogSettings):
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
     on_lost_offsets: OnLostOffsets = Field(
         default="continue",
-        description="When a file is not the one that was read before: count that and read all of it, or stop.",
+        description="If the file was replaced: count the gap and read the new file from its start, or stop.",
     )
 
     @model_validator(mode="after")

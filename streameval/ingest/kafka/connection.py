@@ -79,13 +79,13 @@ class KafkaConnection(StrictModel):
         if not protocol.endswith("SSL") and files != (None, None, None, None):
             raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
-            raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
+            raise ValueError("ssl_keyfile and ssl_password require ssl_certfile")
         return self
 
     @model_validator(mode="after")
     def _client_is_usable(self) -> KafkaConnection:
         if self.client == "confluent" and find_spec("confluent_kafka") is None:
-            raise ValueError(f"client confluent needs another library: {CONFLUENT}")
+            raise ValueError(f"client: confluent requires a package that is not installed: {CONFLUENT}")
         for name, (least, most) in CONFLUENT_LIMITS.items():
             if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
                 raise ValueError(f"client confluent needs a {name} from {least} to {most}")
@@ -118,11 +118,11 @@ class KafkaTopic(KafkaConnection):
         min_length=1,
         description="A consumer group to which positions are committed, for tools that show lag; never read back.",
     )
-    max_poll_records: PositiveInt = Field(2000, description="Most events taken from the client at once.")
+    max_poll_records: PositiveInt = Field(2000, description="Maximum number of messages per poll.")
     fetch_max_bytes: PositiveInt = Field(
-        16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."
+        16 * 2**20, description="Maximum bytes per fetch from one broker; limits memory."
     )
     stall_timeout: Seconds = Field(
-        30.0, description="Reconnect when unread events exist but none has come for this time."
+        30.0, description="Reconnect if unread messages exist but none has arrived for this long."
     )
-    discovery_interval: Seconds = Field(60.0, description="Look for new partitions this often.")
+    discovery_interval: Seconds = Field(60.0, description="Interval between checks for new partitions.")

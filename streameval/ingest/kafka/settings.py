@@ -36,11 +36,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
     )
     max_lateness: Seconds = Field(
         5.0,
-        description="How long events wait for others of their partition that come late; those that come later count "
-        "at once, out of order.",
+        description="How long an event waits for earlier events of its partition. Events that are later still "
+        "count at once, out of order.",
     )
     idle_timeout: Seconds = Field(
-        10.0, description="How much longer the others wait for a partition in which nothing is left to read."
+        10.0, description="How much longer events of other partitions wait for an idle partition."
     )
     max_ahead: Seconds = Field(
         300.0,
@@ -50,7 +50,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
     )
     rewards: RewardTopic | None = Field(
-        None, description="A topic of rewards that come later, joined to their decisions by event_id."
+        None, description="A topic of delayed rewards, joined to their decisions by event_id."
     )
 
     @model_validator(mode="after")

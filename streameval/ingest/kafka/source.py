@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class TopicReplacedError(ClientError):
-    """The topic was deleted and created again: the positions are those of a log that no longer exists."""
+    """The topic was deleted and recreated: the positions are those of a log that no longer exists."""
 
 
 class PollingTime:
@@ -248,7 +248,7 @@ class KafkaSource:
         if gone and ids_are_known:
             raise ClientError(f"the broker does not list the partitions {gone} of {topic}")
         if gone:  # a topic never loses any
-            raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was created again")
+            raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was recreated")
         self._new_start = "earliest"
         self._left_at = None
         client.pause(self._paused)
@@ -283,7 +283,7 @@ class KafkaSource:
         """Raises TopicReplacedError when another topic has this name now."""
         topic_id = client.topic_id()
         if topic_id and self._topic_id and topic_id != self._topic_id:
-            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and created again")
+            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and recreated")
         self._topic_id = self._topic_id or topic_id
 
     def _restart_from_earliest(self) -> None:

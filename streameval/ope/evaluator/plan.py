@@ -398,5 +398,5 @@ def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
 def _require_distinct(option: str, labels: Sequence[str]) -> None:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated or not labels:
-        problem = f"{', '.join(repeated)} is there twice; give one a name" if repeated else "there is none"
+        problem = f"{', '.join(repeated)} is configured twice; give one a name" if repeated else "there is none"
         raise ValueError(f"{option}: {problem}")

@@ -118,7 +118,7 @@ class Promotion:
         labels = [rule.label for rule in self.rules]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
-            raise ValueError(f"{' and '.join(repeated)} is there twice; give one of them a name")
+            raise ValueError(f"{' and '.join(repeated)} is configured twice; give one of them a name")
         for rule in self.rules:
             rule.check(block)
 

@@ -158,7 +158,7 @@ def read_users(path: Path) -> dict[str, str]:
         if not HASH.fullmatch(hashed):
             raise ConfigError(f"{path}, line {number}: expected {PREFIX}SALT$KEY after the name", hint=USERS_HINT)
         if not name or name in users:
-            raise ConfigError(f"{path}, line {number}: expected another name than before", hint=USERS_HINT)
+            raise ConfigError(f"{path}, line {number}: expected a user name that no line before has", hint=USERS_HINT)
         users[name] = hashed
     if not users:
         raise ConfigError(f"{path}: expected a user, found none", hint=USERS_HINT)

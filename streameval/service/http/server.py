@@ -42,7 +42,7 @@ KEPT_FOR = 75  # seconds without a request after which a connection is closed; l
 LARGEST_REQUEST = 16 * 1024  # bytes of the request line and headers
 STOPS_WITHIN = 2  # seconds that an open request may still take
 DESCRIPTORS = 8192
-OTHER_HOST = "this is the name of another host; the administrator can add it to http.allowed_hosts\n"
+OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
 OPEN = ("/healthz", "/readyz")
 """Paths without a login: they report that the process lives, and nothing else; probes have no password."""
 MOST_STREAMS = 64
@@ -106,7 +106,7 @@ class Pages:
         if request.method == "HEAD":
             return Response(media_type=MEDIA_TYPE)
         if self.streams >= MOST_STREAMS:
-            return PlainTextResponse("too many pages are open", 503, {"retry-after": "10"})
+            return PlainTextResponse("too many open status pages", 503, {"retry-after": "10"})
         # A proxy that buffers would delay the events.
         return StreamingResponse(self._messages(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
 
@@ -159,7 +159,7 @@ class Login:
             return
         if authorization:  # never what was tried: it may be a near miss
             access_log.warning("login_refused", client=scope["client"][0] if scope.get("client") else "")
-        response = PlainTextResponse("log in first", 401)
+        response = PlainTextResponse("authentication required", 401)
         for challenge in access.challenges:
             response.headers.append("www-authenticate", challenge)
         await response(scope, receive, send)

@@ -348,7 +348,7 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         pytest.param(
             ONE + "estimators: [ips, {kind: clipped_ips, cap: 2}, {kind: clipped_ips, cap: 3}]",
             "estimators.2 (line 2): expected its own label, found 'clipped_ips', the label of estimators.1\n"
-            "hint: tell them apart by a name: {kind: ..., name: clipped_ips_2}",
+            "hint: give each a name: {kind: ..., name: clipped_ips_2}",
             id="two estimators of one label",
         ),
         pytest.param(
@@ -662,7 +662,7 @@ def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -
     ("text", "complaint"),
     [
         ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
-        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is there twice"),
+        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is configured twice"),
         ("{rule: [paired, {kind: sea, tau: 5000}]}", "promotion.rule.1.tau (line 2): expected one of name, kind"),
         ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
     ],

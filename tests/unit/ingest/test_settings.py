@@ -48,7 +48,7 @@ def test_the_default_answers_are_those_of_a_log_of_json_that_a_restart_reads_fro
     assert (settings.wire_format, settings.dedupe_window, settings.reward_topic) == ("json", 0, None)
     assert (settings.topics, settings.keeps_position) == ((), False)
     assert settings.backfill_start("7") == 7
-    with pytest.raises(InputError, match="only a topic can be read from a time on"):
+    with pytest.raises(InputError, match="only a Kafka topic can be read from a point in time"):
         settings.backfill_start("2026-01-31T00:00:00Z")
 
 

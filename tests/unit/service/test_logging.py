@@ -110,10 +110,10 @@ def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted
     clock = Clock()
     handler, written = limited(clock)
     log_often(handler, "chatty.net", 1000)
-    assert written == ["attempt 0 failed", "attempt 1 failed (more like this are held back for 60 s)"]
+    assert written == ["attempt 0 failed", "attempt 1 failed (more like this are suppressed for 60 s)"]
     clock.now = 61.0
     log_often(handler, "chatty.net", 1)
-    assert written[2:] == ["attempt 0 failed (998 like this were held back)"]
+    assert written[2:] == ["attempt 0 failed (998 similar entries were suppressed)"]
 
 
 def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
@@ -123,7 +123,7 @@ def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest
         structlog.get_logger("streameval").info("reloaded")
     written = lines(capsys)
     (failed,) = [line for line in written if line["event"] == "snapshot_failed"]
-    assert (failed["failures"], failed["note"]) == (0, "more like this are held back for 60 s")
+    assert (failed["failures"], failed["note"]) == (0, "more like this are suppressed for 60 s")
     assert len(written) == 11, "others are not limited"
 
 
@@ -134,7 +134,7 @@ def test_log_entries_caused_by_strangers_are_limited_too(capsys: Capture, format
         structlog.get_logger("streameval.access").warning("login_refused", client="192.0.2.1")
     written = capsys.readouterr().err.splitlines()
     assert [("login_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
-    assert ["more like this are held back for 60 s" in line for line in written] == [False, False, True]
+    assert ["more like this are suppressed for 60 s" in line for line in written] == [False, False, True]
 
 
 def test_other_libraries_are_not_limited() -> None:

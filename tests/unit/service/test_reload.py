@@ -108,7 +108,7 @@ def test_events_beyond_the_live_reader_are_buffered_within_bounds() -> None:
 def test_live_positions_that_fall_are_of_another_log() -> None:
     reading = BackfillReader(Log([10]))
     reading.poll({("log", 0): 5}, 0.0)
-    with pytest.raises(SourceError, match="created again"):
+    with pytest.raises(SourceError, match="recreated"):
         reading.poll({("log", 0): 2}, 0.0)
 
 
@@ -135,8 +135,8 @@ def test_starts_of_a_second_reading() -> None:
     for text, settings, complaint in (
         ("yesterday", kafka, "found 'yesterday'"),
         ("2026-01-31T00:00:00", kafka, "found '2026-01-31T00:00:00'"),
-        ("2026-01-31T00:00:00Z", file, "only a topic"),
-        ("2026-01-31T00:00:00Z", SimulatedSettings(), "only a topic"),
+        ("2026-01-31T00:00:00Z", file, "only a Kafka topic"),
+        ("2026-01-31T00:00:00Z", SimulatedSettings(), "only a Kafka topic"),
         ("earliest", FileSettings(path=["-"]), "standard input"),
     ):
         with pytest.raises(InputError, match=complaint):

@@ -194,7 +194,7 @@ def test_a_retrained_production_starts_everything_from_zero(place: Place) -> Non
 def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
     place.run(0, 10)
     for name in ("nobody", "logging"):
-        with pytest.raises(InputError, match=f"no policy {name} that could have been retrained"):
+        with pytest.raises(InputError, match=f"no policy {name} to reset"):
             place.daemon({"reset_policies": [name]})
 
 

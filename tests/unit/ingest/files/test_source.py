@@ -405,7 +405,7 @@ def test_a_replaced_file_stops_the_source_if_configured(tmp_path: Path) -> None:
     bookmarks = put_down(source)
     write(tmp_path / "log", TEXT)
     source = FileSource(path, offsets=bookmarks, on_lost="fail")
-    with pytest.raises(SourceError, match=r"created again.*line 40") as raised:
+    with pytest.raises(SourceError, match=r"recreated.*line 40") as raised:
         source.poll(1.0)
     assert "on_lost_offsets" in raised.value.hint
     assert source.offsets()[path].positions == {0: 40}

@@ -357,7 +357,7 @@ def test_a_recreated_topic_stops_the_source_if_configured(cluster: FakeCluster) 
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(2)
     cluster.topic_id = "id-2"
-    with pytest.raises(SourceError, match=r"created again.*known to be lost: 8"):
+    with pytest.raises(SourceError, match=r"recreated.*known to be lost: 8"):
         bench.poll(2)
 
 

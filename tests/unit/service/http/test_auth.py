@@ -91,7 +91,7 @@ def test_without_a_login_only_the_way_to_log_in_is_shown(server: HttpServer, pat
     answer = ask(server, path)
     assert answer.status_code == 401
     assert answer.headers.get_list("www-authenticate") == ["Bearer", 'Basic realm="streameval", charset="UTF-8"']
-    assert answer.text == "log in first"
+    assert answer.text == "authentication required"
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
@@ -331,7 +331,7 @@ def complaint(**http: object) -> str:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "recommender.example", ""])
 def test_the_network_is_not_let_in_without_a_login_unless_that_is_said_aloud(host: str, folder: Path) -> None:
     assert complaint(host=host) == (
-        f"http.host: expected an address of this machine only, as there is no login, found '{host}'\n"
+        f"http.host: expected a loopback address, because no login is configured, found '{host}'\n"
         "hint: set http.token_file or http.users_file, or http.insecure: true to let everyone read"
     )
     assert Http(host=host, insecure=True).host == host
@@ -383,8 +383,8 @@ def test_a_token_file_without_good_tokens_is_refused_and_not_repeated(tmp_path: 
         (f"ada:{PREFIX}sesame!$c2FsdA==", "line 1: expected scrypt"),
         ("ada:{fewer_rounds}", "line 1: expected scrypt"),
         ("ada:{less_memory}", "line 1: expected scrypt"),
-        ("ada:{0}\nada:{0}", "line 2: expected another name"),
-        (":{0}", "line 1: expected another name"),
+        ("ada:{0}\nada:{0}", "line 2: expected a user name"),
+        (":{0}", "line 1: expected a user name"),
     ],
 )
 def test_a_users_file_without_good_hashes_is_refused_and_not_repeated(tmp_path: Path, text: str, trouble: str) -> None:
