@@ -201,10 +201,11 @@ def produce_damaged(schedule: Schedule) -> None:
 
 
 def produce_again(schedule: Schedule) -> None:
-    """A producer sends an event a second time, to any partition."""
+    """A producer sends an event a second time, to any partition: it counts late if the first one is lost."""
     events = [event for event in schedule.producers.written if isinstance(event, Event)]
     if events:
         schedule.producers.write(TOPIC, schedule.producers.some_partition(), schedule.random.choice(events[-50:]))
+    schedule.is_punctual = False
 
 
 FAULTS: dict[str, Callable[[Schedule], None]] = {
@@ -235,5 +236,7 @@ FAULTS: dict[str, Callable[[Schedule], None]] = {
     )
 }
 
-UNPUNCTUAL = {fault.__name__ for fault in (add_partition, move_clock, produce_ahead, produce_late, produce_history)}
+UNPUNCTUAL = {
+    fault.__name__ for fault in (add_partition, move_clock, produce_ahead, produce_late, produce_history, produce_again)
+}
 """Faults after which messages may be late."""
