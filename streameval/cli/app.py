@@ -258,31 +258,31 @@ def check(
     Prints what would run. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is
     invalid.
     """
-    from streameval.cli import check as parts
+    from streameval.cli import check as checks
     from streameval.cli.tables import plan_table
     from streameval.config.model import Config
 
     _quieten()
-    findings: list[parts.Finding] = []
+    findings: list[checks.Finding] = []
     try:
         settings = Config.load(config)
-        findings += parts.of_configuration(settings)
+        findings += checks.of_configuration(settings)
     except InputError as error:
         if not as_json:
             raise
-        print(parts.as_json([parts.Finding.of("configuration", error)]))
+        print(checks.as_json([checks.Finding.of("configuration", error)]))
         raise typer.Exit(error.exit_code) from None
     if not as_json:
         for finding in findings:
             finding.print()
         console().print(plan_table(settings))
-    for finding in parts.of_surroundings(settings) if broker and settings.source is not None else ():
+    for finding in checks.of_surroundings(settings) if broker and settings.source is not None else ():
         findings.append(finding)
         if not as_json:
             finding.print()
     if as_json:
-        print(parts.as_json(findings))
-    if code := parts.exit_code(findings):
+        print(checks.as_json(findings))
+    if code := checks.exit_code(findings):
         raise typer.Exit(code)
 
 

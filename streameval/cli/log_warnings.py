@@ -28,6 +28,7 @@ IN_SECONDS = 315_532_800.0
 PERCENT = (50.0, 200.0)
 """Mean weights that are explained by percents on one side; also their inverses."""
 
+REWARD_RANGE = "set reward.min and reward.max to the smallest and largest possible reward"
 AN_EVENT = "`streameval schema` prints what an event looks like"
 OF_REASONS = {
     "malformed": AN_EVENT,
@@ -38,7 +39,7 @@ OF_REASONS = {
     "not_finite": "leave a field out of the event, or write null, where its value is not known",
     "unknown_action": "list every action that could be chosen, the logged one included",
     "inconsistent_propensity": "log the propensity of the action that was shown",
-    "reward_range": "set reward.min and reward.max to the smallest and largest possible reward",
+    "reward_range": REWARD_RANGE,
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
@@ -48,7 +49,7 @@ OF_CHECKS = {
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": "correct the events that are rejected",
-    "reward_range": "set reward.min and reward.max to the smallest and largest possible reward",
+    "reward_range": REWARD_RANGE,
     "clusters": "log the user or session of each event as its `unit`",
 }
 """Remedies by the trust check that fails."""

@@ -75,7 +75,7 @@ class EventPipeline:
         self._is_decided = False
         self._released = HeldEvents()  # by an order in which events no longer wait
         self._live: EventPipeline | None = None
-        self._alone_until = -math.inf  # the newest time of an event that only `_live` buffered
+        self._only_live_until = -math.inf  # the newest time of an event that only `_live` buffered
         self._clock_tolerance = math.inf if source is None else source.clock_tolerance
         self._newest, self._behind_since = -math.inf, math.inf
         self.ahead_of_clock, self.mostly_ahead = 0, False
@@ -159,13 +159,13 @@ class EventPipeline:
         before some policies were added.
         """
         assert self._live is not None, "only a second reading is handed over"
-        if self._live._held.oldest <= self._alone_until:
+        if self._live._held.oldest <= self._only_live_until:
             return None
         ours = self._held.take()
-        shared, self._alone_until = self._live._held.update_from(ours)
-        is_even = self._alone_until == -math.inf
-        self._held.add(ours.take(~shared) if is_even else ours)
-        return self.flush() if is_even else None
+        shared, self._only_live_until = self._live._held.update_from(ours)
+        has_all = self._only_live_until == -math.inf
+        self._held.add(ours.take(~shared) if has_all else ours)
+        return self.flush() if has_all else None
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""

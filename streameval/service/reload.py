@@ -138,7 +138,7 @@ class Backfill:
     def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
         """Read on, and return the number of events still to read; None when the candidates can join.
 
-        They can at the live position, once the live pipeline buffers nothing that they have already.
+        They can at the live position, once every event that the live pipeline buffers is buffered here, too.
         """
         positions = live.positions
         self._reader = self._reader or self._open(positions)

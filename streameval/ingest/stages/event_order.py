@@ -80,9 +80,7 @@ class EventOrder:
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
         self.max_lateness = max_lateness
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
-        self._last_at_end = self._complete_until = (
-            NEVER  # of `at_end`: its last event, and the time before which it took
-        )
+        self._last_at_end = self._complete_until = NEVER  # the last event that `at_end` took, and the time before which
         self._swept = NEVER  # rewards of decisions before this time have been dropped
         self._is_full = False
 

@@ -234,9 +234,9 @@ class RewardStore:
         return self._rejected(gone)
 
     def _rejected(self, gone: Run) -> tuple[Rejected, ...]:
-        late, strange = np.flatnonzero(gone["fate"] == LATE), gone["fate"] == WAITS
-        earlier = strange & (gone["timestamp"] <= self._first + self._remembered)
-        self.count(0, len(late), int(np.count_nonzero(strange)), int(np.count_nonzero(earlier)))
+        late, unmatched = np.flatnonzero(gone["fate"] == LATE), gone["fate"] == WAITS
+        earlier = unmatched & (gone["timestamp"] <= self._first + self._remembered)
+        self.count(0, len(late), int(np.count_nonzero(unmatched)), int(np.count_nonzero(earlier)))
         reason = f"more than {self.window:g} s after its decision, or the decision was released before it came"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(

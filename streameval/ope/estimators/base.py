@@ -144,7 +144,7 @@ class Estimator(Component):
     preference: ClassVar[int] = 6
 
     @property
-    def rungs(self) -> Mapping[float, Estimator]:
+    def alternatives(self) -> Mapping[float, Estimator]:
         """The estimators that one with `cap: auto` chooses from, by their cap, the largest first; else itself alone."""
         return {math.inf: self}
 

@@ -180,8 +180,8 @@ def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
 class StratifiedIPS(Estimator):
     """IPS in two parts: `w r 1[w <= c]`, and `w r 1[w > c] - beta (w - 1)` with the weight as control variate.
 
-    `threshold` c > 0 separates the strata. Both parts together are unbiased where
-    support is full. `beta` as in `control_variate`, for the second part alone.
+    `threshold` c > 0 separates the strata. Both parts together are unbiased where support is full. `beta` as in
+    `control_variate`, for the second part alone.
 
     >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
     >>> estimator = StratifiedIPS()

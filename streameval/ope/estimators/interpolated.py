@@ -122,7 +122,7 @@ def _a_number(cap: float) -> float:
 
 
 Cap: TypeAlias = Annotated[float, Field(allow_inf_nan=True), AfterValidator(_a_number)]
-LADDER = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
+CAPS = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 """The caps that `cap: auto` chooses from."""
 
 
@@ -130,7 +130,7 @@ LADDER = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 class Capped(Interpolated):
     """A row with a cap, the largest weight that counts in full; infinity is allowed.
 
-    `auto` computes the row for each cap of a ladder, 1, 3, 10, ..., 1000 and infinity. A Report chooses one for each
+    `auto` computes the row for each of the caps 1, 3, 10, ..., 1000 and infinity. A Report chooses one for each
     policy on each average by SLOPE, from the averaged events alone; see `evaluator.slope`.
     """
 
@@ -138,8 +138,8 @@ class Capped(Interpolated):
     is_biased_by_design: ClassVar[bool] = True
 
     @property
-    def rungs(self) -> Mapping[float, Estimator]:
-        return {cap: replace(self, cap=cap) for cap in LADDER} if self.cap == "auto" else super().rungs
+    def alternatives(self) -> Mapping[float, Estimator]:
+        return {cap: replace(self, cap=cap) for cap in CAPS} if self.cap == "auto" else super().alternatives
 
     def beta(self, weight: Array) -> Array:
         return within(weight, self.limit)

@@ -335,7 +335,7 @@ class Evaluator:
         is stale. `unmatched_share`: the share of separate rewards that have no decision, which it judges too.
 
         Raises:
-            StateError: whole blocks are pending, and the reward model is an object that cannot be copied
+            StateError: Whole blocks are pending, and the reward model is an object that cannot be copied.
         """
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)

@@ -51,7 +51,7 @@ class Grid:
     @property
     def columns(self) -> tuple[Estimator, ...]:
         """The estimators that have columns: those to choose from in place of one with `cap: auto`."""
-        return tuple(rung for estimator in self.estimators for rung in estimator.rungs.values())
+        return tuple(column for estimator in self.estimators for column in estimator.alternatives.values())
 
     @property
     def layout(self) -> ColumnLayout:

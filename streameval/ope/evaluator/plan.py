@@ -234,7 +234,9 @@ class Plan:
             intervals = tuple(self.interval(average) for average in averages)
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
-                fixed = [rung if len(each.rungs) == 1 else None for each in group for rung in each.rungs.values()]
+                fixed = [
+                    one if len(each.alternatives) == 1 else None for each in group for one in each.alternatives.values()
+                ]
                 trackers = {}
                 for average, interval in zip(averages, intervals, strict=True):
                     logged = self.policies[0] == LOGGING

@@ -57,7 +57,7 @@ def report_rows(
             if not shown[place]:
                 continue
             slots = _known({"slot_ratio_means": np.array(slot_ratio_means(slates, place))}) if by_slot else {}
-            chosen = {"cap": caps[column]} if len(estimator.rungs) > 1 else {}
+            chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],
                 estimator=estimator.label,

@@ -51,17 +51,17 @@ class Choice(NamedTuple):
 
 def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: float) -> Choice:
     """The choice of each policy by this reading; `reward_width`: the largest possible reward less the smallest."""
-    ladders = [list(estimator.rungs) for estimator in estimators]
-    count = sum(map(len, ladders))
+    caps_of = [list(estimator.alternatives) for estimator in estimators]
+    count = sum(map(len, caps_of))
     moments, spread = reading.moments, reading.spread
-    caps = np.tile(np.concatenate(ladders), len(moments.value) // count)
+    caps = np.tile(np.concatenate(caps_of), len(moments.value) // count)
     largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
     error = standard_error(reading, spread.variance, spread.count, np.zeros(len(caps), dtype=bool))
     half_width = NOISE * error + RANGE * reward_width * ratio(np.minimum(caps, largest), moments.count)
     values, half_widths = moments.value.reshape(-1, count), half_width.reshape(-1, count)
     chosen, first = [], 0
-    for ladder in ladders:
-        part = slice(first, first + len(ladder))
+    for choices in caps_of:
+        part = slice(first, first + len(choices))
         chosen.append(first + last_overlap(values[:, part], half_widths[:, part]))
         differs = (np.abs(values[:, part] - values[:, first, None]) > 0).any(axis=1)
         half_widths[~differs, part] = 0.0

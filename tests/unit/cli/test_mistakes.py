@@ -407,7 +407,8 @@ MISTAKES_IN_CONFIGURATIONS = {
     "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
     "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
     "http: {port: 70000}": "http.port (line 2): expected a number less than or equal to 65535, found 70000\nhint: ",
-    "http: {host: 0.0.0.0}": "because no login is configured, found '0.0.0.0'\nhint: set http.token_file or ",
+    "http: {host: 0.0.0.0}": "because no login is configured, found '0.0.0.0'\n"
+    "hint: set http.token_file or http.users_file",
     "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
     "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
     "source: {kind: kafka}": "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are",

@@ -144,8 +144,8 @@ def test_the_last_overlap_is_that_of_the_definition(values: list[float], widths:
     assert last_overlap(many, np.zeros_like(many))[1] == len(values) - 1
 
 
-def test_a_ladder_of_one_cap_is_that_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ope.estimators.interpolated.LADDER", (10.0,))
+def test_a_choice_from_one_cap_is_that_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ope.estimators.interpolated.CAPS", (10.0,))
     report = evaluator_of(heavy(), [ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]).report()
     for policy in ("logging", "p0", "p1"):
         for average in AVERAGES:
