@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -48,12 +49,12 @@ class Grid:
     trackers: Mapping[str, SequenceTracker]
     optional: bool = False
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Estimator, ...]:
         """The estimators that have columns: those to choose from in place of one with `cap: auto`."""
         return tuple(column for estimator in self.estimators for column in estimator.alternatives.values())
 
-    @property
+    @cached_property
     def layout(self) -> ColumnLayout:
         """The columns of this grid."""
         return ColumnLayout(tuple(column.parts for column in self.columns), self.candidates)
