@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from streameval.cli.terminal import say
 from streameval.common.text import counted, in_words
 from streameval.config.errors import did_you_mean
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic
-from streameval.errors import DamagedError, SourceError, StreamevalError
+from streameval.errors import SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
@@ -30,7 +31,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
 from streameval.service.http.server import listen
-from streameval.service.snapshots import WRONG_CONTENT, found_in, read_document, require_usable
+from streameval.service.snapshots import newest_whole, require_usable
 from streameval.service.startup import resume
 
 PATIENCE = 15.0
@@ -126,18 +127,7 @@ def _tried(part: str, fact: str, attempt: Callable[[], object]) -> Iterator[Find
 def _try_state(config: Config, directory: Path) -> None:
     """Raise the error with which `run` would refuse the directory or its newest snapshot."""
     require_usable(directory)
-    wrong: StreamevalError | None = None
-    for path in reversed(found_in(directory)):
-        try:
-            resume(config, path, read_document(path))
-        except DamagedError:
-            continue  # `run` sets it aside
-        except WRONG_CONTENT as error:
-            wrong = StreamevalError(f"{path} cannot be restored: {error!r}", hint="--reset starts from zero")
-        else:
-            return
-    if wrong is not None:
-        raise wrong
+    newest_whole(directory, partial(resume, config))
 
 
 # --- Kafka ---

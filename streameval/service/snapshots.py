@@ -164,36 +164,8 @@ class SnapshotStore:
         self._next = self._unused()
 
     def newest(self, read: Callable[[Path, State], T]) -> T | None:
-        """`read` of the newest snapshot that is whole; None without one.
-
-        Newer ones that are damaged are set aside with a warning. One in which `read` finds wrong content counts as
-        damaged if `read` succeeds with an older one. Otherwise the error may be ours, and nothing is set aside for it.
-
-        Raises:
-            StateError: `read` finds wrong content in every snapshot.
-            StreamevalError: A snapshot cannot be read from the disk.
-        """
-        failed: dict[Path, Exception] = {}
-        for path in reversed(found_in(self.directory)):
-            try:
-                found = read(path, read_document(path))
-            except DamagedError as error:
-                self._set_damaged_aside(path, str(error))
-            except WRONG_CONTENT as error:
-                failed[path] = error
-            except OSError as error:
-                hint = "check its permissions and the disk; without this file, the snapshot before it is used"
-                raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
-            else:
-                for wrong, cause in failed.items():
-                    self._set_damaged_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
-                return found
-        for path, cause in failed.items():
-            raise StateError(
-                f"no snapshot in {self.directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
-                hint=f"{WAYS_OUT}; if this version wrote them, please report it",
-            ) from cause
-        return None
+        """`read` of the newest snapshot that is whole, as `newest_whole`; damaged ones are set aside with a warning."""
+        return newest_whole(self.directory, read, self._set_damaged_aside)
 
     def _set_damaged_aside(self, path: Path, damage: str) -> None:
         """Rename a damaged file. If that fails, it stays where it is; later snapshots use other names."""
@@ -301,6 +273,41 @@ class SnapshotStore:
     def _prune(self, suffix: str) -> None:
         for path in found_in(self.directory, suffix)[:-KEPT]:
             path.unlink(missing_ok=True)
+
+
+def newest_whole(
+    directory: Path, read: Callable[[Path, State], T], damaged: Callable[[Path, str], None] = lambda path, damage: None
+) -> T | None:
+    """`read` of the newest snapshot that is whole; None without one.
+
+    `damaged` is called with each newer one, and its damage. One in which `read` finds wrong content counts as damaged
+    if `read` succeeds with an older one. Otherwise the error may be ours.
+
+    Raises:
+        StateError: `read` finds wrong content in every snapshot.
+        StreamevalError: A snapshot cannot be read from the disk.
+    """
+    failed: dict[Path, Exception] = {}
+    for path in reversed(found_in(directory)):
+        try:
+            found = read(path, read_document(path))
+        except DamagedError as error:
+            damaged(path, str(error))
+        except WRONG_CONTENT as error:
+            failed[path] = error
+        except OSError as error:
+            hint = "check its permissions and the disk; without this file, the snapshot before it is used"
+            raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+        else:
+            for wrong, cause in failed.items():
+                damaged(wrong, f"wrong content, {type(cause).__name__}: {cause}")
+            return found
+    for path, cause in failed.items():
+        raise StateError(
+            f"no snapshot in {directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
+            hint=f"{WAYS_OUT}; if this version wrote them, please report it",
+        ) from cause
+    return None
 
 
 def require_usable(directory: Path) -> None:
