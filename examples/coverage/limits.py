@@ -15,7 +15,7 @@ import numpy as np
 from worlds import DEPLOYED, DRAWS, LOGGING, PERIOD, SEED, SWING, WORLDS, Floats, World
 
 from streameval.ope.estimators import IPS, Estimator, PseudoInverse, TermRange
-from streameval.ope.evidence.largest_weights import KEPT, NEARLY_SURE, Kind, WeightLimits, limits
+from streameval.ope.evidence.largest_weights import NEARLY_SURE, WEIGHTS_KEPT, Kind, WeightLimits, limits
 from streameval.ope.intervals.empirical_likelihood import Means, extra_events, heaviest_likely, likely, reach
 
 CANDIDATE = "new"
@@ -281,10 +281,10 @@ def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> 
         there = np.where(counted > 0, values, 0.0)
         new = np.flatnonzero(there.max(axis=1) > kept[:, kind, 0])
         if len(new):
-            best = np.argsort(-there[new], axis=1)[:, :KEPT]
+            best = np.argsort(-there[new], axis=1)[:, :WEIGHTS_KEPT]
             value, count = (np.take_along_axis(each[new], best, axis=1) for each in (there, counted))
-            repeated = [np.where(count >= place, value, 0.0) for place in range(1, KEPT + 1)]
-            kept[new, kind] = np.sort(np.concatenate([kept[new, kind], *repeated], axis=1), axis=1)[:, -KEPT:]
+            repeated = [np.where(count >= place, value, 0.0) for place in range(1, WEIGHTS_KEPT + 1)]
+            kept[new, kind] = np.sort(np.concatenate([kept[new, kind], *repeated], axis=1), axis=1)[:, -WEIGHTS_KEPT:]
 
 
 class Rate(NamedTuple):
@@ -304,7 +304,7 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
     """The rates of a log over these runs."""
     rng = np.random.default_rng([SEED, 1_000 + list(LOGS).index(log.title)])
     phases = log.phases(runs, rng)
-    cells, largest, seen = next(phases), np.zeros((2 * runs, 1, len(Kind), KEPT)), np.ones(runs)
+    cells, largest, seen = next(phases), np.zeros((2 * runs, 1, len(Kind), WEIGHTS_KEPT)), np.ones(runs)
     total, steps = None, list[Step]()
     for last in range(STEP, log.looks[-1] + 1, STEP):
         share = np.broadcast_to(cells.share / cells.share.sum(axis=-1, keepdims=True), (runs, cells.share.shape[-1]))

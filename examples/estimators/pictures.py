@@ -12,7 +12,7 @@ from digits import DIGITS, Digits
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from streameval.cli.plots import FAINT, GRID, INK
+from streameval.cli.plots import FAINT, GRIDS, INK
 
 LOGS, EVENTS, CAP = 100, 10_000, 20.0
 LOOKS = {
@@ -35,7 +35,7 @@ def curve(axes: Axes, label: str, x: Array, y: Array, **looks: Any) -> None:
 
 def plain(axes: Axes) -> None:
     """Minimal axes."""
-    axes.grid(color=GRID, linewidth=0.8)
+    axes.grid(color=GRIDS, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=FAINT, labelsize=9, which="both", length=0)

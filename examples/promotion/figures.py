@@ -16,7 +16,7 @@ from scoring import EVERY, Score, promotable_at
 from worlds import leads
 
 from streameval import Report
-from streameval.cli.plots import COLOURS, FAINT, GRID, INK, make_plain, save
+from streameval.cli.plots import COLOURS, FAINT, GRIDS, INK, make_plain, save
 from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
@@ -56,7 +56,13 @@ def one_run(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
     above.set_ylabel("reward per event", color=FAINT, fontsize=9)
     _rules(below, stretches, candidate, events)
     below.fill_between(
-        checks, -0.5, len(RULES) - 0.5, where=(lead[:, candidate] < 0).tolist(), color=GRID, alpha=0.7, linewidth=0
+        checks,
+        -0.5,
+        len(RULES) - 0.5,
+        where=(lead[:, candidate] < 0).tolist(),
+        color=GRIDS,
+        alpha=0.7,
+        linewidth=0,
     )
     for axes in (above, below):
         make_plain(axes, "y")

@@ -34,7 +34,7 @@ KafkaClient = Literal["kafka-python", "confluent"]
 EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
-Drift = Literal["smooth", "abrupt", "stationary"]
+DriftKind = Literal["smooth", "abrupt", "stationary"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
@@ -293,7 +293,7 @@ def simulate(
     ] = None,
     events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 10_000,
     seed: Seed = 1,
-    drift: Annotated[Drift, typer.Option(help="How user preferences change.")] = "smooth",
+    drift: Annotated[DriftKind, typer.Option(help="How user preferences change.")] = "smooth",
     span: Annotated[int, typer.Option(min=1, help="Events between one user cluster and the next.")] = 100_000,
     candidates: Annotated[int, typer.Option(min=1, max=100, help="Number of candidates.")] = 3,
     rate: Annotated[float, typer.Option(min=0.001, help="Events per second, by their timestamps.")] = 10.0,

@@ -34,16 +34,16 @@ from streameval.service.http.server import listen
 from streameval.service.snapshots import newest_whole, require_usable
 from streameval.service.startup import resume
 
-PATIENCE = 15.0
+REACH_TIMEOUT = 15.0
 """Seconds in which `check` must reach a source."""
 GRACE = 3.0
 """Seconds between the first answer of a source, good or bad, and giving up."""
 CONNECT = 3.0
 """Seconds for a broker to accept a connection."""
 POLL = 0.2
-ENOUGH = 100
+PROBED = 100
 """Events that show whether the rest can be read."""
-MANY = 1_000_000
+MANY_MESSAGES = 1_000_000
 """Events for which another client saves noticeable time."""
 SHOWN_TOPICS = 10
 UNREACHED = "check that it runs, and the address, the topic and the security options"
@@ -206,14 +206,14 @@ class Probe:
 
 
 def probe(source: Source) -> Probe:
-    """Wait `PATIENCE` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it.
+    """Wait `REACH_TIMEOUT` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it.
 
     Raises:
         SourceError: The source was not reached.
     """
     values: list[bytes | None] = []
     written: list[float] = []
-    untried, patience, answered = source.status().detail, time.monotonic() + PATIENCE, False
+    untried, patience, answered = source.status().detail, time.monotonic() + REACH_TIMEOUT, False
     with closing(source):
         while time.monotonic() < patience:
             for part in source.poll(POLL):
@@ -228,7 +228,12 @@ def probe(source: Source) -> Probe:
         status = source.status()
     if not status.reached:
         raise SourceError(f"the source cannot be reached: {status.detail}", hint=UNREACHED)
-    return Probe(status, None if status.lag is None else status.lag + len(values), values[:ENOUGH], written[:ENOUGH])
+    return Probe(
+        status,
+        None if status.lag is None else status.lag + len(values),
+        values[:PROBED],
+        written[:PROBED],
+    )
 
 
 def of_events(config: Config) -> Iterator[Finding]:
@@ -237,7 +242,7 @@ def of_events(config: Config) -> Iterator[Finding]:
     found = probe(source.for_check().open())
     number = "an unknown number of events" if found.held is None else counted(found.held, "event")
     yield Finding("source", f"reached: {number} in {counted(len(found.status.partitions), 'partition')}")
-    if isinstance(source, KafkaSettings) and source.client != "confluent" and (found.held or 0) >= MANY:
+    if isinstance(source, KafkaSettings) and source.client != "confluent" and (found.held or 0) >= MANY_MESSAGES:
         message = f"source.client: kafka-python takes long to read {number}"
         yield Finding(
             "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"

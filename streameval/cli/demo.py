@@ -27,9 +27,9 @@ from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
 from streameval.service.logging import configure_logging
 
-TOPIC = "interactions"
-CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
-SPAN = 30_000  # events in which the users move from one preference to the next: few, so that a person sees it
+DEMO_TOPIC = "interactions"
+DEMO_CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
+DEMO_SPAN = 30_000  # events in which the users move from one preference to the next: few, so that a person sees it
 EXPLORATION = 0.5  # high, so that the drift is visible over the noise; see SimulatedSettings.exploration
 ESTIMATOR = "snips"
 AVERAGES = (
@@ -41,7 +41,7 @@ AVERAGES = (
     Mixture(),
 )
 FOLLOWED = ("cumulative", "mixture")  # averages in the status line: one that lags and one that follows
-SETTLED = 5_000  # events before the error of an average is judged
+SETTLED_EVENTS = 5_000  # events before the error of an average is judged
 LOOK_EVERY = 0.25  # seconds
 PUBLISH_EVERY = 0.2  # seconds
 MOST_WAITING = 8_000  # events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB
@@ -58,12 +58,12 @@ def run_demo(events: int | None, port: int, seed: int, rate: float) -> None:
     console = Console(highlight=False)
     configure_logging("warning")
     settings = SimulatedSettings(
-        events=events, rate=rate, seed=seed, span=SPAN, exploration=EXPLORATION, candidates=CANDIDATES
+        events=events, rate=rate, seed=seed, span=DEMO_SPAN, exploration=EXPLORATION, candidates=DEMO_CANDIDATES
     )
-    with EmbeddedBroker({TOPIC: 1}) as broker:
-        topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
-        decoder = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
-        evaluator = Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
+    with EmbeddedBroker({DEMO_TOPIC: 1}) as broker:
+        topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": DEMO_TOPIC})
+        decoder = JsonDecoder(DEMO_CANDIDATES, reward_range=(0.0, 1.0))
+        evaluator = Evaluator(candidates=DEMO_CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
         daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_EVERY)
         demonstration = Demonstration(daemon, settings, broker.bootstrap)
         try:
@@ -86,7 +86,7 @@ def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
         f"  status page  {url}/\n"
         f"  metrics      {url}/metrics\n"
         f"  report       {url}/api/v1/report\n"
-        f"  broker       {bootstrap}, topic {TOPIC}"
+        f"  broker       {bootstrap}, topic {DEMO_TOPIC}"
     )
 
 
@@ -97,7 +97,7 @@ class Demonstration:
         self.daemon, self.settings, self.bootstrap = daemon, settings, bootstrap
         self.recommender = SimulatedRecommender(settings)
         self._errors = np.zeros((len(AVERAGES), 2))  # the sum of the squared errors, and their number
-        self._judged = SETTLED
+        self._judged = SETTLED_EVENTS
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._work, name="recommender")
 
@@ -119,7 +119,7 @@ class Demonstration:
         """A status line."""
         published = self.daemon.published
         truth = self.recommender.truth(published.accepted)
-        best = max(CANDIDATES, key=truth.__getitem__)
+        best = max(DEMO_CANDIDATES, key=truth.__getitem__)
         estimates = [f"{label} {decimal(_value(published.report, best, label), 3)}" for label in FOLLOWED]
         parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *estimates]
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
@@ -154,7 +154,7 @@ class Demonstration:
             else:
                 for records in source.poll(LOOK_EVERY):
                     for value in records.values:
-                        producer.produce(TOPIC, value)
+                        producer.produce(DEMO_TOPIC, value)
                 producer.flush(LOOK_EVERY)
             self._judge(self.daemon.published.report)
             if self.settings.events and self.read >= self.settings.events:
@@ -166,7 +166,7 @@ class Demonstration:
         self._judged = report.events.accepted
         truth = self.recommender.truth(self._judged)
         for place, average in enumerate(AVERAGES):
-            for policy in CANDIDATES:
+            for policy in DEMO_CANDIDATES:
                 value = _value(report, policy, average.label)
                 if value is not None:
                     self._errors[place] += (value - truth[policy]) ** 2, 1

@@ -17,7 +17,7 @@ from streameval.ope.report import Report, TrustCheck
 
 NOTABLE = 0.001
 """Share of the events from which on a defect is worth a warning."""
-JITTER = 5.0
+ORDER_TOLERANCE = 5.0
 """Seconds by which the clocks and buffers of several writers differ, as in `source.max_lateness`."""
 REMEMBERED = 100_000
 """Events among which a repeated id is recognised."""
@@ -78,8 +78,9 @@ class Complaint(NamedTuple):
 class LogCounts:
     """Counts of defects in the order in which a log is read.
 
-    `backward`: events dated more than `JITTER` before an earlier one, by at most `furthest` seconds. `repeated`: events
-    with the id of a recent one. `outside`: rewards below and above `reward_range`; `rewards`: the extremes.
+    `backward`: events dated more than `ORDER_TOLERANCE` before an earlier one, by at most `furthest` seconds.
+    `repeated`: events with the id of a recent one. `outside`: rewards below and above `reward_range`; `rewards`: the
+    extremes.
     """
 
     reward_range: tuple[float, float]
@@ -99,7 +100,7 @@ class LogCounts:
         self.events += len(batch)
         latest = np.fmax.accumulate(np.append(self.newest, batch.timestamp))
         behind = np.nan_to_num(latest[1:] - batch.timestamp, nan=0.0, posinf=0.0)
-        self.backward += int(np.count_nonzero(behind > JITTER))
+        self.backward += int(np.count_nonzero(behind > ORDER_TOLERANCE))
         self.furthest = max(self.furthest, float(behind.max()))
         self.newest = float(latest[-1])
         self.repeated += len(batch) - len(self._ids.take(batch))

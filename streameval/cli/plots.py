@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.events import EventBatch
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 PRODUCTION = "#333333"
-INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
+INK, FAINT, GRIDS, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
 HEIGHT, HEAD, PANEL, STRIP = 5.2, 1.3, 2.0, 0.25
 """Inches: of a plot; and of the plot of decisions, its texts, the panel of one candidate, and the strip of one rule."""
 MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
 SUFFIXES = (".png", ".svg", ".pdf")
-SETTLED = 0.15  # share of the first Reports that do not set the scale: their intervals are wide
+UNSETTLED_SHARE = 0.15  # share of the first Reports that do not set the scale: their intervals are wide
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Trace:
         if self.taken % self.every:
             self.reports.append(report)
 
-    def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Floats]:
+    def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Array]:
         """By policy, production first: the value or lift and its bounds, [3, reports]; NaN where unknown."""
         bounds = ("lower", "upper") if quantity == "value" else ("lift_lower", "lift_upper")
         wanted = (estimator, average)
@@ -87,7 +86,7 @@ class Trace:
         }
 
     @property
-    def counts(self) -> Floats:
+    def counts(self) -> Array:
         """The number of events in each Report."""
         return np.array([report.events.accepted for report in self.reports], dtype=np.float64)
 
@@ -98,7 +97,7 @@ class Trace:
         return None not in times and times[0] != times[-1]
 
     @property
-    def moments(self) -> Floats:
+    def moments(self) -> Array:
         """The positions of the Reports on the x axis: days since 1970, or numbers of events."""
         if not self.is_timed:
             return self.counts
@@ -119,7 +118,7 @@ class Trace:
                 yield start, stop - start
 
 
-def read_truth(path: Path) -> dict[str, Floats]:
+def read_truth(path: Path) -> dict[str, Array]:
     """By policy, numbers of events and true values, [2, moments].
 
     A line is such as `{"events": 100, "truth": {"logging": 0.2}}`.
@@ -155,7 +154,7 @@ class ReplayPlot:
     path: Path
     choices: Sequence[tuple[str, str]]
     title: str
-    truth: Mapping[str, Floats] = field(default_factory=dict)
+    truth: Mapping[str, Array] = field(default_factory=dict)
     margin: float | None = None
 
     def draw(self, trace: Trace) -> None:
@@ -371,7 +370,7 @@ def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
     """The style of all plots: a line below, and a faint grid."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.grid(axis=grid, color=GRIDS, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
 
@@ -390,13 +389,13 @@ def _plain_moments(axes: Axes, trace: Trace) -> None:
     axes.margins(x=0)
 
 
-def _curve(axes: Axes, trace: Trace, curve: Floats, colour: str, **line: Any) -> None:
+def _curve(axes: Axes, trace: Trace, curve: Array, colour: str, **line: Any) -> None:
     value, lower, upper = curve
     axes.fill_between(trace.moments, lower, upper, color=colour, alpha=0.16, linewidth=0)
     axes.plot(trace.moments, value, color=colour, solid_capstyle="round", **line)
 
 
-def _dash(axes: Axes, trace: Trace, values: Floats, colour: str) -> None:
+def _dash(axes: Axes, trace: Trace, values: Array, colour: str) -> None:
     """A dashed line of true values."""
     axes.plot(trace.moments, values, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
 
@@ -407,9 +406,9 @@ def _note(axes: Axes, height: float, text: str, colour: str) -> None:
     axes.text(1.01, height, text, transform=transform, va="center", fontsize=9, color=colour)
 
 
-def _fit(axes: Axes, curves: Sequence[Floats], *levels: float) -> None:
+def _fit(axes: Axes, curves: Sequence[Array], *levels: float) -> None:
     """Fit the y axis to levels, and to values and bounds after the start: the first intervals are too wide."""
-    settled = np.concatenate([curve[:, int(curve.shape[1] * SETTLED) :].ravel() for curve in curves])
+    settled = np.concatenate([curve[:, int(curve.shape[1] * UNSETTLED_SHARE) :].ravel() for curve in curves])
     settled = settled[np.isfinite(settled)]
     if len(settled) or levels:
         ends = np.append(np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels)

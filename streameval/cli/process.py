@@ -8,7 +8,8 @@ import os
 import sys
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
-KEPT, LARGEST = 64 << 20, 32 << 20  # bytes of freed memory that the heap keeps, and of the largest array on it
+FREE_BYTES_KEPT = 64 << 20  # freed memory that the heap keeps
+LARGEST_HEAP_ARRAY = 32 << 20  # bytes; larger arrays are allocated outside the heap
 SWITCH_INTERVAL = 0.001  # seconds a thread works before another's turn; with Python's 5 ms a scrape waits 50 ms
 COLLECT_AFTER = (10_000, 10, 100)
 """Thresholds of the garbage collector. With Python's (700, 10, 10) it walks over all buffered events, which leave no
@@ -47,4 +48,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
+    return bool(mallopt(MMAP_THRESHOLD, LARGEST_HEAP_ARRAY) and mallopt(TRIM_THRESHOLD, FREE_BYTES_KEPT))

@@ -24,9 +24,9 @@ from streameval.ope.report import Report
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
 
-SAMPLE = 100  # events that show what the rest will lack
+SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
-LONGEST_EXAMPLE = 120  # characters of the detail of a rejected event
+SHOWN_CHARACTERS = 120  # characters of the detail of a rejected event
 
 
 class Replay:
@@ -65,7 +65,7 @@ class Replay:
                     for rejected in batch.rejected:
                         self._examples.setdefault(rejected.reason, rejected)
                     if len(batch) and self._missing is None:
-                        self._missing = self.evaluator.missing_fields(batch[:SAMPLE])
+                        self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
                     self._update(self.evaluator, batch)
         self.evaluator.fold_pending()
         report = self.evaluator.report()
@@ -101,7 +101,7 @@ class Replay:
         for policy in report.policies:
             for failure in policy.failures:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
-                yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
+                yield f"  {failure.reason}  e.g. {failure.example[:SHOWN_CHARACTERS]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
                 yield f"hint: {self._where(policy.policy, report)}"
@@ -123,7 +123,7 @@ class Replay:
 
 def _example(rejected: Rejected) -> str:
     path, _, line = rejected.origin or ("", 0, 0)
-    return f"  e.g. {rejected.detail[:LONGEST_EXAMPLE]} ({path}:{line})"
+    return f"  e.g. {rejected.detail[:SHOWN_CHARACTERS]} ({path}:{line})"
 
 
 def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:

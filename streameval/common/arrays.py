@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streameval.errors import DamagedError
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 State = dict[str, Any]
 

@@ -12,7 +12,7 @@ import yaml
 
 from streameval.errors import ConfigError
 
-PREFIX = "STREAMEVAL_"
+ENVIRONMENT_PREFIX = "STREAMEVAL_"
 Place = tuple[str | int, ...]  # the keys of mappings and indices of lists that lead to a value, from the top
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
     (r"~|null|", lambda _: None),
@@ -165,8 +165,8 @@ def with_environment(document: Document, environment: Mapping[str, str], section
     """
     values, origins = dict(document.values), dict(document.origins)
     for variable, text in sorted(environment.items()):
-        place = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if not variable.startswith(PREFIX) or (len(place) == 1 and place[0] not in sections):
+        place = tuple(variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+        if not variable.startswith(ENVIRONMENT_PREFIX) or (len(place) == 1 and place[0] not in sections):
             continue
         section = values
         for depth, step in enumerate(place[:-1], start=1):

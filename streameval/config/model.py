@@ -50,7 +50,7 @@ def _policy_as_mapping(value: object) -> object:
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
 Name = Annotated[str, Field(min_length=1)]
-Names = Annotated[list[Name], Field(min_length=1), Tag("list")]
+NameList = Annotated[list[Name], Field(min_length=1), Tag("list")]
 ByPolicy = Annotated[
     dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Field(min_length=1), Tag("mapping")
 ]
@@ -60,7 +60,7 @@ class Policies(StrictModel):
     """The policies whose values are estimated."""
 
     candidates: Annotated[
-        Names | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
+        NameList | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
     ] = Field(
         description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "
         "e.g. {challenger: logged, even: uniform}"
@@ -70,7 +70,7 @@ class Policies(StrictModel):
     )
 
 
-class Reward(StrictModel):
+class RewardSettings(StrictModel):
     """The field of an event that holds the reward, and its range."""
 
     field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
@@ -136,7 +136,7 @@ def _rules_as_mapping(value: object) -> object:
     return {"rule": value} if isinstance(value, str | list) else value
 
 
-class State(StrictModel):
+class StateSettings(StrictModel):
     """Snapshots, from which a restart resumes."""
 
     dir: Path | None = Field(
@@ -182,7 +182,7 @@ class Config(StrictModel):
     source: Annotated[
         AnySource | None, BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value)
     ] = Field(None, description="write source: {kind: kafka, topic: NAME}")
-    reward: Reward = Reward()
+    reward: RewardSettings = RewardSettings()
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
@@ -205,8 +205,8 @@ class Config(StrictModel):
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
     state: Annotated[
-        State, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
-    ] = State()
+        StateSettings, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
+    ] = StateSettings()
     dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
         None, description="destination of rejected messages, e.g. {kind: file, path: rejected.ndjson}"
     )
@@ -247,7 +247,7 @@ class Config(StrictModel):
             )
         return self.source
 
-    def kept_state(self) -> State | None:
+    def kept_state(self) -> StateSettings | None:
         """The settings of the state if it is kept: by default only for a topic, as other sources can be read again."""
         kept = "state" in self.model_fields_set or (self.source is not None and self.source.keeps_position)
         return self.state if kept and self.state.dir is not None else None

@@ -28,12 +28,12 @@ from streameval.events.slates import (
 )
 from streameval.events.validation import at_most_one
 
-Names: TypeAlias = tuple[str, ...]
+PolicyNames: TypeAlias = tuple[str, ...]
 Choices: TypeAlias = Sequence[Event] | Sequence[Slot]
 Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
 
 
-def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBatch | None:
+def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch | None:
     """Return the columns of events without lists; None if an event has a list or no action: see `ragged_columns`.
 
     Values are not validated. `policies`: the names in the type of the events; None = all that occur.
@@ -58,20 +58,22 @@ def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBat
     return None if by_policy is None else _batch(events, names, by_policy, _propensity(events), None)
 
 
-def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatch:
+def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch:
     """Return the columns of events whose lists fit together. Values are not validated."""
     batch = _batch(events, *_choice_columns(events, policies))
     slots: list[Slot] = list(chain.from_iterable(event.slots or () for event in events))
     return _with_slates(batch, events, slots, policies) if slots else batch
 
 
-def named_policies(events: Sequence[Any]) -> Names:
+def named_policies(events: Sequence[Any]) -> PolicyNames:
     """Return all policies that events or their slots name, in order of appearance."""
     slots = chain.from_iterable(event.slots or () for event in events)
     return tuple(dict.fromkeys(chain.from_iterable(choice.policies or () for choice in chain(events, slots))))
 
 
-def _choice_columns(choices: Choices, policies: Names | None) -> tuple[Names, Array, Array, ActionSets | None]:
+def _choice_columns(
+    choices: Choices, policies: PolicyNames | None
+) -> tuple[PolicyNames, Array, Array, ActionSets | None]:
     """The policies, their probabilities [P, n], the propensity [n] and the action sets of n events or slots."""
     if policies is None:
         names, columns = _open_cells(choices)
@@ -89,7 +91,7 @@ def _choice_columns(choices: Choices, policies: Names | None) -> tuple[Names, Ar
 
 
 def _batch(
-    events: Sequence[Event], names: Names, by_policy: Array, propensity: Array, sets: ActionSets | None
+    events: Sequence[Event], names: PolicyNames, by_policy: Array, propensity: Array, sets: ActionSets | None
 ) -> EventBatch:
     return EventBatch(
         policies=names,
@@ -130,7 +132,7 @@ def _propensity(choices: Choices) -> Array:
     return at_most_one(_floats_or([choice.propensity for choice in choices], NAN))
 
 
-def _open_cells(choices: Choices) -> tuple[Names, Cells]:
+def _open_cells(choices: Choices) -> tuple[PolicyNames, Cells]:
     """All policies that are named, and for each the cells of all choices."""
     given: list[Any] = [choice.policies or {} for choice in choices]
     names = tuple(dict.fromkeys(chain.from_iterable(given)))
@@ -190,7 +192,9 @@ def _features(tables: Sequence[list[list[float]] | None]) -> Features | None:
 # --- Slates ---
 
 
-def _with_slates(batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: Names | None) -> EventBatch:
+def _with_slates(
+    batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: PolicyNames | None
+) -> EventBatch:
     """Add the columns of the slots, and treat each slate as one action in the columns of the batch."""
     of_slots, by_policy, propensity, sets = _choice_columns(slots, policies)
     items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)

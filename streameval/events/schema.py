@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 NAN = float("nan")  # JSON has no NaN, so in a decoded event it always means "not given"
 
 Identifier: TypeAlias = str | int
-Moment: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
+Timestamp: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
 
 
 def _schema(description: str, **keywords: Any) -> Meta:
@@ -26,7 +26,9 @@ _POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
 
 Probability: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
 PolicyCell: TypeAlias = Probability | list[Probability] | None
-Reward: TypeAlias = Annotated[float | bool, _schema("The reward of the decision; true and false count as 1 and 0.")]
+RewardValue: TypeAlias = Annotated[
+    float | bool, _schema("The reward of the decision; true and false count as 1 and 0.")
+]
 OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
     _schema(
@@ -34,14 +36,14 @@ OpenPolicies: TypeAlias = Annotated[
         "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
-Actions: TypeAlias = Annotated[
+ActionList: TypeAlias = Annotated[
     list[Identifier] | None, _schema("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
 ]
 Propensities: TypeAlias = Annotated[
     list[Probability] | None,
     _schema("The logging policy's distribution over `actions`, which sums to 1 up to rounding."),
 ]
-Features: TypeAlias = Annotated[
+FeatureRows: TypeAlias = Annotated[
     list[list[float]] | None, _schema("One row of up to 4096 numbers for each of `actions`, all of the same length.")
 ]
 
@@ -54,9 +56,9 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         float | None, _schema("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE)
     ] = None
     policies: OpenPolicies = None
-    actions: Actions = None
+    actions: ActionList = None
     propensities: Propensities = None
-    features: Features = None
+    features: FeatureRows = None
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
@@ -66,7 +68,9 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """
 
     event_id: Annotated[Identifier, _schema("Identifies the event.")]
-    timestamp: Annotated[Moment, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
+    timestamp: Annotated[
+        Timestamp, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")
+    ]
     action: Annotated[Identifier | UnsetType, _schema("The chosen action; one of `actions` if these are given.")] = (
         UNSET
     )
@@ -74,11 +78,11 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         float | None,
         _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
     ] = None
-    reward: Reward
+    reward: RewardValue
     policies: OpenPolicies = None
-    actions: Actions = None
+    actions: ActionList = None
     propensities: Propensities = None
-    features: Features = None
+    features: FeatureRows = None
     sampling_probability: Annotated[
         float | None,
         _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
@@ -126,7 +130,7 @@ def event_type(
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
     wire_name = msgspec.field(name=reward_field, default=msgspec.NODEFAULT if rewarded else UNSET)
-    changed: list[Any] = [("reward", Reward if rewarded else Raw | UnsetType, wire_name)]
+    changed: list[Any] = [("reward", RewardValue if rewarded else Raw | UnsetType, wire_name)]
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
     if policies is not None:
@@ -155,7 +159,11 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
 @lru_cache(maxsize=16)
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
     """Return the type of a reward that arrives as a separate message."""
-    fields = (("event_id", Identifier), ("timestamp", Moment), ("reward", Reward, msgspec.field(name=reward_field)))
+    fields = (
+        ("event_id", Identifier),
+        ("timestamp", Timestamp),
+        ("reward", RewardValue, msgspec.field(name=reward_field)),
+    )
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 

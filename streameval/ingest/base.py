@@ -158,7 +158,7 @@ GAPS = ("deleted", "cut", "replaced")
 """Kinds of lost messages: deleted before they were read (retention); the log was truncated below the position already
 read; or another log took its name (a topic deleted and created again, a file that was rotated)."""
 
-REASONS = {
+LOSS_REASONS = {
     "deleted": "messages of {log} were deleted before they were read",
     "cut": "{log} was truncated: its end offset is below the position already read",
     "replaced": "{log} was deleted and recreated: another log has its name now",
@@ -191,7 +191,7 @@ class DataLoss:
         """
         self.gaps[kind] += 1
         self.lost += lost
-        reason = REASONS[kind].format(log=self._name)
+        reason = LOSS_REASONS[kind].format(log=self._name)
         if self._on_lost == "fail":
             located = ", ".join(f"{name} {value}" for name, value in numbers.items())
             raise SourceError(

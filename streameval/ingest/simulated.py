@@ -37,10 +37,10 @@ from streameval.ingest.base import (
     TopicPartition,
 )
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
-from streameval.simulation.stream import BATCH, BLOCK
+from streameval.simulation.stream import BATCH, DRAW_SIZE
 from streameval.simulation.world import numbered
 
-TOPIC = "simulated"
+SIMULATED = "simulated"
 SPACING = 0.001  # seconds between timestamps when events are made as fast as possible from a given start time
 SHORTEST_WAIT = 0.05  # seconds: events come in batches, not one by one
 
@@ -92,7 +92,9 @@ class SimulatedSettings(SourceSettings):
         return self.model_dump(mode="json", exclude={"events", "rate"})
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
-        return SimulatedSource(self, position=offsets[TOPIC].positions[0] if offsets and TOPIC in offsets else 0)
+        return SimulatedSource(
+            self, position=offsets[SIMULATED].positions[0] if offsets and SIMULATED in offsets else 0
+        )
 
     def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
         fast = self.model_copy(update={"rate": 0.0})  # past events need no waiting
@@ -123,11 +125,11 @@ class SimulatedRecommender:
 
     def after(self, position: int) -> list[bytes]:
         """The events from number `position` to the end of its block of 2,000; empty when there are no more."""
-        start = position // BLOCK * BLOCK
-        end = start + BLOCK if self.settings.events is None else min(start + BLOCK, self.settings.events)
+        start = position // DRAW_SIZE * DRAW_SIZE
+        end = start + DRAW_SIZE if self.settings.events is None else min(start + DRAW_SIZE, self.settings.events)
         if position >= end:
             return []
-        interactions = draw_block(self.world, self.drift, start // BLOCK, self.settings.seed)
+        interactions = draw_block(self.world, self.drift, start // DRAW_SIZE, self.settings.seed)
         lines = encode(interactions, start, self._timestamps(start), action_sets=self.settings.action_sets)
         return lines[position - start : end - start]
 
@@ -156,9 +158,9 @@ class SimulatedRecommender:
         rate = self.settings.rate
         if self._start is None:
             if not rate:
-                return [self._now()] * BLOCK
+                return [self._now()] * DRAW_SIZE
             self._start = self._now() - start / rate
-        moments = self._start + (start + np.arange(BLOCK)) * (1 / rate if rate else SPACING)
+        moments = self._start + (start + np.arange(DRAW_SIZE)) * (1 / rate if rate else SPACING)
         return list(map(float, moments.round(6)))
 
 
@@ -195,23 +197,23 @@ class SimulatedSource(Source):
             return []
         offsets = range(self.position, self.position + len(values))
         self.position += len(values)
-        return [Records(TOPIC, 0, offsets, values)]
+        return [Records(SIMULATED, 0, offsets, values)]
 
     def status(self) -> SourceStatus:
         """Always reached; exhausted after `settings.events`."""
         events = self.settings.events
         has_lag = self.settings.rate or events is not None
-        partition = PartitionStatus(TOPIC, 0, self.position, self._waiting() if has_lag else None)
+        partition = PartitionStatus(SIMULATED, 0, self.position, self._waiting() if has_lag else None)
         exhausted = events is not None and self.position >= events
         return SourceStatus(reached=True, exhausted=exhausted, partitions=(partition,), detail="simulated")
 
     def offsets(self) -> SourceOffsets:
         """The number of the next event."""
-        return {TOPIC: Offsets({0: self.position})}
+        return {SIMULATED: Offsets({0: self.position})}
 
     def _waiting(self) -> int:
         """Events that have happened and were not polled; without a rate, all have happened."""
-        happened = self.settings.events or self.position + BLOCK
+        happened = self.settings.events or self.position + DRAW_SIZE
         if self.settings.rate:
             elapsed = int((self._clock() - self._started) * self.settings.rate)
             happened = min(self.settings.events or sys.maxsize, self._first + elapsed)

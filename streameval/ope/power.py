@@ -23,14 +23,14 @@ NEVER_LOGGED = 0.005
 """Probability of actions that are never logged, above which a lift may be wrong by more than noise."""
 FAR_OFF = 4.0
 """Standard errors that a mean weight may differ from 1."""
-EDGES = 2.0 ** np.arange(0, 24)
+WEIGHT_EDGES = 2.0 ** np.arange(0, 24)
 """The bins of weights: up to 1, to 2, to 4, ..."""
 MOST_OF_IT = 0.8
 """The smallest share of the noise that large weights must have: with less, they can hardly halve it."""
 RARE = 0.2
 """The largest share of events to spend on rare actions: more would change the rest of the log."""
 TIMES = np.geomspace(1.05, 50, 400)
-FEWEST = 10
+FEWEST_IN_CLASS = 10
 """The fewest events with large weights: the noise of fewer may be one wrong propensity."""
 
 
@@ -126,7 +126,8 @@ class LogSummary:
         self._coded = CodedPolicies(coded)
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
-        self._products = np.zeros((len(self.policies), len(EDGES) + 1, 5, 5))  # of 1, w, w r, v, v r; v: production's w
+        # Products of 1, w, w r, v, v r, where v is the weight of production
+        self._products = np.zeros((len(self.policies), len(WEIGHT_EDGES) + 1, 5, 5))
 
     def update(self, batch: EventBatch) -> None:
         """Add events; of those with a reward out of range, only the times count."""
@@ -147,7 +148,7 @@ class LogSummary:
             weight = evidence.importance_weight[:, place]
             columns = np.column_stack([np.ones_like(weight), weight, weight * reward, other, other * reward])
             products = q[:, None, None] * columns[:, :, None] * columns[:, None, :]
-            np.add.at(self._products[place], np.searchsorted(EDGES, weight), products)
+            np.add.at(self._products[place], np.searchsorted(WEIGHT_EDGES, weight), products)
 
     @property
     def events_per_second(self) -> float | None:
@@ -170,12 +171,12 @@ class LogSummary:
         if not (events[0] > 0 and noise[0] > 0):
             return None
         large = int(np.flatnonzero(noise >= MOST_OF_IT * noise[0])[-1])
-        if large == 0 or events[large] < FEWEST:
+        if large == 0 or events[large] < FEWEST_IN_CLASS:
             return None
         share, part = float(events[large] / events[0]), float(noise[large] / noise[0])
         rest = part / TIMES + (1 - part) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
         enough = TIMES[(TIMES * share <= RARE) & (rest <= 0.5)]
-        return ExplorationAdvice(float(EDGES[large - 1]), share, part, float(enough[0])) if len(enough) else None
+        return ExplorationAdvice(float(WEIGHT_EDGES[large - 1]), share, part, float(enough[0])) if len(enough) else None
 
 
 def _noise(products: Array) -> Array:

@@ -20,7 +20,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue
 from streameval.service.logging import LogSummaries
-from streameval.service.reload import PATIENCE, Backfill, Change
+from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
 from streameval.service.signals import stop_on_signals
 from streameval.service.snapshots import SnapshotWriter
 from streameval.service.status import DaemonStatus
@@ -142,7 +142,7 @@ class Daemon:
             if self._snapshots is not None:
                 self._snapshots.maybe_write(self._document)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
-            records = self._withheld + self._source.poll(PATIENCE if is_busy else POLL_TIMEOUT)
+            records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
             if records or self._pipeline.by_time:
                 self._take(records)

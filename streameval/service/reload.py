@@ -18,10 +18,10 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import BackfillStatus
 
-CANDIDATES = "policies.candidates"
-SLICE = 0.2
+CANDIDATES_KEY = "policies.candidates"
+SLICE_TIME = 0.2
 """Seconds that a slice of a backfill takes, unless it takes longer to catch up with a busy live stream."""
-PATIENCE = 0.05  # seconds to wait in a slice for messages
+BUSY_TIMEOUT = 0.05  # seconds to wait in a slice for messages
 
 log = structlog.get_logger("streameval")
 
@@ -62,7 +62,7 @@ class Reload:
         if refused:
             raise ConfigError(
                 f"{self._path}: a running daemon cannot change {', '.join(refused)}",
-                hint=f"restart the daemon to change them; only {CANDIDATES} may change while it runs",
+                hint=f"restart the daemon to change them; only {CANDIDATES_KEY} may change while it runs",
             )
         events, before = config.event_format(), self._evaluator.policies
         late = self._evaluator.change_candidates(config.plan())
@@ -103,7 +103,7 @@ class Backfill:
         self._read = 0
 
     def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
-        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended."""
+        """Read for `SLICE_TIME` seconds and at least `at_least` events; True when the backfill has ended."""
         policies, before = list(self._policies), self._read
         if not self._evaluator.is_pending(self._late):
             log.info("backfill_given_up", policies=policies, reason="no longer configured")
@@ -146,9 +146,9 @@ class Backfill:
         self._pipeline = self._pipeline or pipeline.second_reading()
         self._pipeline.events = pipeline.events
         there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
-        end, least = time.monotonic() + SLICE, self._read + at_least
+        end, least = time.monotonic() + SLICE_TIME, self._read + at_least
         while not self._reader.caught_up(positions):
-            records = self._reader.poll(positions, PATIENCE)
+            records = self._reader.poll(positions, BUSY_TIMEOUT)
             self._late.update(self._pipeline.take(records, there))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):

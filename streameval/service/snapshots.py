@@ -29,7 +29,7 @@ from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.background import Background
 from streameval.service.status import SnapshotStatus
 
-KEPT = 3
+KEPT_SNAPSHOTS = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
 STEPS = ("taken", "opened", "header_written", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
 """Steps of a snapshot, in order. A process may end between any two of them, and resumes from a whole snapshot."""
@@ -37,7 +37,7 @@ MAGIC = b"streameval snapshot"
 FORMAT = b" 1\n"
 CHECKSUM = 32
 """Bytes of the BLAKE2b at the end, over everything before it."""
-CHUNK = 1 << 20
+COMPRESSED_AT_ONCE = 1 << 20
 OWNER = 20
 """Bytes of the number of the process in the file `lock`."""
 UNREADABLE = (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -88,8 +88,8 @@ def write_document(file: BinaryIO, document: State, header_written: Callable[[],
     put(MAGIC + FORMAT)
     header_written()
     content = memoryview(msgspec.msgpack.encode(document))
-    for first in range(0, len(content), CHUNK):
-        put(compressor.compress(content[first : first + CHUNK]))
+    for first in range(0, len(content), COMPRESSED_AT_ONCE):
+        put(compressor.compress(content[first : first + COMPRESSED_AT_ONCE]))
     put(compressor.flush())
     file.write(checksum.digest())
 
@@ -271,7 +271,7 @@ class SnapshotStore:
         os.close(self._lock)
 
     def _prune(self, suffix: str) -> None:
-        for path in found_in(self.directory, suffix)[:-KEPT]:
+        for path in found_in(self.directory, suffix)[:-KEPT_SNAPSHOTS]:
             path.unlink(missing_ok=True)
 
 

@@ -18,7 +18,7 @@ from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
 
-SPAN = 12 * 3600.0  # seconds
+HISTORY_SPAN = 12 * 3600.0  # seconds
 MOST_POINTS = 240
 SHORTEST_SPACING = 0.5  # seconds: at first every Report is a point, so that a new daemon shows something at once
 
@@ -49,8 +49,8 @@ class Point:
 class History:
     """Estimates of the last hours at points at least `spacing` seconds apart, which doubles when there are too many.
 
-    In the end points are 256 seconds apart and reach `SPAN` back, in `24 bytes x points x estimates`: some megabytes
-    for hundreds of estimates.
+    In the end points are 256 seconds apart and reach `HISTORY_SPAN` back, in `24 bytes x points x estimates`: some
+    megabytes for hundreds of estimates.
 
     >>> len(History().points)
     0
@@ -69,7 +69,7 @@ class History:
         last = self.points[-1] if self.points else None
         if last is not None and 0 <= at - last.at < self.spacing:
             return self
-        kept = [point for point in self.points if at - SPAN <= point.at <= at]
+        kept = [point for point in self.points if at - HISTORY_SPAN <= point.at <= at]
         points, spacing = (*kept, _point(at, report, last)), self.spacing
         while len(points) > MOST_POINTS:
             spacing *= 2

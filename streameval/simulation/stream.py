@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.events import EventBatch
 from streameval.simulation.world import Interactions, World
-
-Integers = NDArray[np.int64]
 
 DriftKind = Literal["smooth", "abrupt", "stationary"]
 
 BATCH = 100  # interactions that share one mixture of clusters
-BLOCK = 2_000  # interactions drawn at once from their own seed: a stream can start at any block
+DRAW_SIZE = 2_000  # interactions drawn at once from their own seed: a stream can start at any block
 
 
 @dataclass(frozen=True)
@@ -74,18 +72,18 @@ def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool
 
     A longer run starts with the events of a shorter one. `action_sets` adds features and full distributions.
     """
-    for start in range(0, n, BLOCK):
-        events = draw_block(world, drift, start // BLOCK, seed).columns(action_sets=action_sets)
-        values = mixtures(drift, start, BLOCK // BATCH + 1) @ world.value
-        for batch, first in enumerate(range(0, min(BLOCK, n - start), BATCH)):
+    for start in range(0, n, DRAW_SIZE):
+        events = draw_block(world, drift, start // DRAW_SIZE, seed).columns(action_sets=action_sets)
+        values = mixtures(drift, start, DRAW_SIZE // BATCH + 1) @ world.value
+        for batch, first in enumerate(range(0, min(DRAW_SIZE, n - start), BATCH)):
             yield Moment(events[first : min(first + BATCH, n - start)], values[batch], values[batch + 1])
 
 
 def draw_block(world: World, drift: Drift, block: int, seed: int) -> Interactions:
     """The 2,000 interactions of one block (0-based) of the stream; equal arguments draw equal interactions."""
     random = np.random.default_rng([seed, block])
-    upper = np.cumsum(mixtures(drift, block * BLOCK, BLOCK // BATCH), axis=1)[:, None, :-1]
-    cluster = (random.random((BLOCK // BATCH, BATCH, 1)) >= upper).sum(axis=2)
+    upper = np.cumsum(mixtures(drift, block * DRAW_SIZE, DRAW_SIZE // BATCH), axis=1)[:, None, :-1]
+    cluster = (random.random((DRAW_SIZE // BATCH, BATCH, 1)) >= upper).sum(axis=2)
     return world.draw(cluster.ravel(), random)
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.events import EventBatch
-
-Integers = NDArray[np.int64]
 
 
 def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, actions: int) -> Array:

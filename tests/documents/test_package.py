@@ -100,17 +100,32 @@ def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported(
     assert imported == declared
 
 
-def test_class_names_are_unique() -> None:
-    places: dict[str, list[str]] = {}
+def definitions(path: Path) -> Iterator[tuple[str, str]]:
+    """Classes, type aliases and constants of a module, each with its value; a class is the value of its own name."""
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name):
+                yield name, f"class in {path.relative_to(PACKAGE)}"
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, ast.unparse(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, ast.unparse(value)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                yield from zip(map(ast.unparse, names), map(ast.unparse, values), strict=True)
+
+
+def test_names_of_classes_type_aliases_and_constants_have_one_meaning() -> None:
+    values: dict[str, set[str]] = {}
     for path in sources():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
-    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+        for name, value in definitions(path):
+            if name[0].isupper():
+                values.setdefault(name, set()).add(value)
+    assert {name: several for name, several in values.items() if len(several) > 1} == {}
 
 
-def test_the_root_of_the_package_is_read_at_a_glance() -> None:
+def test_the_package_has_at_most_12_entries_in_its_root_and_150_files() -> None:
     assert len([path for path in (ROOT / "streameval").iterdir() if path.name != "__pycache__"]) <= 12
+    assert len(shipped(ROOT / "streameval")) <= 150
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -21,7 +21,7 @@ from faults import environment
 from faults.faults import FAULTS, UNPUNCTUAL, Killed
 from faults.world import CANDIDATES, REWARDS, WINDOW, Clock, Event, Producers, Reward
 from streameval.config.loading import parse_yaml
-from streameval.config.model import Config, State
+from streameval.config.model import Config, StateSettings
 from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ope.report import Report
 from streameval.service import snapshots, startup
@@ -184,7 +184,7 @@ class Schedule:
     def configuration(self) -> Config:
         """The contents of the file of the configuration."""
         config = _config(tuple(self.candidates), self.combine, self.order)
-        return config.model_copy(update={"state": State(dir=self.state, interval=5.0)})
+        return config.model_copy(update={"state": StateSettings(dir=self.state, interval=5.0)})
 
     def turn(self) -> None:
         """Called by the loop before each poll: check what is published; produce, fail or heal."""

@@ -23,7 +23,7 @@ from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots import KEPT, STEPS, WRITING
+from streameval.service.snapshots import KEPT_SNAPSHOTS, STEPS, WRITING
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
 from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state, settled
@@ -275,10 +275,10 @@ def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
     """Leave no room while the daemon stands still between two snapshots: no room for any but those three."""
     assert runs.process is not None
     while not ballast.exists():
-        wait_until(lambda: len(runs.snapshots()) == KEPT, PATIENCE)
+        wait_until(lambda: len(runs.snapshots()) == KEPT_SNAPSHOTS, PATIENCE)
         runs.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, runs.process.pid, os.WSTOPPED)
-        if len(runs.snapshots()) == KEPT and not list(runs.state.glob(f"*{WRITING}")):
+        if len(runs.snapshots()) == KEPT_SNAPSHOTS and not list(runs.state.glob(f"*{WRITING}")):
             room = os.statvfs(disk)
             ballast.write_bytes(bytes(room.f_bavail * room.f_bsize))
         runs.process.send_signal(signal.SIGCONT)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, per_block
+from streameval.common.arrays import Array, Integers, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     BOTH_TOTALS,
@@ -30,7 +28,6 @@ from streameval.ope.averages.moments import (
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
-Places: TypeAlias = NDArray[np.int64]
 """The places of the series of some rows, [estimators, rows]."""
 SAMPLED = 97
 """One event in this many is compared first, to find series that cannot be equal."""
@@ -141,8 +138,8 @@ class Blocks:
     shared: Array | None
     importance: Array
     times: Array
-    sums: Places
-    pairs: Places | None
+    sums: Integers
+    pairs: Integers | None
     evidence: Evidence
     terms: Sequence[Terms]
 
@@ -340,7 +337,7 @@ def _kernel_sums(weighted: Array, kernel: Array) -> Array:
     return np.asarray(np.matmul(weighted, kernel.swapaxes(2, 3)))
 
 
-def _chosen(summed: Array, places: Places) -> Array:
+def _chosen(summed: Array, places: Integers) -> Array:
     """The sums [blocks, policies, series, kernels] at these places, [blocks, policies, estimators, rows].
 
     Each estimator has its own kernel, or there is one for all.
@@ -350,7 +347,7 @@ def _chosen(summed: Array, places: Places) -> Array:
     return np.asarray(summed.reshape(blocks, policies, series * kernels).take(places * kernels + own, axis=-1))
 
 
-def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Places) -> None:
+def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Integers) -> None:
     """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
     plain = 1 + terms + terms * (terms + 1) // 2
     rows[..., :plain] = _chosen(sums[0], places[:, :plain])
@@ -358,7 +355,7 @@ def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: P
     rows[..., -1] = rows[..., 0] > 0
 
 
-def _signed_sums(weighted: Array, signs: Array, terms: Places) -> Array:
+def _signed_sums(weighted: Array, signs: Array, terms: Integers) -> Array:
     """The signed sums of terms, [blocks, policies, estimators, terms * signs]."""
     blocks, policies, _, size = weighted.shape
     wanted, inverse = np.unique(terms, return_inverse=True)

@@ -31,7 +31,7 @@ PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 FEWEST_POOLED = 3
-DIAGNOSTICS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
+DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
 """The sums of a policy's weights that each decay keeps."""
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
 """The sums of an estimator's whole term that each decay keeps."""
@@ -104,7 +104,7 @@ class Mixture(Average):
             "events": 0,
             "block": block,
             **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "loss")},
-            "diagnostics": np.zeros((components, len(DIAGNOSTICS), decays)),
+            "diagnostics": np.zeros((components, len(DIAGNOSTIC_ROWS), decays)),
             "overlap": np.zeros((layout.policies, decays, decays)),
             "recent": np.zeros((components, NONZERO + 1)),
             **{name: np.full(components, np.nan) for name in ("prior", "prior_square")},
@@ -179,7 +179,7 @@ class DecayBank:
         known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
         weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
         steps = {"weight": weight, "total": weight * mean}
-        steps |= {"diagnostics": block[..., DIAGNOSTICS], "terms": blocks.moments[part][..., TERM_ROWS]}
+        steps |= {"diagnostics": block[..., DIAGNOSTIC_ROWS], "terms": blocks.moments[part][..., TERM_ROWS]}
         sums = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
         aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
@@ -351,7 +351,7 @@ class DecayBank:
         seen = (self.kernel * sums["weight"]).sum(axis=-1)
         means = ratio((self.kernel[:, :, None] * sums["diagnostics"]).sum(axis=-1), seen[..., None])
         means = _over_components(np.moveaxis(means, -1, 0), layout, np.minimum)
-        moments[..., DIAGNOSTICS] = np.moveaxis(means, 0, -1)
+        moments[..., DIAGNOSTIC_ROWS] = np.moveaxis(means, 0, -1)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = _over_components(sums["largest"], layout, np.maximum)
         squares = np.nan_to_num(self.squares).reshape(len(known), layout.policies, layout.parts)
         ends = pairwise(np.cumsum([0, *layout.components]))

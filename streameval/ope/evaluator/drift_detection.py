@@ -13,10 +13,10 @@ import numpy as np
 from streameval.common.arrays import Array, State
 from streameval.ope.evidence.evidence import Evidence
 
-LARGEST_WEIGHT = 5.0
+CLIPPED_AT = 5.0
 """Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
 with small weights."""
-LONGEST, KEPT = 2_000, 1_000
+LONGEST_WINDOW, KEPT_VALUES = 2_000, 1_000
 """After this many block means, a detector restarts from the last ones: its history is bounded, and saved."""
 FEWEST = 30
 """Detections in the first block means are not counted; short logs do not need river, which loads slowly."""
@@ -104,8 +104,8 @@ class DriftWatch:
 
     def _add(self, policy: int, mean: float) -> None:
         seen = self._seen[policy]
-        if len(seen) == LONGEST:
-            del seen[: LONGEST - KEPT]
+        if len(seen) == LONGEST_WINDOW:
+            del seen[: LONGEST_WINDOW - KEPT_VALUES]
             self._detectors[policy] = None
         seen.append(mean)
         if len(seen) <= FEWEST:
@@ -147,6 +147,6 @@ def block_means(evidence: Evidence, reward_range: tuple[float, float]) -> Array:
     array([[3.]])
     """
     low, high = reward_range
-    clipped = np.minimum(evidence.importance_weight, LARGEST_WEIGHT) * (evidence.reward / (high - low))[:, None]
+    clipped = np.minimum(evidence.importance_weight, CLIPPED_AT) * (evidence.reward / (high - low))[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         return evidence.block_sums(clipped) / evidence.block_sums(None)

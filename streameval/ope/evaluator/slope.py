@@ -33,7 +33,7 @@ from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import Estimator
 from streameval.ope.intervals.base import standard_error
 
-NOISE, RANGE = 0.5, 2.0
+NOISE_FACTOR, RANGE_FACTOR = 0.5, 2.0
 """The factors of the standard error and of the range in the half-width."""
 
 
@@ -57,7 +57,7 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
     caps = np.tile(np.concatenate(caps_of), len(moments.value) // count)
     largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
     error = standard_error(reading, spread.variance, spread.count, np.zeros(len(caps), dtype=bool))
-    half_width = NOISE * error + RANGE * reward_width * ratio(np.minimum(caps, largest), moments.count)
+    half_width = NOISE_FACTOR * error + RANGE_FACTOR * reward_width * ratio(np.minimum(caps, largest), moments.count)
     values, half_widths = moments.value.reshape(-1, count), half_width.reshape(-1, count)
     chosen, first = [], 0
     for choices in caps_of:

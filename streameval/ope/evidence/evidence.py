@@ -17,7 +17,7 @@ from streameval.ope.policies.logged import target_probabilities, unsupported_pro
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
-RECENT = 100_000
+RECENT_MEMORY = 100_000
 """The horizon of recent sums and means, in events."""
 
 
@@ -57,7 +57,7 @@ def slot_ratio_means(slates: State, place: int) -> list[float]:
 
 def fading_of(block: int) -> float:
     """The factor by which recent sums decay within a block."""
-    return float((1 - 1 / RECENT) ** block)
+    return float((1 - 1 / RECENT_MEMORY) ** block)
 
 
 @dataclass(frozen=True)

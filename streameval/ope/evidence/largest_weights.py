@@ -28,7 +28,7 @@ from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
 
-KEPT = 10
+WEIGHTS_KEPT = 10
 SPAN = 200_000
 """Events after which a generation ends. Averages that forget are limited by this generation and the one before."""
 NEARLY_SURE = 0.99
@@ -60,7 +60,7 @@ def start(policies: int) -> State:
     `largest` [policies, 3, kinds, 10]: the largest numbers in ascending order, of all events, of the generation before,
     and of this one.
     """
-    return {"events": 0, "largest": np.zeros((policies, 3, len(Kind), KEPT))}
+    return {"events": 0, "largest": np.zeros((policies, 3, len(Kind), WEIGHTS_KEPT))}
 
 
 def fold(state: State, evidence: Evidence, batch: EventBatch) -> State:
@@ -96,7 +96,7 @@ def limits(
     """
     forgets = effective_events is not None and effective_events <= FORGETTING
     kept = state["largest"][:, 1:] if forgets else state["largest"][:, :1]
-    numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -KEPT:]
+    numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -WEIGHTS_KEPT:]
     tenth, largest = numbers[..., 0], numbers[..., -1]
     with np.errstate(invalid="ignore"):  # listed slates: infinite over infinite
         ratios = largest / np.maximum(tenth, np.where(np.arange(len(Kind)) == Kind.PROBABILITY, 1e-300, 1.0))
@@ -161,4 +161,4 @@ def _add(kept: Array, numbers: Array) -> None:
         if len(new):
             added = numbers[new] if len(numbers) > 1 else np.repeat(numbers, len(new), axis=0)
             every = np.concatenate([kept[new, generation], added], axis=1)
-            kept[new, generation] = np.sort(np.partition(every, -KEPT, axis=1)[:, -KEPT:], axis=1)
+            kept[new, generation] = np.sort(np.partition(every, -WEIGHTS_KEPT, axis=1)[:, -WEIGHTS_KEPT:], axis=1)

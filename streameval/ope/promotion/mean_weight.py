@@ -9,7 +9,7 @@ from streameval.ope.averages.variance import SIGNS
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import rarity
 
-MEMORY = 100_000.0
+WEIGHT_MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
 LARGEST_STAKE = 0.5
 RUINED = 1e-12
@@ -57,7 +57,7 @@ def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tu
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
     surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), evidence.blocks)
-    fading = float(np.exp(-evidence.block / MEMORY))
+    fading = float(np.exp(-evidence.block / WEIGHT_MEMORY))
     effects, units = design_effects(state["units"], surprise, evidence.signs, fading)
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
     rarest = rarity(propensity).reshape(evidence.blocks, -1).max(axis=1)[:, None]

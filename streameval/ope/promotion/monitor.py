@@ -20,7 +20,7 @@ from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.settings import Promotion
 
-KEPT = 200
+KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
 ROUNDED = 1e-6
 """The relative rounding error allowed in propensities: a logged one can differ from its distribution by this much."""
@@ -118,7 +118,7 @@ class PromotionMonitor:
             "trust": trust,
             "clusters": shared,
             "rules": rules,
-            "transitions": transitions[-KEPT:],
+            "transitions": transitions[-KEPT_TRANSITIONS:],
         }
 
     def _fold_hold(

@@ -24,11 +24,11 @@ LARGEST_FEATURE = 1e30
 """Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
-HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])
+MODEL_HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])
 """Horizons of the regressions among which a ridge without a horizon chooses, in events."""
 COMPARED = 10_000.0
 """Horizon in events of the errors by which the regressions are weighted."""
-ROUNDING = 1e-12
+RIDGE_TERM = 1e-12
 """Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
 
 
@@ -129,7 +129,7 @@ class Ridge(RewardModel):
     @property
     def horizons(self) -> Array:
         """The horizons of the regressions, in events."""
-        return HORIZONS if self.horizon is None else np.array([self.horizon])
+        return MODEL_HORIZONS if self.horizon is None else np.array([self.horizon])
 
     def start(self) -> State:
         """The state before the first event; the number of features is unknown.
@@ -216,6 +216,6 @@ def _solved(squares: Array, products: Array) -> Array:
     singular. So features are scaled first, and their correlations kept a little below 1.
     """
     scale = np.sqrt(np.diagonal(squares, axis1=-2, axis2=-1))
-    correlations = squares / (scale[..., :, None] * scale[..., None, :]) + ROUNDING * np.eye(scale.shape[-1])
+    correlations = squares / (scale[..., :, None] * scale[..., None, :]) + RIDGE_TERM * np.eye(scale.shape[-1])
     solution = np.linalg.solve(correlations, (products / scale)[..., None])[..., 0]
     return np.asarray(solution / scale, dtype=np.float64)

@@ -166,7 +166,7 @@ Input = Literal["features", "action", "context"]
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 """Numbers, which may be scaled, and indicators of texts and names, which are 1."""
 EXAMPLE = "write {kind: river, model: linear_model.BayesianLinearRegression, parameters: {alpha: 1}}"
-LARGEST = 1e30
+LARGEST_NUMBER = 1e30
 """Larger numbers of a context, infinities and NaN are left out."""
 
 
@@ -272,5 +272,5 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, float | str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(f"{path}.{key}", inner)
-    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= LARGEST):
+    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER):
         yield path, value

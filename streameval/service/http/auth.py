@@ -23,12 +23,12 @@ import structlog
 from streameval.config.model import Http
 from streameval.errors import ConfigError, InputError
 
-PREFIX = "scrypt$16384$8$5$"
+HASH_PREFIX = "scrypt$16384$8$5$"
 COST = {"n": 2**14, "r": 8, "p": 5, "maxmem": 2**25, "dklen": 32}
 """16 MB and about a fifth of a second, as OWASP's cheat sheet on storing passwords recommends."""
 SALT_BYTES = 16
-HASH = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=")
-HASH_OF_NO_PASSWORD = PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHktLS0="
+HASH = re.compile(re.escape(HASH_PREFIX) + r"[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=")
+HASH_OF_NO_PASSWORD = HASH_PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHktLS0="
 """The hash that is compared for an unknown user, so that the response time does not reveal which users exist."""
 SHORTEST_TOKEN = 16  # characters
 MOST_REMEMBERED = 256
@@ -52,7 +52,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
         raise InputError("expected a password, found nothing", hint="write it on one line")
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
     key = hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **COST)
-    return f"{PREFIX}{b64encode(salt).decode()}${b64encode(key).decode()}"
+    return f"{HASH_PREFIX}{b64encode(salt).decode()}${b64encode(key).decode()}"
 
 
 def fits(hashed: str, password: str) -> bool:
@@ -156,7 +156,7 @@ def read_users(path: Path) -> dict[str, str]:
     for number, line in _lines(path, USERS_HINT):
         name, _, hashed = line.partition(":")
         if not HASH.fullmatch(hashed):
-            raise ConfigError(f"{path}, line {number}: expected {PREFIX}SALT$KEY after the name", hint=USERS_HINT)
+            raise ConfigError(f"{path}, line {number}: expected {HASH_PREFIX}SALT$KEY after the name", hint=USERS_HINT)
         if not name or name in users:
             raise ConfigError(f"{path}, line {number}: expected a user name that no line before has", hint=USERS_HINT)
         users[name] = hashed

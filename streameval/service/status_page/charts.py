@@ -9,19 +9,18 @@ from statistics import median
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streameval.common.arrays import Array, Mask
 from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.ope.report import Estimate
 from streameval.service.status import History
 
 FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cut off at the edge of the chart
-WIDTH, HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
+FRAME_WIDTH, FRAME_HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
 CENTRAL = (5, 95)  # per cent of the bounds that must fit into a timeline; the first estimates vary widely
 
-Interval: TypeAlias = tuple[float, float]  # lower and upper bound
-Shown: TypeAlias = tuple[float | None, Interval | None]
-Floats: TypeAlias = NDArray[np.float64]
+BoundPair: TypeAlias = tuple[float, float]  # lower and upper bound
+Shown: TypeAlias = tuple[float | None, BoundPair | None]
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
@@ -29,7 +28,7 @@ def is_known(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
-def between(lower: float | None, upper: float | None) -> Interval | None:
+def between(lower: float | None, upper: float | None) -> BoundPair | None:
     """The bounds of an interval when both are known."""
     return (lower, upper) if is_known(lower) and is_known(upper) else None
 
@@ -104,7 +103,7 @@ class ChartRow(NamedTuple):
     value: str
     interval: str
     at: float | None
-    bounds: Interval | None
+    bounds: BoundPair | None
 
 
 class Chart(NamedTuple):
@@ -155,7 +154,7 @@ def verdict(each: Estimate, base: Estimate | None) -> str:
     return _side(ends, base_ends) if ends and base_ends else ""
 
 
-def _side(ends: Interval, base: Interval) -> str:
+def _side(ends: BoundPair, base: BoundPair) -> str:
     if ends[0] > base[1]:
         return "better"
     return "worse" if ends[1] < base[0] else "open"
@@ -207,16 +206,16 @@ def make_timelines(
     return Timelines(now - at[0], ticks, pictures[: len(candidates)], pictures[-1] if production else None)
 
 
-def _series(history: History, each: Estimate) -> Floats:
+def _series(history: History, each: Estimate) -> Array:
     """The history of an estimate, with its present value at the end: value, lower and upper bound, [points + 1, 3]."""
     present = np.array([each.value, each.lower, each.upper], dtype=np.float64)  # None is NaN
     return np.vstack([history.series((each.policy, each.estimator, each.average)), present])
 
 
-def _timeline(at: Floats, series: Floats, scale: ChartScale) -> ChartTimeline:
+def _timeline(at: Array, series: Array, scale: ChartScale) -> ChartTimeline:
     """The picture of one series of value, lower and upper bound at these moments."""
-    across = (at - at[0]) / (at[-1] - at[0]) * WIDTH
-    down = HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
+    across = (at - at[0]) / (at[-1] - at[0]) * FRAME_WIDTH
+    down = FRAME_HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
     is_finite = np.isfinite(series)
     lines = [_points(across[piece], down[piece, 0]) for piece in _pieces(is_finite[:, 0])]
     areas = [
@@ -228,11 +227,11 @@ def _timeline(at: Floats, series: Floats, scale: ChartScale) -> ChartTimeline:
     return ChartTimeline(lines, areas, *texts)
 
 
-def _points(across: Floats, down: Floats) -> str:
+def _points(across: Array, down: Array) -> str:
     return " ".join(f"{x:.0f},{y:.0f}" for x, y in zip(across.tolist(), down.tolist(), strict=True))
 
 
-def _pieces(known: NDArray[np.bool_]) -> Iterator[slice]:
+def _pieces(known: Mask) -> Iterator[slice]:
     """The stretches of two or more moments at which a value is known."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
     for start, end in edges.reshape(-1, 2).tolist():

@@ -32,9 +32,9 @@ from streameval.service.status_page.charts import (
 
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_SELECTION: Mapping[str, str] = MappingProxyType({})
 Thing = TypeVar("Thing")
-MANY = 12  # with more candidates the page has a table of contents
+MANY_CANDIDATES = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
 ABOUT = {
@@ -72,12 +72,13 @@ class StatusPage:
         environment.filters |= {"count": partial(decimal, decimals=0), "counted": counted, "number": significant}
         environment.filters |= {"duration": measured_time, "moment": utc_time, "words": words, "memory": memory}
         environment.tests["suspect"] = is_suspect
-        environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
+        assets = {"style": Markup(STYLE), "script": Markup(SCRIPT)}  # our own files, not input
+        environment.globals.update(many=MANY_CANDIDATES, **assets)
         self._template = environment.get_template("status.html")
         self._rendered: DaemonStatus | None = None
         self._pages: dict[tuple[str, str] | None, tuple[bytes, bytes]] = {}
 
-    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> tuple[bytes, bytes]:
+    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[bytes, bytes]:
         """As `render`, once for all clients with one choice, plain and compressed: a browser asks every two seconds."""
         key = chosen(now.report, wanted) if now.report else None
         if self._rendered is not now:
@@ -87,7 +88,7 @@ class StatusPage:
             self._pages[key] = plain, gzip.compress(plain, compresslevel=1)
         return self._pages[key]
 
-    def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> str:
+    def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
         report = now.report
         sections = _sections(report) if report else []

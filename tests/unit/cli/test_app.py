@@ -234,7 +234,7 @@ def test_check_tries_a_file(run: Run, files: Path) -> None:
 def test_check_recommends_the_other_client_for_a_topic_of_many_events(
     run: Run, files: Path, monkeypatch: pytest.MonkeyPatch, many: int, client: str
 ) -> None:
-    monkeypatch.setattr(check, "MANY", many)
+    monkeypatch.setattr(check, "MANY_MESSAGES", many)
     with EmbeddedBroker({"clicks": 1}) as broker:
         produce([EVENT.encode()] * 3, "clicks", broker.connection)
         source = {"bootstrap_servers": broker.bootstrap, "api_version": "2.3", "topic": "clicks", "client": client}

@@ -18,7 +18,7 @@ CONFIG = Config.model_validate({"source": {"topic": TOPIC}, "policies": {"candid
 
 def hints(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hints about the order that the first events of these writers cause."""
-    log = list(writers.log(2_000, seed=0))[: check.ENOUGH]
+    log = list(writers.log(2_000, seed=0))[: check.PROBED]
     values: list[bytes | None] = [
         message(number, timestamp=timestamp, policies={"challenger": 0.5})
         for number, (_, _, timestamp) in enumerate(log)

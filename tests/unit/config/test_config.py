@@ -15,7 +15,7 @@ from pydantic import BaseModel, SecretStr
 from streameval.config.errors import one_of
 from streameval.config.loading import parse_yaml
 from streameval.config.memory import usable_memory
-from streameval.config.model import Config, State
+from streameval.config.model import Config, StateSettings
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings
@@ -446,7 +446,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
     assert source.stall_timeout == 45.0
     assert (config.http.port, config.confidence) == (9200, 0.9)
     assert config.estimators == (SNIPS(), ClippedIPS(cap=5))
-    assert config.state == State(interval=60.0)
+    assert config.state == StateSettings(interval=60.0)
 
 
 @pytest.mark.parametrize(

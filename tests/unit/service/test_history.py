@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from streameval.ope.report import Report
-from streameval.service.status import MOST_POINTS, SPAN, History
+from streameval.service.status import HISTORY_SPAN, MOST_POINTS, History
 from support.factories import NOW, make_estimate, make_report, make_unknown
 
 LABEL = ("challenger-a", "ips", "window")
@@ -32,7 +32,7 @@ def test_hours_fit_into_some_hundred_points(hours: float) -> None:
     step = max(1.0, hours * 3600 / 4_000)
     history = grown(hours * 3600, step)
     at = [point.at for point in history.points]
-    span = min(hours * 3600, SPAN)
+    span = min(hours * 3600, HISTORY_SPAN)
     assert min(hours * 3600, MOST_POINTS / 3) <= len(at) <= MOST_POINTS
     assert at[-1] - at[0] >= span - 2 * history.spacing
     assert np.diff(at).min() >= history.spacing, "no part of it is crowded"

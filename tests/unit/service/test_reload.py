@@ -185,7 +185,7 @@ class AllCandidates(Recorder):
 def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
-    monkeypatch.setattr("streameval.service.reload.SLICE", 0.001)
+    monkeypatch.setattr("streameval.service.reload.SLICE_TIME", 0.001)
     live, source, added = Log([120, 80], live_lots), Log([120, 80], late_lots), AddedCandidate()
     all_candidates = AllCandidates(added)
     changes = iter([Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))])
@@ -286,7 +286,7 @@ def test_a_backfill_ends_when_its_candidate_is_removed() -> None:
 
 
 def test_a_slice_reads_at_least_the_requested_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.service.reload.SLICE", 0.0)
+    monkeypatch.setattr("streameval.service.reload.SLICE_TIME", 0.0)
     added = AddedCandidate()
     backfill = Backfill(added, added, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))

@@ -36,7 +36,7 @@ LARGEST_OBSERVATION = 1.5**50
 """Larger observations (6e8) count as this much, which can only lower a lower bound."""
 LIGHT = 3.0
 """Weights up to this one are light."""
-ROUNDING = 1e-6
+RANGE_ROUNDING = 1e-6
 """By how much an observation may exceed 1: distributions add up to 1 no more exactly than this."""
 
 
@@ -107,8 +107,8 @@ def of_weights(
 def of_terms(evidence: Evidence, term: Array, scale: ObservationScale, blocks: slice = slice(None)) -> Observations:
     """The observations of all sides by terms [events, policies] that lie in [low, high]; NaN beyond."""
     inside = (per_block(term, evidence.blocks)[blocks] - scale.low) / (scale.high - scale.low)
-    if inside.size and (inside.max() > 1.0 + ROUNDING or inside.min() < -ROUNDING):
-        inside[(inside > 1.0 + ROUNDING) | (inside < -ROUNDING)] = np.nan
+    if inside.size and (inside.max() > 1.0 + RANGE_ROUNDING or inside.min() < -RANGE_ROUNDING):
+        inside[(inside > 1.0 + RANGE_ROUNDING) | (inside < -RANGE_ROUNDING)] = np.nan
     above = inside - inside[:, :1]
     sides = (inside, 1.0 - inside, (1.0 + above) / scale.lift, (1.0 - above) / scale.lift)
     return _present(Observations(np.stack(sides, axis=2)), evidence, blocks, SIDES)

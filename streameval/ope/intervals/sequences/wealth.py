@@ -15,10 +15,9 @@ from functools import cached_property
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streameval.common.arrays import Array
-from streameval.ope.intervals.sequences.observations import LIGHT, ROUNDING, Observations
+from streameval.common.arrays import Array, Integers
+from streameval.ope.intervals.sequences.observations import LIGHT, RANGE_ROUNDING, Observations
 
 COUNT, TOTAL, SQUARES = 0, 1, 2
 """The sums of a row: how many observations were present, their total; and in `BernsteinWealth` their squares."""
@@ -29,8 +28,6 @@ CLASSES = 50
 EDGES = EDGE_RATIO ** np.arange(CLASSES + 1.0)
 """Of the classes into which deviations above 1 are sorted."""
 NEWTON_STEPS, DOUBLINGS, HALVINGS = 100, 200, 100
-
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class HeavyTailed:
         slope = (low - high) / (1 + LIGHT)
         return np.stack([low - slope, -slope])
 
-    def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
+    def costs(self, seen: Observations, deviation: Array, part: Integers, shared: bool) -> Array:
         """The costs of observations, [parts, policies, sides, width - 2].
 
         `deviation`: their distances from centres in [0, 1]; 0 for those that do not count; may be overwritten. `part`
@@ -125,7 +122,7 @@ class HeavyTailed:
         large_costs = self._cost_of_large(beyond, part[block] * rows + row, len(sums) * rows)
         return np.asarray(sums @ per_power + large_costs.reshape(*sums.shape[:-1], -1))
 
-    def _cost_of_large(self, deviation: Array, row: Places, rows: int) -> Array:
+    def _cost_of_large(self, deviation: Array, row: Integers, rows: int) -> Array:
         """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
         if not len(deviation):
             return np.zeros((rows, self.count))
@@ -204,10 +201,10 @@ class BernsteinWealth:
     """About 12.6: tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
     width: ClassVar[int] = 3
 
-    def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
+    def costs(self, seen: Observations, deviation: Array, part: Integers, shared: bool) -> Array:
         """As of `HeavyTailed`."""
         squares = _inner(deviation, deviation)
-        squares[seen.values.max(axis=-1, initial=0.0) > 1.0 + ROUNDING] = np.nan
+        squares[seen.values.max(axis=-1, initial=0.0) > 1.0 + RANGE_ROUNDING] = np.nan
         result = np.zeros((int(part[-1]) + 1, *squares.shape[1:], 1))
         np.add.at(result, part, squares[..., None])
         return result

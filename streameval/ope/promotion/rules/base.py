@@ -16,7 +16,7 @@ from streameval.common.text import rounded_up, significant
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion.lift import Lift
 
-NEVER = -1.0
+UNREACHABLE = -1.0
 """Replaces a number of events where no number would do. A state holds no infinities."""
 EARLY = -2.0
 """Replaces a number of events where it is too early to estimate one."""
@@ -41,7 +41,7 @@ class Judgement(NamedTuple):
 
     `lift`: the estimated lift; `lower`: the bound that the rule compares with the margin; `enter`: whether a candidate
     passes; `stay`: whether a promotable candidate may stay so; `events` that the candidate had. `more` [candidates]:
-    after the last block, how many more events `lower` needs to reach the margin at the present rate, `NEVER` or
+    after the last block, how many more events `lower` needs to reach the margin at the present rate, `UNREACHABLE` or
     `EARLY`. `also` [candidates]: further numbers for the reason, by name.
     """
 
@@ -124,7 +124,7 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
     compared = f"lower bound of {what} {significant(lower)} {place} margin {significant(margin)}"
     if lift <= margin:
         return f"{compared}; the lift itself, {significant(lift)}, is not above it"
-    if more == NEVER:
+    if more == UNREACHABLE:
         return f"{compared}; more events alone will not help: the {what}, {significant(lift)}, moves too much"
     if more == EARLY:
         return f"{compared}; how much the {what}, {significant(lift)}, moves is not known yet"

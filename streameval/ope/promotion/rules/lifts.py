@@ -20,7 +20,7 @@ from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, Sinc
 from streameval.ope.promotion.lift import HORIZON, Lift
 from streameval.ope.promotion.rules.base import (
     EARLY,
-    NEVER,
+    UNREACHABLE,
     Judgement,
     PromotionRule,
     RuleContext,
@@ -114,7 +114,7 @@ def events_missing(lift: Lift, margin: float, confidence: float) -> Array:
         room = lead**2 - lift.drift_square[-1]
         more = lift.events[-1] * np.maximum(lift.sampling_variance[-1] / room - 1.0, 0.0)
     known = (lift.events[-1] >= HORIZON) | ~(lead > 0)
-    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(known, NEVER, EARLY))
+    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(known, UNREACHABLE, EARLY))
 
 
 def _quantile(confidence: float) -> float:

@@ -16,10 +16,10 @@ from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion.lift import Lift
-from streameval.ope.promotion.rules.base import NEVER, Judgement, PromotionRule, RuleContext
+from streameval.ope.promotion.rules.base import UNREACHABLE, Judgement, PromotionRule, RuleContext
 
-SUMS = ("present", "q", "q_square", "term", "term_square")
-MAXIMA = ("q_largest", "importance_largest")
+SEA_SUMS = ("present", "q", "q_square", "term", "term_square")
+SEA_MAXIMA = ("q_largest", "importance_largest")
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -27,20 +27,20 @@ class AllData(PromotionRule):
     """A rule on the means of all weighted rewards: their difference less both half-widths is at least the margin."""
 
     def start(self, candidates: int) -> State:
-        return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
+        return {name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)}
 
     def judge(
         self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
-        paths = {name: running_sum(memory[name], sums[name]) for name in SUMS}
-        paths |= {name: running_max(memory[name], sums[name]) for name in MAXIMA}
+        paths = {name: running_sum(memory[name], sums[name]) for name in SEA_SUMS}
+        paths |= {name: running_max(memory[name], sums[name]) for name in SEA_MAXIMA}
         with np.errstate(divide="ignore", invalid="ignore"):
             sampling, range_part = self.half_widths(paths, context)
             value = paths["term"] / paths["q"]
             difference = value[:, 1:] - value[:, :1]
             lower = difference - sampling - range_part
             times = _times(difference[-1] - context.margin, sampling[-1], range_part[-1])
-            more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
+            more = np.where(times < 0, UNREACHABLE, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
         enter = lower >= context.margin
         judgement = Judgement(difference, lower, enter, enter, paths["present"][:, 1:], more)
         return judgement, {name: path[-1] for name, path in paths.items()}
@@ -106,6 +106,6 @@ class Sea(AllData):
 
 
 def _times(gap: Array, sampling: Array, range_part: Array) -> Array:
-    """With how many times the present events a gap is reached: `gap f = sampling sqrt(f) + range_part`; or `NEVER`."""
+    """The multiple f of the present events with `gap f = sampling sqrt(f) + range_part`, or `UNREACHABLE`."""
     root = (sampling + np.sqrt(sampling**2 + 4.0 * np.maximum(gap, 0.0) * range_part)) / (2.0 * gap)
-    return np.where(gap <= 0, NEVER, root**2)
+    return np.where(gap <= 0, UNREACHABLE, root**2)

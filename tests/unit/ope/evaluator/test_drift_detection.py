@@ -11,7 +11,13 @@ from river import drift as river_drift
 
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.ope.evaluator.drift_detection import FEWEST, LONGEST, DriftDetector, DriftWatch, block_means
+from streameval.ope.evaluator.drift_detection import (
+    FEWEST,
+    LONGEST_WINDOW,
+    DriftDetector,
+    DriftWatch,
+    block_means,
+)
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence import Evidence
 from streameval.ope.report import Report
@@ -45,7 +51,7 @@ def test_nothing_is_detected_in_a_stationary_world() -> None:
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 def test_detections_are_those_of_river(detector: DriftDetector) -> None:
-    values = means(LONGEST, jump=700)
+    values = means(LONGEST_WINDOW, jump=700)
     alone = getattr(river_drift, detector.name)(**{"seed": 1} if detector.name == "KSWIN" else detector.parameters)
     found = 0
     for place, value in enumerate(values[:, 0].tolist()):
@@ -55,7 +61,7 @@ def test_detections_are_those_of_river(detector: DriftDetector) -> None:
 
 
 @pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
-@pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST - 1, LONGEST, LONGEST + 1, 3_100])
+@pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST_WINDOW - 1, LONGEST_WINDOW, LONGEST_WINDOW + 1, 3_100])
 def test_a_resumed_watch_continues_as_if_uninterrupted(detector: DriftDetector, cut: int) -> None:
     values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
     uninterrupted = watched(detector, values[:cut])
@@ -75,12 +81,12 @@ def test_the_memory_of_ids_is_bounded() -> None:
     for _ in range(20):
         watch.update(means(500))
         sizes.append(len(watch.state()["seen"][0]))
-    assert max(sizes) <= LONGEST
+    assert max(sizes) <= LONGEST_WINDOW
 
 
 def test_a_full_memory_keeps_its_newer_half() -> None:
-    values = means(LONGEST + 1)
-    assert watched(DriftDetector(), values).state()["seen"][0].tolist() == values[LONGEST // 2 :, 0].tolist()
+    values = means(LONGEST_WINDOW + 1)
+    assert watched(DriftDetector(), values).state()["seen"][0].tolist() == values[LONGEST_WINDOW // 2 :, 0].tolist()
 
 
 def test_blocks_without_evidence_about_a_policy_are_left_out() -> None:

@@ -25,7 +25,7 @@ from streameval.config.model import Config, Http
 from streameval.errors import ConfigError, InputError
 from streameval.service.http import auth
 from streameval.service.http.auth import (
-    PREFIX,
+    HASH_PREFIX,
     Access,
     Security,
     checked_name,
@@ -380,7 +380,7 @@ def test_a_token_file_without_good_tokens_is_refused_and_not_repeated(tmp_path: 
         ("ada:sesame", r"line 1: expected scrypt\$16384\$8\$5\$SALT\$KEY after the name"),
         ("ada sesame", "line 1: expected scrypt"),
         ("ada:scrypt$1073741824$8$1$c2FsdA==$sesame", "line 1: expected scrypt"),
-        (f"ada:{PREFIX}sesame!$c2FsdA==", "line 1: expected scrypt"),
+        (f"ada:{HASH_PREFIX}sesame!$c2FsdA==", "line 1: expected scrypt"),
         ("ada:{fewer_rounds}", "line 1: expected scrypt"),
         ("ada:{less_memory}", "line 1: expected scrypt"),
         ("ada:{0}\nada:{0}", "line 2: expected a user name"),

@@ -12,9 +12,16 @@ from msgspec.structs import replace
 
 from streameval.ope.report import Decision, Report, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
-from streameval.service.status_page.charts import HEIGHT, WIDTH, ChartScale, lift_of, make_chart, make_timelines
+from streameval.service.status_page.charts import (
+    FRAME_HEIGHT,
+    FRAME_WIDTH,
+    ChartScale,
+    lift_of,
+    make_chart,
+    make_timelines,
+)
 from streameval.service.status_page.page import (
-    MANY,
+    MANY_CANDIDATES,
     OUTSIDE,
     StatusPage,
     chosen,
@@ -197,8 +204,8 @@ def test_promotable_candidates_come_first_and_past_ones_do_not() -> None:
 
 
 def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
-    assert "Parts of this page" not in page(make_report(MANY))
-    shown = page(make_report(MANY + 1))
+    assert "Parts of this page" not in page(make_report(MANY_CANDIDATES))
+    shown = page(make_report(MANY_CANDIDATES + 1))
     links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
     assert links == [(part, part) for part in ("standing", "hours", "adaptation", "trust", "pipeline", "marks")]
     assert all(f'id="{part}"' in shown for part, _ in links)
@@ -232,8 +239,8 @@ def test_lines_run_from_the_first_report_to_now() -> None:
     (line,) = picture.lines
     points = np.array([point.split(",") for point in line.split()], dtype=float)
     assert len(points) == 101
-    assert (points[0, 0], points[-1, 0]) == (0, WIDTH)
-    assert np.all((points[:, 1] >= 0) & (points[:, 1] <= HEIGHT))
+    assert (points[0, 0], points[-1, 0]) == (0, FRAME_WIDTH)
+    assert np.all((points[:, 1] >= 0) & (points[:, 1] <= FRAME_HEIGHT))
     (area,) = picture.areas
     assert len(area.split()) == 2 * 101
     assert picture.last == drawn_text(candidate.value, picture.last)
@@ -255,7 +262,7 @@ def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
     drawn = make_timelines(history, NOW, [candidate], None)
     assert drawn is not None
     heights = np.array([point.split(",")[1] for point in drawn.pictures[0].areas[0].split()], dtype=float)
-    assert heights.max() - heights.min() > HEIGHT / 2
+    assert heights.max() - heights.min() > FRAME_HEIGHT / 2
     assert drawn.pictures[0].highest.startswith("40.")
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from streameval.ope.evidence import Evidence
-from streameval.ope.intervals.sequences.observations import LIGHT, ROUNDING, ObservationScale, of_terms, of_weights
+from streameval.ope.intervals.sequences.observations import (
+    LIGHT,
+    RANGE_ROUNDING,
+    ObservationScale,
+    of_terms,
+    of_weights,
+)
 
 
 def test_an_observation_is_light_up_to_and_with_the_limit() -> None:
@@ -17,7 +23,7 @@ def test_an_observation_is_light_up_to_and_with_the_limit() -> None:
 
 
 def test_terms_outside_their_range_are_unknown_and_those_outside_by_rounding_are_not() -> None:
-    term = np.column_stack([np.full(6, 0.5), [0.0, 1.0, 1.0 + ROUNDING / 2, -ROUNDING / 2, 1.1, -0.1]])
+    term = np.column_stack([np.full(6, 0.5), [0.0, 1.0, 1.0 + RANGE_ROUNDING / 2, -RANGE_ROUNDING / 2, 1.1, -0.1]])
     seen = of_terms(Evidence.of(np.ones((6, 2)), np.ones(6), 6), term, ObservationScale(0.0, 1.0))
     assert np.isnan(seen.values[0, 1, 0]).tolist() == [False, False, False, False, True, True]
     assert not np.isnan(seen.values[0, 0]).any()
