@@ -329,7 +329,30 @@ class RewardTopic(StrictModel):
     )
 
 
-class SourceSettings(StrictModel):
+class StageSettings(StrictModel):
+    """The settings that decide which stages events pass; by default they count as they arrive."""
+
+    @property
+    def dedupe_window(self) -> int:
+        """How many event ids are remembered to drop duplicates; 0 = none."""
+        return 0
+
+    @property
+    def clock_tolerance(self) -> float:
+        """How many seconds an event may be dated ahead of the reader's clock; later ones count as events of now."""
+        return math.inf
+
+    @property
+    def reward_topic(self) -> RewardTopic | None:
+        """The topic of rewards that come separately from their decisions."""
+        return None
+
+    def event_order(self, partitions: int) -> EventOrder | None:
+        """The stage that orders the events of so many partitions; None where they count as they arrive."""
+        return None
+
+
+class SourceSettings(StageSettings):
     """The settings of a kind of event source, and everything that the rest of the program asks about that kind.
 
     A new source is one module with a subclass, and its name in `AnySource` of `config/model.py`. A subclass has a field
@@ -365,28 +388,9 @@ class SourceSettings(StrictModel):
         return "json"
 
     @property
-    def dedupe_window(self) -> int:
-        """How many event ids are remembered to drop duplicates; 0 = none."""
-        return 0
-
-    @property
-    def clock_tolerance(self) -> float:
-        """How many seconds an event may be dated ahead of the reader's clock; later ones count as events of now."""
-        return math.inf
-
-    @property
-    def reward_topic(self) -> RewardTopic | None:
-        """The topic of rewards that come separately from their decisions."""
-        return None
-
-    @property
     def topics(self) -> tuple[str, ...]:
         """The Kafka topics that are read."""
         return ()
-
-    def event_order(self, partitions: int) -> EventOrder | None:
-        """The stage that orders the events of so many partitions; None where they count as they arrive."""
-        return None
 
     def for_check(self) -> SourceSettings:
         """These settings, changed to read the first events there are, for a check of the configuration."""

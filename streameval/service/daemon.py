@@ -13,16 +13,16 @@ from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import Records, Source, SourceStatus
-from streameval.ingest.pipeline import ClockBehindError, Decoder, EventPipeline
-from streameval.ingest.stages import BufferStatus
+from streameval.ingest.pipeline import Decoder, EventPipeline
+from streameval.ingest.stages import BufferStatus, ClockBehindError
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
-from streameval.service.dead_letters import DeadLetterQueue
+from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
 from streameval.service.signals import stop_on_signals
-from streameval.service.snapshots import SnapshotWriter
+from streameval.service.snapshots import NoSnapshots, SnapshotWriter
 from streameval.service.status import DaemonStatus
 
 log = structlog.get_logger("streameval")
@@ -67,12 +67,13 @@ class Daemon:
         stall_after: float = 60.0,
         clock: Callable[[], float] = time.time,
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
-        reload: Callable[[], Change | None] | None = None,
+        reload: Callable[[], Change | None] = lambda: None,
         snapshots: SnapshotWriter | None = None,
         dead_letters: DeadLetterQueue | None = None,
         backfills: Iterable[Backfill] = (),
     ) -> None:
-        self._source, self._evaluator, self._snapshots, self._dead_letters = source, evaluator, snapshots, dead_letters
+        self._source, self._evaluator = source, evaluator
+        self._snapshots, self._dead_letters = snapshots or NoSnapshots(), dead_letters or NoDeadLetters()
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
@@ -103,15 +104,14 @@ class Daemon:
         with stop_on_signals(self.stop):
             try:
                 self._loop()
-                self._write_last()
+                self._snapshots.write_last(self._document)
             except SourceError as error:
                 self._publish(failure=error.message)
-                self._write_last()
+                self._snapshots.write_last(self._document)
                 raise
             finally:
                 for closing in (self._snapshots, self._dead_letters, *self._backfills, self._source):
-                    if closing is not None:
-                        closing.close()
+                    closing.close()
                 self._summaries.write(self.published.report)
                 log.info("stopped", accepted=self._accepted, rejected=sum(self._rejected.values()))
 
@@ -139,8 +139,7 @@ class Daemon:
             self._turned = time.monotonic()
             self._reload_when_asked()
             self._backfill(at_least=2 * taken)
-            if self._snapshots is not None:
-                self._snapshots.maybe_write(self._document)
+            self._snapshots.maybe_write(self._document)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
             records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
@@ -156,7 +155,7 @@ class Daemon:
         self._publish()
 
     def _reload_when_asked(self) -> None:
-        if self._reload_asked and self._reload is not None:
+        if self._reload_asked:
             self._reload_asked = False
             change = self._reload()
             if change is not None:
@@ -177,8 +176,7 @@ class Daemon:
     def _take(self, records: list[Records]) -> None:
         started = time.perf_counter()
         batch = self._through_pipeline(records)
-        if self._dead_letters is not None:
-            self._dead_letters.put(records, batch.rejected)
+        self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
@@ -224,10 +222,6 @@ class Daemon:
             "evaluator": self._evaluator.state(),
         }
 
-    def _write_last(self) -> None:
-        if self._snapshots is not None:
-            self._snapshots.write_last(self._document)
-
     def _publish(self, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have arrived since the last one, or if that is old."""
         failure = failure or self._clock_problem
@@ -249,8 +243,8 @@ class Daemon:
             batch_duration=self._batch_duration,
             event_delay=self._event_delay,
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
-            snapshots=None if self._snapshots is None else self._snapshots.status,
-            dead_letters=None if self._dead_letters is None else self._dead_letters.status(),
+            snapshots=self._snapshots.status,
+            dead_letters=self._dead_letters.status(),
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),

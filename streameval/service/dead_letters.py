@@ -150,6 +150,19 @@ class DeadLetterQueue:
             log.warning("dead_letters_lost", waiting=status.waiting, dropped=status.dropped, reason=status.trouble)
 
 
+class NoDeadLetters:
+    """Keeps no dead letter: rejected messages are only counted."""
+
+    def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
+        """Do nothing."""
+
+    def status(self) -> None:
+        """No status: nothing is written."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class FileSink:
     """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 

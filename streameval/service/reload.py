@@ -13,7 +13,7 @@ import structlog
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
 from streameval.ingest.base import BackfillReader, SourceStatus, TopicPartition
-from streameval.ingest.pipeline import Decoder, EventPipeline
+from streameval.ingest.pipeline import Decoder, EventPipeline, SecondReading
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import BackfillStatus
@@ -99,7 +99,7 @@ class Backfill:
         self._evaluator, self._late, self._open = evaluator, late, open
         self._policies = late.policies[1:]
         self._reader: BackfillReader | None = None
-        self._pipeline: EventPipeline | None = None
+        self._pipeline: SecondReading | None = None
         self._read = 0
 
     def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -54,7 +54,7 @@ WRONG_CONTENT = (
 )
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
-SCHEMA = 5
+SCHEMA = 6
 PARTS: State = {
     "version": "",
     "written": 0.0,
@@ -454,3 +454,18 @@ class SnapshotWriter:
         self.status = replace(self.status, failures=self.status.failures + 1)
         reason = getattr(error, "strerror", None) or str(error)
         log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
+
+
+class NoSnapshots:
+    """Writes no snapshot: a restart starts from zero."""
+
+    status: ClassVar[None] = None
+
+    def maybe_write(self, document: Callable[[], State | None]) -> None:
+        """Do nothing."""
+
+    def write_last(self, document: Callable[[], State | None]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

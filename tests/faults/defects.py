@@ -11,7 +11,7 @@ import pytest
 from streameval.events import EventBatch, batch
 from streameval.ingest import pipeline
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.stages import ReaderClock
 from streameval.ingest.stages.event_order import EventOrder
 from streameval.ingest.stages.watermark import PartitionClock
 from streameval.ope.evaluator import cohorts, evaluator
@@ -38,7 +38,7 @@ def keep_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
         self.time = max(self.time, float(windows.min(axis=1).max()))
 
     patch.setattr(PartitionClock, "advance", advance)
-    patch.setattr(EventPipeline, "_not_ahead", lambda self, events, now: events)
+    patch.setattr(ReaderClock, "redated", lambda self, events, now: events)
     patch.setattr(EventOrder, "redate", lambda self, latest, now: 0)
     reject_late_events(patch)
 
@@ -64,13 +64,13 @@ def compare_no_states(patch: pytest.MonkeyPatch) -> None:
 def read_with_a_clock_behind(patch: pytest.MonkeyPatch) -> None:
     """A machine whose clock is behind rejects all events as too early, and moves on."""
 
-    def reject_ahead(self: EventPipeline, events: Any, now: float) -> Any:
+    def reject_ahead(self: ReaderClock, events: Any, now: float) -> Any:
         if not isinstance(events, EventBatch):
             return events
         return events.reject(events.timestamp > now + 300.0, "too_late", lambda _: "timestamp: too early")
 
-    patch.setattr(EventPipeline, "_require_clock", lambda *arguments: None)
-    patch.setattr(EventPipeline, "_not_ahead", reject_ahead)
+    patch.setattr(ReaderClock, "require", lambda *arguments: None)
+    patch.setattr(ReaderClock, "redated", reject_ahead)
 
 
 DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

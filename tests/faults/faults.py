@@ -52,7 +52,7 @@ def damage_snapshot(schedule: Schedule) -> None:
     kill(schedule)
 
 
-NOT_READ = {"schema", "is_decided", "released"}
+NOT_READ = {"schema", "is_decided"}
 """Entries of a state that decide nothing in these schedules, or that are those of another version."""
 
 

@@ -1,22 +1,30 @@
 """Stages that events pass between decoding and the evaluator: duplicates, event time, rewards that come separately.
 
-A stage takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. `state()` holds
-all that it remembers, and a stage made with other settings continues by `restore(state)`. No stage reads a clock.
+A `Stage` takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. `state()`
+holds all that it remembers, and a stage made with other settings continues by `restore(state)`. No stage reads a clock.
 
 The results depend on what the log holds, not on when it was read, as long as no event comes later than `max_lateness`
 in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.
 """
 
+from streameval.ingest.stages.base import Poll, RewardRange, Stage
 from streameval.ingest.stages.deduplication import Deduplication
-from streameval.ingest.stages.event_order import BufferStatus, EventOrder
+from streameval.ingest.stages.event_order import ArrivalOrder, BufferStatus, EventOrder
+from streameval.ingest.stages.reader_clock import ClockBehindError, ReaderClock
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import TopicPartition
 
 __all__ = [
+    "ArrivalOrder",
     "BufferStatus",
+    "ClockBehindError",
     "Deduplication",
     "EventOrder",
+    "Poll",
+    "ReaderClock",
     "RewardCounts",
+    "RewardRange",
     "RewardStore",
+    "Stage",
     "TopicPartition",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity
+from streameval.ingest.stages.base import Poll
 from streameval.ingest.stages.buffer import described
 
 
@@ -17,10 +20,16 @@ class Deduplication:
     a ring and about 90 in a set, 100 MB for a million.
     """
 
+    needs_origin: ClassVar[bool] = True
+
     def __init__(self, window: int) -> None:
         self._ring: Identity = np.full(window, NO_IDENTITY)
         self._passed = 0
         self._seen: set[int] = set()
+
+    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+        """The new events of a poll: see `take`."""
+        return self.take(batch) if len(batch) else batch
 
     def take(self, batch: EventBatch) -> EventBatch:
         """The new events; the others are rejected as `duplicate`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch, Rejected, RewardBatch
+from streameval.ingest.stages.base import Poll
 from streameval.ingest.stages.buffer import HeldEvents
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
@@ -47,6 +49,44 @@ class BufferStatus:
         return math.ceil(self.max_lateness + max(self.lateness.values(), default=0.0))
 
 
+class ArrivalOrder:
+    """Passes events on as they arrive, after those that an earlier order by time held back."""
+
+    needs_origin: ClassVar[bool] = False
+    by_time: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.held = HeldEvents()
+
+    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+        """All events."""
+        return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
+
+    def redate(self, latest: float, now: float) -> int:
+        """Nothing: no event waits for its time."""
+        return 0
+
+    def flush(self) -> EventBatch:
+        """The events of the earlier order."""
+        return self.held.take()
+
+    def ahead(self) -> Collection[TopicPartition]:
+        """No partition waits for another one."""
+        return ()
+
+    def buffered(self) -> BufferStatus | None:
+        """The events of the earlier order; None without any."""
+        return BufferStatus(len(self.held)) if len(self.held) else None
+
+    def state(self) -> State:
+        """The events of the earlier order, as a plain value."""
+        return {"by_time": self.by_time, "held": self.held.state()}
+
+    def restore(self, state: State) -> None:
+        """Hold the events that wait in a state, also that of an `EventOrder`, until the next ones arrive."""
+        self.held.restore(state["held"])
+
+
 class EventOrder:
     """Releases events in the order of (timestamp, partition, offset), as far as they come in time.
 
@@ -62,6 +102,9 @@ class EventOrder:
     `patience`: the longest wait for an event whose partition has nothing else to read, in seconds. `limit`: events from
     this time on wait in any case, and so do their rewards.
     """
+
+    needs_origin: ClassVar[bool] = True
+    by_time: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -97,6 +140,16 @@ class EventOrder:
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions exist; no event is released before each has events or was found at its end."""
         self._watermarks.expect(partitions)
+
+    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+        """Add the events and rewards of a poll. Returns the events due, with all that are rejected."""
+        self.limit = poll.limit
+        self.expect(poll.partitions)
+        due = [self.at_end({partition: time for partition, time in poll.partitions.items() if time is not None})]
+        if len(batch) or batch.rejected:
+            due.append(self.take(batch))
+        due += [self.take_rewards(rewards) for rewards in poll.rewards]
+        return EventBatch.concat([part for part in due if len(part) or part.rejected])
 
     def take(self, batch: EventBatch) -> EventBatch:
         """Add the next events, in the order of each partition. Returns those due, with all that are rejected."""
@@ -177,6 +230,7 @@ class EventOrder:
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
         return {
+            "by_time": self.by_time,
             "watermark": self.watermark,  # for `describe`: it depends on settings that are not in the state
             "watermarks": self._watermarks.state(),
             "held": self.held.state(),
@@ -189,6 +243,9 @@ class EventOrder:
     @staticmethod
     def describe(state: State) -> State:
         """The buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
+        if not state["by_time"]:
+            waiting = [HeldEvents.describe(state["held"])]
+            return {"waiting": waiting, "watermark": None, "released_early": 0, "rewards": None}
         rows, counts = ([], None) if state["rewards"] is None else RewardStore.describe(state["rewards"])
         return {
             "waiting": [HeldEvents.describe(state["held"]), *rows],
@@ -198,9 +255,11 @@ class EventOrder:
         }
 
     def restore(self, state: State) -> None:
-        """Continue from a state."""
-        self._watermarks.restore(state["watermarks"])
+        """Continue from a state; from that of an `ArrivalOrder` with the events that wait there."""
         self.held.restore(state["held"])
+        if not state["by_time"]:
+            return
+        self._watermarks.restore(state["watermarks"])
         self.late, self.released_early, self._swept = state["late"], state["released_early"], state["swept"]
         if self._rewards is not None:
             self._rewards.restore(state["rewards"])

@@ -13,7 +13,8 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import ClockBehindError, EventPipeline
+from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.stages import ClockBehindError
 from streameval.service.startup import header, resume, start_fresh
 from support.messages import message
 

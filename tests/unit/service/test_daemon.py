@@ -226,7 +226,7 @@ def test_the_loop_itself_costs_less_than_a_third_of_a_microsecond_an_event() -> 
     )
 
     class Free(Recorder):
-        def decode_batch(self, values: Any) -> EventBatch:
+        def decode_batch(self, values: Any, origin: object = None) -> EventBatch:
             return batch
 
         def update(self, batch: EventBatch) -> None:

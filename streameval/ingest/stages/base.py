@@ -1,0 +1,62 @@
+"""The protocol that all stages share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from streameval.events import EventBatch, RewardBatch
+from streameval.ingest.stages.watermark import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Everything that a poll has shown besides its events.
+
+    partitions: all that exist; the epoch seconds at which each was found at its end, None for one that was not
+    rewards: those that came separately from their decisions
+    limit: events from this time on (epoch seconds) wait in any case
+    """
+
+    partitions: Mapping[TopicPartition, float | None] = field(default_factory=dict)
+    rewards: Sequence[RewardBatch] = ()
+    limit: float = math.inf
+
+
+class Stage(Protocol):
+    """A station on the road from the decoder to the evaluator.
+
+    `needs_origin`: whether events must be decoded with their origin.
+    """
+
+    needs_origin: ClassVar[bool]
+
+    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+        """Take the next events; return those that the next stage gets now, with all that are rejected."""
+
+    def state(self) -> Any:
+        """All that is remembered and buffered, as a plain value."""
+
+    def restore(self, state: Any) -> None:
+        """Continue from a state, which may be that of other settings."""
+
+
+class RewardRange:
+    """Rejects events whose joined reward is not in [low, high]. The decoder checks rewards that come with events."""
+
+    needs_origin: ClassVar[bool] = False
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+        """The events with a reward within the range."""
+        return batch.with_rewards_in(self._low, self._high)
+
+    def state(self) -> None:
+        """Nothing: this stage remembers no event."""
+
+    def restore(self, state: None) -> None:
+        """Nothing to restore."""

@@ -1,0 +1,84 @@
+"""The clock of the machine that reads, compared with the times of events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from streameval.common.text import in_words
+from streameval.events import EventBatch, RewardBatch
+
+CLOCK_BEHIND = 86_400.0
+"""Seconds. When events are dated further ahead of the reader's clock, it is that clock that is wrong."""
+CLOCK_EVIDENCE = 20
+"""Events that decide whose clock is wrong. Fewer may all come from one producer with a wrong clock."""
+CLOCK_PATIENCE = 600.0
+"""Seconds for which fewer events are withheld: the few events of a quiet topic must not stop the daemon for ever."""
+CLOCKS_AHEAD = 0.9
+"""Share of events that one producer with a wrong clock may write; when more are ahead, the reader's clock is behind."""
+
+B = TypeVar("B", EventBatch, RewardBatch)
+
+
+class ClockBehindError(Exception):
+    """The clock of this machine is so many seconds behind the events, none of which was taken."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the clock of this machine is {in_words(seconds)} behind the events")
+
+
+class ReaderClock:
+    """Dates events and rewards that are more than `tolerance` seconds ahead of the reader's clock at its time.
+
+    `ahead`: how many were. `mostly_ahead`: whether more of the last ones were than one producer with a wrong clock may
+    write. `newest`: the time that all events so far have shown.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self.ahead, self.mostly_ahead = 0, False
+        self.newest, self._behind_since = -math.inf, math.inf
+        self._judged = np.zeros(2)  # events and rewards since `mostly_ahead` was set, and those of them that were ahead
+
+    def latest(self, now: float) -> float:
+        """The latest time that an event may be dated at."""
+        return now + self._tolerance
+
+    def require(self, batches: Sequence[EventBatch | RewardBatch], now: float) -> None:
+        """Refuse the messages of a poll if they show that it is not the time of `now`, but much later.
+
+        Those of this poll and earlier ones must both show it, where there are both: either may have a wrong clock.
+        Where there are no earlier ones and few of this poll, `now` is right after all once they have waited long.
+
+        Raises:
+            ClockBehindError: It is much later; no message is taken.
+        """
+        times = np.concatenate([batch.timestamp for batch in batches])
+        times = times[~np.isnan(times)]
+        if self._tolerance == math.inf or (not len(times) and self.newest - now <= CLOCK_BEHIND):
+            return
+        rank = int((1.0 - CLOCKS_AHEAD) * len(times))
+        seen = float(np.partition(times, rank)[rank]) if len(times) else math.inf
+        is_first = self.newest == -math.inf
+        known = seen if is_first else min(seen, self.newest)
+        self._behind_since = min(self._behind_since, now) if known - now > CLOCK_BEHIND else math.inf
+        has_waited = is_first and len(times) < CLOCK_EVIDENCE and now - self._behind_since >= CLOCK_PATIENCE
+        if known - now > CLOCK_BEHIND and not has_waited:
+            raise ClockBehindError(known - now)
+        self.newest = min(max(seen, self.newest), now)
+
+    def redated(self, batch: B, now: float) -> B:
+        """The events or rewards; those dated too far ahead get the time `now`."""
+        is_ahead = batch.timestamp > self.latest(now)
+        self._judged += np.array([len(batch), np.count_nonzero(is_ahead)], dtype=np.float64)
+        if self._judged[0] >= CLOCK_EVIDENCE:
+            self.mostly_ahead = bool(self._judged[1] > CLOCKS_AHEAD * self._judged[0])
+            self._judged[:] = 0.0
+        if not is_ahead.any():
+            return batch
+        self.ahead += int(np.count_nonzero(is_ahead))
+        return replace(batch, timestamp=np.where(is_ahead, now, batch.timestamp))
