@@ -11,10 +11,10 @@ from experiment import PHASES, Track, follow
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
+from worlds import Scene
 
 from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
-from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"
@@ -29,7 +29,7 @@ TEXTS = {
 MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
 
 
-def estimates(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
+def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     """One candidate's value over time, smooth above and abrupt below: the truth, three estimates, their intervals."""
     world = scene.make()
     chosen = [contestant for contestant in IN_TABLE if contestant.name in DRAWN]

@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scoring import EVERY, Score, promotable_at
-from worlds import leads
+from worlds import Scene, leads
 
 from streameval import Report
 from streameval.cli.plots import COLOURS, FAINT, GRIDS, INK, make_plain, save
-from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
@@ -33,7 +32,7 @@ class Looks(NamedTuple):
     upper: Floats
 
 
-def one_run(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
+def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     """Smooth: lift, true lead and decisions for the candidate that `sea` was wrong about for longest."""
     world = scene.make()
     drift = scene.drift("smooth", world)

@@ -20,6 +20,9 @@ So alpha is 1 where the model is corrected, 0 without a model, and `1 - beta(W)`
 never takes an action that the candidate may take, `W(a)` is infinite: it has no rewards. `dm`, `dr`, `static_blend` and
 `cab_dr` need the candidate's full distribution, `switch` and `cab` those of both policies.
 
+The examples below compute the terms of one event with three actions: the logging policy took the first, with a
+propensity of .5, and earned 1; the candidate takes it with .6; the model predicts .7, .2 and .4.
+
 Source: Su, Wang, Santacatterina & Joachims, CAB: Continuous Adaptive Blending, ICML 2019, Table 1.
 """
 
@@ -109,12 +112,6 @@ def _times(factor: Array | float, column: Array) -> Array:
     return column if isinstance(factor, float) and factor == 1.0 else column * factor
 
 
-def _example() -> Evidence:
-    """An event with three actions, the first of which was logged with a propensity of .5 and earned 1."""
-    target, prediction = [[0.6, 0.2, 0.2]], [0.7, 0.2, 0.4]
-    return Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], target, prediction)
-
-
 def _a_number(cap: float) -> float:
     if math.isnan(cap):
         raise ValueError("a cap must be a number")
@@ -190,7 +187,8 @@ class DM(Interpolated):
 
     Has little noise and all of the model's bias: the interval is about the model's own expectation.
 
-    >>> DM().terms(_example(), {})[0].numerator.round(3)  # .42 + .04 + .08
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> DM().terms(evidence, {})[0].numerator.round(3)  # .42 + .04 + .08
     array([[0.54]])
     """
 
@@ -209,7 +207,8 @@ class DR(Interpolated):
     Unbiased where support is full, whatever the model says, because the model predicts before it learns; the better the
     model, the less noise. For an action that is never logged the model is not corrected.
 
-    >>> DR().terms(_example(), {})[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> DR().terms(evidence, {})[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
     array([[0.9]])
 
     Source: Dudik, Langford & Li, ICML 2011.
@@ -225,7 +224,8 @@ class DR(Interpolated):
 class StaticBlend(Interpolated):
     """A fixed blend: `(1 - tau)` of `dm` and `tau` of `ips`, tau in [0, 1].
 
-    >>> StaticBlend(tau=0.5).terms(_example(), {})[0].numerator.round(3)  # half of .54 and half of 1.2
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> StaticBlend(tau=0.5).terms(evidence, {})[0].numerator.round(3)  # half of .54 and half of 1.2
     array([[0.87]])
 
     Source: Thomas & Brunskill, ICML 2016; Su et al., ICML 2019.
@@ -247,9 +247,10 @@ class Switch(Capped):
     `switch(0)` is `dm`, without a limit it is `ips`. The model stands in for actions that are never logged, such as the
     third one here, so that its part of .2 x .4 comes from the model:
 
-    >>> Switch(cap=2).terms(_example(), {})[0].numerator.round(3)  # .08 + 1.2
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> Switch(cap=2).terms(evidence, {})[0].numerator.round(3)  # .08 + 1.2
     array([[1.28]])
-    >>> Switch(cap=1).terms(_example(), {})[0].numerator.round(3)  # .42 + .08: the weight of 1.2 is too large
+    >>> Switch(cap=1).terms(evidence, {})[0].numerator.round(3)  # .42 + .08: the weight of 1.2 is too large
     array([[0.5]])
 
     Source: Wang, Agarwal & Dudik, ICML 2017.
@@ -269,7 +270,8 @@ class CAB(Capped):
     `cab(0)` is `dm`, without a limit it is `ips`. Less noise than `ips` and, with any reasonable model, less bias than
     `clipped_ips`; continuous in the cap, as `switch` is not. The model stands in for actions that are never logged.
 
-    >>> CAB(cap=1).terms(_example(), {})[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> CAB(cap=1).terms(evidence, {})[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
     array([[1.15]])
 
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.
@@ -285,7 +287,8 @@ class CABDR(Capped):
 
     cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`.
 
-    >>> CABDR(cap=1).terms(_example(), {})[0].numerator.round(3)  # .54 + 1 (1 - .7)
+    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> CABDR(cap=1).terms(evidence, {})[0].numerator.round(3)  # .54 + 1 (1 - .7)
     array([[0.84]])
 
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.
