@@ -71,6 +71,19 @@ def test_fifty_thousand_messages_of_four_partitions_come_once_each_and_the_lag_g
     assert [(part.partition, part.position) for part in status.partitions] == [(n, 12_500) for n in range(4)]
 
 
+@both_clients
+def test_messages_are_written_and_read_with_options_of_the_client_library(
+    broker: Broker, topic: str, client: str
+) -> None:
+    names = {"kafka-python": ["linger_ms", "fetch_max_wait_ms"], "confluent": ["linger.ms", "fetch.wait.max.ms"]}
+    options = dict.fromkeys(names[client], 10)
+    sent = numbers(200)
+    assert produce(sent, topic, broker.connection.model_copy(update={"client_options": options})) == 200
+    with reading(broker.connection, topic, client_options=options) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 200)
+    assert reader.seen == Counter(sent)
+
+
 def test_a_broker_that_restarts_costs_no_message_and_doubles_none(stoppable_broker: Broker, topic: str) -> None:
     outage(stoppable_broker, topic, seconds=11.0)
 

@@ -70,7 +70,7 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """The settings of a source as options of `confluent_kafka.Consumer`."""
     most = settings.fetch_max_bytes
-    return connection_options(settings) | {
+    options = connection_options(settings) | {
         "group.id": settings.group_id or "streameval",  # the library demands one; nothing joins or commits
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -84,6 +84,7 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
         "queued.max.messages.kbytes": max(1, most // 1024),
         "fetch.queue.backoff.ms": 10,  # the default of 1 s stalls whenever the queue is full
     }
+    return options | settings.client_options
 
 
 class ConfluentClient:
@@ -222,7 +223,8 @@ class ConfluentProducer:
 
     def __init__(self, connection: KafkaConnection, delivery_timeout: float, block_timeout: float) -> None:
         options = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": milliseconds(delivery_timeout)}
-        self._producer = Producer(connection_options(connection) | options | {"error_cb": self._note})
+        options = connection_options(connection) | options | connection.client_options
+        self._producer = Producer(options | {"error_cb": self._note})
         self._block_timeout, self._trouble = block_timeout, "no answer in time"
 
     def partitions_for(self, topic: str) -> Collection[int]:

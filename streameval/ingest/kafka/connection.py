@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BeforeValidator, Field, PositiveInt, SecretStr, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from streameval.common.text import Seconds
 from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
+from streameval.ingest.kafka.client_options import require_usable
 
 Start: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
 """The first message of a partition, the next one, or the first since a time."""
@@ -66,6 +76,11 @@ class KafkaConnection(StrictModel):
         description="The client library; `confluent` (the extra `streameval[confluent]`) reads several times faster.",
     )
     request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
+    client_options: dict[str, bool | int | float | str] = Field(
+        {},
+        description="More options of the client library, by its own names; they replace what streameval sets by "
+        "default, for consumers and producers.",
+    )
 
     @model_validator(mode="after")
     def _security_is_complete(self) -> KafkaConnection:
@@ -90,6 +105,13 @@ class KafkaConnection(StrictModel):
             if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
                 raise ValueError(f"client confluent needs a {name} from {least} to {most}")
         return self
+
+    @field_validator("client_options")
+    @classmethod
+    def _options_are_usable(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if options and "client" in info.data:
+            require_usable(info.data["client"], options)
+        return options
 
     @property
     def address(self) -> str:

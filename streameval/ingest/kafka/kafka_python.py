@@ -10,7 +10,7 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import (
     KafkaConnectionError,
@@ -84,18 +84,24 @@ class _Loop(NetworkSelector):  # type: ignore[misc]
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
-    """The settings of a connection as arguments of kafka-python, for consumers, producers and administrators."""
+    """The named settings of a connection as arguments of kafka-python, for all its classes."""
     options = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
-    for name in KafkaConnection.model_fields.keys() - {"client", "request_timeout"}:
+    for name in KafkaConnection.model_fields.keys() - {"client", "client_options", "request_timeout"}:
         value = getattr(connection, name)
         if value is not None:
             options[RENAMED.get(name, name)] = value.get_secret_value() if isinstance(value, SecretStr) else value
     return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
 
 
+def with_client_options(make: Any, options: Mapping[str, Any], connection: KafkaConnection) -> dict[str, Any]:
+    """Arguments of a class of kafka-python, with those of `client_options` that it has."""
+    more = connection.client_options if connection.client == "kafka-python" else {}
+    return {**options, **{name: value for name, value in more.items() if name in make.DEFAULT_CONFIG}}
+
+
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """The settings of a source as arguments of `kafka.KafkaConsumer`."""
-    return connection_options(settings) | {
+    options = connection_options(settings) | {
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # other values skip messages silently after a truncation
         "isolation_level": "read_committed",
@@ -104,6 +110,12 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
         "fetch_max_bytes": settings.fetch_max_bytes,
         "metrics_enabled": False,
     }
+    return with_client_options(KafkaConsumer, options, settings)
+
+
+def administrator_options(connection: KafkaConnection) -> dict[str, Any]:
+    """The settings of a connection as arguments of `kafka.KafkaAdminClient`."""
+    return with_client_options(KafkaAdminClient, connection_options(connection), connection)
 
 
 def connected(

@@ -23,11 +23,13 @@ from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
     INSIDE,
+    administrator_options,
     connected,
     connection_options,
     milliseconds,
     plain,
     translated_errors,
+    with_client_options,
 )
 
 CONNECT_TIMEOUT = 10.0
@@ -72,7 +74,7 @@ def create_topic(
 ) -> None:
     """Create a topic with the cluster's default number of replicas, unless it exists."""
     with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, connections)
+        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, connections)
         with closing(administrator), suppress(TopicAlreadyExistsError):
             if not any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
@@ -85,7 +87,7 @@ def list_topics(connection: KafkaConnection) -> set[str]:
         ClientError: The cluster does not answer.
     """
     with translated_errors():
-        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT)
+        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT)
         with closing(administrator):
             return set(administrator.list_topics())
 
@@ -103,7 +105,7 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
         "max_block_ms": milliseconds(block_timeout),
         "metrics_enabled": False,
     }
-    return connected(KafkaProducer, options, CONNECT_TIMEOUT)[0]
+    return connected(KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT)[0]
 
 
 def _close(producer: Any) -> None:
@@ -211,7 +213,7 @@ class GroupWriter:
         try:
             with translated_errors():
                 if self._administrator is None:
-                    options = connection_options(self._settings)
+                    options = administrator_options(self._settings)
                     self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, self._connections)
                 answers: dict[Any, Any] = self._administrator.alter_group_offsets(self._group, offsets)
             refused = {key.partition: error.__name__ for key, error in answers.items() if error is not NoError}

@@ -307,6 +307,11 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
             "hint: write policies: {candidates: [NAME]}",
             id="an empty file",
         ),
+        pytest.param(
+            ONE + "source:\n  topic: x\n  client_options: {fetch_min_bytes: 10, isolation_level: none}",
+            "source.client_options (line 4): 'isolation_level' cannot be changed: the guarantees of streameval depend",
+            id="an option of the client library that streameval relies on",
+        ),
     ],
 )
 def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:

@@ -19,7 +19,7 @@ from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka import confluent
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
-from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
+from streameval.ingest.kafka.kafka_python import administrator_options, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
@@ -588,6 +588,56 @@ def test_the_consumer_never_commits_and_never_jumps() -> None:
 def test_options_that_were_not_given_are_left_to_the_client() -> None:
     assert "api_version" not in connection_options(KafkaConnection())
     assert not [name for name in connection_options(KafkaConnection()) if name.startswith("sasl")]
+
+
+@pytest.mark.parametrize(
+    ("client", "wait", "linger", "client_id"),
+    [
+        ("kafka-python", "fetch_max_wait_ms", "linger_ms", "client_id"),
+        ("confluent", "fetch.wait.max.ms", "linger.ms", "client.id"),
+    ],
+)
+def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str, linger: str, client_id: str) -> None:
+    options = {wait: 100, linger: 5, client_id: "mine"}
+    settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client, "client_options": options})
+    found = (consumer_options if client == "kafka-python" else confluent.consumer_options)(settings)
+    assert (found[wait], found[client_id]) == (100, "mine")
+    requests = consumer_options(settings)
+    assert "linger_ms" not in requests, "a producer has it"
+    assert not [name for name in requests if "." in name], "kafka-python has no such options"
+    assert administrator_options(settings)["client_id"] == ("mine" if client == "kafka-python" else "streameval")
+
+
+@pytest.mark.parametrize(
+    ("client", "options", "reason"),
+    [
+        ("kafka-python", {"enable_auto_commit": True}, "'enable_auto_commit' cannot be changed: the guarantees"),
+        ("kafka-python", {"isolation_level": "read_uncommitted"}, "'isolation_level' cannot be changed"),
+        ("kafka-python", {"check_crcs": True}, "'check_crcs' cannot be changed"),
+        ("kafka-python", {"value_deserializer": "json"}, "'value_deserializer' cannot be changed"),
+        ("kafka-python", {"auto_offset_reset": "latest"}, "'auto_offset_reset' cannot be changed"),
+        (
+            "kafka-python",
+            {"bootstrap_servers": "b:1"},
+            "'bootstrap_servers' is the setting bootstrap_servers: write that",
+        ),
+        ("kafka-python", {"request_timeout_ms": 5}, "is the setting request_timeout"),
+        ("kafka-python", {"fetch_wait_max_ms": 5}, "no option 'fetch_wait_max_ms' .* did you mean 'fetch_max_wait_ms'"),
+        ("kafka-python", {"fetch_max_wait_ms": "soon"}, "'fetch_max_wait_ms' is by default 500, and cannot be 'soon'"),
+        ("kafka-python", {"metrics_enabled": 1}, "'metrics_enabled' is by default True, and cannot be 1"),
+        ("kafka-python", {"ssl_context": "mine"}, "no option 'ssl_context' that a configuration can set"),
+        ("confluent", {"enable.auto.commit": True}, "'enable.auto.commit' cannot be changed"),
+        ("confluent", {"group.id": "mine"}, "is the setting group_id"),
+        ("confluent", {"fetch.wait.max": 5}, 'No such configuration property: "fetch.wait.max"'),
+        ("confluent", {"fetch.wait.max.ms": "soon"}, 'Invalid value for configuration property "fetch.wait.max.ms"'),
+    ],
+)
+def test_options_that_the_guarantees_need_and_those_that_no_library_has_are_refused(
+    client: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValidationError, match=reason) as found:
+        KafkaSettings.model_validate({"topic": TOPIC, "client": client, "client_options": options})
+    assert found.value.errors()[0]["loc"] == ("client_options",)
 
 
 class SlowGroup:
