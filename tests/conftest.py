@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ LENGTHY = [
     )
 ]
 """Files and folders that take half of the time of the unit tests."""
+MARKED = {"servers": SERVERS, "lengthy": LENGTHY}
 
 THREADS_END_WITHIN = 60.0
 """Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
@@ -69,11 +71,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in SERVERS):
-            item.add_marker(pytest.mark.servers)
-        if any(item.path.is_relative_to(place) for place in LENGTHY):
-            item.add_marker(pytest.mark.lengthy)
+    for path, tests in groupby(items, key=lambda item: item.path):
+        markers = [marker for marker, places in MARKED.items() if any(map(path.is_relative_to, places))]
+        for item in tests:
+            for marker in markers:
+                item.add_marker(marker)
 
 
 def pytest_sessionstart() -> None:

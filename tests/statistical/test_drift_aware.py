@@ -87,7 +87,8 @@ def batched(moments: Iterator[Moment], size: int) -> Iterator[list[Moment]]:
         yield some
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "abrupt")) for kind in KINDS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_error_of_the_default_has_not_grown(kind: DriftKind) -> None:
     assert course(kind, features=True).error("stratified_dr", "mixture") < TOLERATED * REACHED[kind]
 

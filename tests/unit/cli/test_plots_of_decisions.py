@@ -43,8 +43,8 @@ def batch(events: int, timestamp: bool = True) -> EventBatch:
 
 def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) -> Trace:
     """The Reports of such a log."""
-    trace = Trace()
-    evaluator = Evaluator(list(TARGETS), promotion=Promotion(rule=rules, min_events=2_000))
+    trace = Trace(every=200)
+    evaluator = Evaluator(list(TARGETS), drift=None, promotion=Promotion(rule=rules, min_events=2_000))
     trace.update(evaluator, batch(events, timestamp))
     trace.finish(evaluator.report())
     return trace

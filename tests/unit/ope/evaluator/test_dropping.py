@@ -41,7 +41,8 @@ def evaluator(
 
 def reported(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
     """The rows of the report to the last bit, of these policies, estimators and averages."""
-    return [msgspec.json.encode(some.report().get(*key)).decode() for key in keys]
+    report = some.report()
+    return [msgspec.json.encode(report.get(*key)).decode() for key in keys]
 
 
 def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:

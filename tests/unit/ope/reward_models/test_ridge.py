@@ -56,24 +56,18 @@ class Offers:
         return EventBatch.from_arrays(**columns | other)
 
 
-def predictions(batch: EventBatch, model: Ridge, parts: int = 1, **options: Any) -> Array:
-    """[n, actions]: what `dm` is made of, for one action after the other."""
-    columns = []
-    for action in range(ACTIONS):
-        chosen = np.tile(np.eye(ACTIONS)[action], (len(batch), 1))
-        columns.append(expected_rewards(batch, chosen, model, parts, **options))
-    return np.array(columns).T
-
-
-def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int = 1, **options: Any) -> Array:
-    """[n]: the model's expectation of a policy for each event, by differences of the cumulative `dm`."""
+def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
+    """[n, actions]: the model's expectations of policies that always choose one action, by differences of `dm`."""
+    policies = [str(action) for action in range(ACTIONS)]
     options = {"promotion": None, "drift": None, **options}
-    evaluator = Evaluator(["a"], estimators=[DM()], averages=[Cumulative()], block=BLOCK, reward_model=model, **options)
+    evaluator = Evaluator(
+        policies, estimators=[DM()], averages=[Cumulative()], block=BLOCK, reward_model=model, **options
+    )
     sets = batch.action_sets
     assert sets is not None
     assert sets.features is not None
     n = len(batch)
-    totals = [0.0]
+    totals = [np.zeros(ACTIONS)]
     for event in range(n):
         place = slice(event, event + 1)
         one = EventBatch.from_arrays(
@@ -81,16 +75,16 @@ def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int 
             action=sets.index[place],
             propensities=sets.propensities.reshape(n, -1)[place],
             features=sets.features.values.reshape(n, ACTIONS, -1)[place],
-            policies={"a": target[place]},
+            policies={policy: np.eye(ACTIONS)[int(policy)][None] for policy in policies},
             sampling_probability=batch.sampling_probability[place],
         )
         evaluator.update(one)
         evaluator.fold_pending()
         weight = (1 / batch.sampling_probability[: event + 1]).sum()
-        value = evaluator.report().get("a", "dm", "cumulative").value
-        assert value is not None
-        totals.append(value * weight)
-    return np.diff(totals) * batch.sampling_probability
+        report = evaluator.report()
+        values = [report.get(policy, "dm", "cumulative").value for policy in policies]
+        totals.append(np.array(values, dtype=float) * weight)
+    return np.diff(totals, axis=0) * batch.sampling_probability[:, None]
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
