@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["ConfigError", "DamagedError", "InputError", "SourceError", "StateError", "StreamevalError"]
+
 
 class StreamevalError(Exception):
     """Base of all errors raised on purpose; the command line prints `message` and then `hint: ...`.

@@ -9,10 +9,8 @@ import numpy as np
 from readings import BLOCK, PLAIN, Known, reading_of
 from worlds import Floats
 
-from streameval.ope.averages import DEFAULT_ALPHA, SHORTEST, AdaptiveDecay, AdaptiveWindow
+from streameval.ope.averages import DEFAULT_ALPHA, SHORTEST, AdaptiveDecay, AdaptiveWindow, Blocks, DriftRate
 from streameval.ope.averages import variance as spreads
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import fade, fold, nothing, total
 from streameval.ope.averages.variance import LONGER
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from intervals import EVENTS, LOOKS, Answer, Cell, answers
@@ -12,7 +13,10 @@ from matplotlib.figure import Figure
 from summary import KINDS, PROMISED, Row, promised
 from worlds import WORLDS, draw
 
-from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
+"""After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
+INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
+
 
 SHAPES = {
     "still": "still",
@@ -68,7 +72,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
         0.018, 0.945, "How often 95 % intervals miss, and how wide they are", fontsize=14, fontweight="bold", color=INK
     )
     figure.subplots_adjust(left=0.15, right=0.985, top=0.8, bottom=0.06, wspace=0.06)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def watched(runs: int, path: Path) -> None:
@@ -92,7 +96,7 @@ def watched(runs: int, path: Path) -> None:
     title = "Continuous monitoring: runs in which the interval has missed so far"
     figure.text(0.05, 0.925, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.75, bottom=0.13, wspace=0.08)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def _home(kind: str) -> str:
@@ -107,3 +111,12 @@ def _so_far(answer: Answer) -> np.ndarray:
 def _plain(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, color=INK, pad=8)
     make_plain(axes)
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """The style of all figures: a line below, and a faint grid."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRIDS, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)

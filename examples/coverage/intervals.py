@@ -14,7 +14,6 @@ from readings import BLOCK, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_av
 from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
-from streameval.common.arrays import ratio
 from streameval.events import EventBatch
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.averages.moments import Moments
@@ -220,7 +219,9 @@ def _ends(
     """The intervals of values and lifts, as in reports."""
     seen, limits = run.heaviest, run.limits if bound.limited_by_log else None
     terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
-    scaled = ratio(terms.width, known.value.moments.mean_denominator)
+    denominator = known.value.moments.mean_denominator
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
     production = np.repeat(seen[:1], len(estimators), axis=0)
     if limits is not None:
         production = np.maximum(production, _lacking_weight(known.value.moments, terms)[: len(estimators)])

@@ -8,9 +8,7 @@ import numpy as np
 from readings import BLOCK, Known, reading_of, spreads_of
 from worlds import LOGGING, Floats
 
-from streameval.ope.averages import MEMORY, DecayBank, Mixture, Reading, lift_blocks, lift_layout
-from streameval.ope.averages.base import ColumnLayout
-from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages import MEMORY, Blocks, ColumnLayout, DecayBank, Mixture, Reading, lift_blocks, lift_layout
 from streameval.ope.estimators import Estimator, StratifiedIPS
 from streameval.ope.evidence import Evidence
 

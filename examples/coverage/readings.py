@@ -13,14 +13,12 @@ import numpy as np
 from worlds import Floats
 
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative, Decay, Reading, Window
+from streameval.ope.averages import Blocks, Cumulative, Decay, Reading, Window
 from streameval.ope.averages import variance as spreads
-from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
 from streameval.ope.averages.variance import LONGER, VarianceMoments, start_signs, unit_signs
 from streameval.ope.estimators import IPS, SNIPS, Estimator
-from streameval.ope.evidence import Evidence
-from streameval.ope.evidence.evidence import start_recent
+from streameval.ope.evidence import Evidence, start_recent
 from streameval.ope.intervals import ConfidenceSequence
 from streameval.ope.intervals.sequences import (
     COUNT,

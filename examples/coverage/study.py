@@ -9,6 +9,7 @@ python study.py figures    the figures
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,7 @@ from runs import CHUNK, Store, perform_all
 from summary import Row, fill_in, fill_in_effects, fill_in_limits, rows_of, updated
 from worlds import WORLDS
 
-from streameval.cli.terminal import run_app
-from streameval.errors import InputError
+from streameval import InputError
 
 RUNS = 400
 HERE = Path(__file__).parent
@@ -114,4 +114,7 @@ def figures(
 
 
 if __name__ == "__main__":
-    run_app(app)
+    try:
+        app()
+    except InputError as error:
+        sys.exit(error.report())

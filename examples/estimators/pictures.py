@@ -12,7 +12,8 @@ from digits import DIGITS, Digits
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from streameval.cli.plots import FAINT, GRIDS, INK
+INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
+
 
 LOGS, EVENTS, CAP = 100, 10_000, 20.0
 LOOKS = {

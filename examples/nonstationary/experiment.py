@@ -10,8 +10,7 @@ import numpy as np
 from contest import AB_TEST, Answer, Contestant, Floats, teams
 from numpy.typing import NDArray
 
-from streameval.simulation import Drift, DriftKind, World, simulate
-from streameval.simulation.stream import BATCH
+from streameval.simulation import BATCH, Drift, DriftKind, World, simulate
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
 EARLY = 10_000

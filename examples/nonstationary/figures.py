@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from contest import AB_TEST, ALPHAS, IN_TABLE, WINDOWS
@@ -13,8 +14,11 @@ from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
 from worlds import Scene
 
-from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
+"""After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
+INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"
@@ -46,7 +50,7 @@ def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     title = "What is the candidate worth now? Shaded: 95% intervals"
     figure.text(0.06, 0.962, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.865, bottom=0.07, hspace=0.16)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def _estimates(axes: Axes, track: Track, candidate: int) -> None:
@@ -88,7 +92,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
     title = "No single memory suits every world; the mixture needs no setting"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
@@ -120,8 +124,17 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
     figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.975, top=0.8, bottom=0.125, wspace=0.18)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def _thousands(count: float, _: int | None) -> str:
     return f"{count / 1000:g}k" if count else "0"
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """The style of all figures: a line below, and a faint grid."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRIDS, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)

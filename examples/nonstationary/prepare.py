@@ -16,7 +16,7 @@ import numpy as np
 from contest import Floats
 from numpy.typing import NDArray
 
-from streameval.errors import InputError
+from streameval import InputError
 from streameval.simulation import World
 
 Integers = NDArray[np.int64]

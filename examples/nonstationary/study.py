@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from runs import Store, perform_all
 from summary import fill_in, means, read, write
 from worlds import scene
 
-from streameval.cli.terminal import run_app
+from streameval import InputError
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
@@ -131,4 +132,7 @@ def _spelled(text: str) -> object:
 
 
 if __name__ == "__main__":
-    run_app(app)
+    try:
+        app()
+    except InputError as error:
+        sys.exit(error.report())

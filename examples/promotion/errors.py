@@ -12,8 +12,7 @@ from worlds import leads, scene
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
 from streameval.ope.promotion import MOVED, SPREAD, recent_mean
-from streameval.simulation import DriftKind, simulate
-from streameval.simulation.stream import BATCH
+from streameval.simulation import BATCH, DriftKind, simulate
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from experiment import RULES, Stretch, watch
@@ -16,7 +16,10 @@ from scoring import EVERY, Score, promotable_at
 from worlds import Scene, leads
 
 from streameval import Report
-from streameval.cli.plots import COLOURS, FAINT, GRIDS, INK, make_plain, save
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
+"""After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
+INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
@@ -73,7 +76,7 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     title = "When is the candidate better, and when does each rule report it?"
     figure.text(0.06, 0.945, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.91, bottom=0.09, hspace=0.06)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def _looks(reports: Sequence[Report], candidates: Sequence[str]) -> Looks:
@@ -128,7 +131,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
     title = "How soon is a lead found, and how often is a worse candidate called better?"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.97, top=0.83, bottom=0.13, wspace=0.08)
-    save(figure, path)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def _text(rule: str, own: Sequence[Score]) -> str:
@@ -139,3 +142,12 @@ def _text(rule: str, own: Sequence[Score]) -> str:
 
 def _thousands(count: float, _: int | None) -> str:
     return f"{count / 1000:g}k" if count else "0"
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """The style of all figures: a line below, and a faint grid."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRIDS, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)

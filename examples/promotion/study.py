@@ -11,6 +11,7 @@ python study.py figures lastfm.npz  the figures
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +38,7 @@ from scoring import Score
 from summary import fill_in
 from worlds import SETTINGS, scene
 
-from streameval.cli.terminal import run_app
+from streameval import InputError
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
@@ -154,4 +155,7 @@ def _with_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> Non
 
 
 if __name__ == "__main__":
-    run_app(app)
+    try:
+        app()
+    except InputError as error:
+        sys.exit(error.report())

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval import InputError
-from streameval.simulation import Drift, DriftKind, World
-from streameval.simulation.stream import BATCH
+from streameval.simulation import BATCH, Drift, DriftKind, World
 
 
 @dataclass(frozen=True)

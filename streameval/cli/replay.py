@@ -22,6 +22,8 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.report import Report
 
+__all__ = ["Replay", "choices"]
+
 TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
 
 SAMPLED_EVENTS = 100  # events that show what the rest will lack

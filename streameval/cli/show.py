@@ -21,6 +21,8 @@ from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import found_in, read_document, require_document
 
+__all__ = ["contents", "contents_table", "load"]
+
 
 def load(path: Path) -> tuple[Path, State]:
     """The snapshot in a file, or the newest undamaged one of a directory.

@@ -12,6 +12,8 @@ import yaml
 
 from streameval.errors import ConfigError
 
+__all__ = ["Document", "Place", "parse_yaml", "read_yaml", "with_environment"]
+
 ENVIRONMENT_PREFIX = "STREAMEVAL_"
 Place = tuple[str | int, ...]  # the keys of mappings and indices of lists that lead to a value, from the top
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (

@@ -8,6 +8,7 @@ from streameval.events.action_sets import ActionSets, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.dsjson import DsjsonDecoder
+from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import Event, json_schema
 from streameval.events.validation import REASONS, Fault, Rejected
 
@@ -21,7 +22,9 @@ __all__ = [
     "JsonDecoder",
     "Rejected",
     "RawFields",
+    "Origin",
     "RewardBatch",
     "RewardDecoder",
+    "fingerprints",
     "json_schema",
 ]

@@ -23,6 +23,10 @@ from streameval.errors import InputError, SourceError
 from streameval.ingest.stages import EventOrder
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
+__all__ = ["Offsets", "PartitionStatus", "Records", "Source", "SourceOffsets", "SourceStatus", "TopicPartition"]
+__all__ += ["MOST_AHEAD", "BackfillReader", "BackfillStart", "DataLoss"]
+__all__ += ["LogSettings", "RewardTopic", "SourceSettings", "StageSettings", "StrictModel"]
+
 log = structlog.get_logger(__name__)
 
 

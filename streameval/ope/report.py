@@ -10,6 +10,8 @@ import msgspec
 from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
+__all__ = ["Decision", "Estimate", "EventCounts", "Failure", "PolicyCounts", "Report", "Transition", "TrustCheck"]
+
 THIN, RICHER = 100.0, 10.0
 """Effective sample size below which a row is thin, and the factor by which another row must exceed it."""
 

@@ -24,6 +24,8 @@ from prometheus_client.registry import Collector
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
+__all__ = ["CONTENT_TYPE", "metrics_text"]
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
 """The metrics of the process itself, which need no status."""

@@ -29,6 +29,9 @@ from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.background import Background
 from streameval.service.status import SnapshotStatus
 
+__all__ = ["NoSnapshots", "SnapshotStore", "SnapshotWriter", "found_in", "newest_whole"]
+__all__ += ["read_document", "require_document", "require_usable"]
+
 KEPT_SNAPSHOTS = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
 STEPS = ("taken", "opened", "header_written", "written", "synced", "renamed", "directory_synced", "pruned", "committed")

@@ -36,6 +36,8 @@ from streameval.service.snapshots import (
 )
 from streameval.service.status import own_version
 
+__all__ = ["daemon", "fingerprint", "header", "resume", "start_fresh"]
+
 LOST = (
     "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
     "with `start: latest`, events since the last snapshot are not counted"

@@ -18,6 +18,8 @@ from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
 
+__all__ = ["BackfillStatus", "DaemonStatus", "Histogram", "History", "SnapshotStatus"]
+
 HISTORY_SPAN = 12 * 3600.0  # seconds
 MOST_POINTS = 240
 SHORTEST_SPACING = 0.5  # seconds: at first every Report is a point, so that a new daemon shows something at once

@@ -1,12 +1,13 @@
-"""Tests and examples use public names of the program; only the tests of a package read its inside.
+"""Examples use public names of the program; only the tests of a package, and helpers of tests, read its inside.
 
-A name is public if a package exports it, or the module that contains it (`__all__`); if its module lies directly in one
-of the packages of CONTRIBUTING; or if the program itself imports it from another package.
+A name is public if it is in `__all__` of a module of `PUBLIC`, which CONTRIBUTING.md lists, too. Between packages, the
+interface of a module is its `__all__`, and the names that other packages of the program import from it.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -17,21 +18,40 @@ import pytest
 
 from support.paths import ROOT
 
-INSIDE = {
-    "tests/deploy/test_compose.py": "streameval.service.http",
-    "tests/deploy/test_systemd.py": "streameval.service.http",
-    "tests/faults": "streameval.ingest.kafka",
-    "tests/faults/defects.py": "streameval",
-    "tests/integration/test_damaged_logs.py": "streameval.ingest.kafka",
-    "tests/integration/test_kafka_producer.py": "streameval.ingest.kafka",
-    "tests/integration/test_kafka_source.py": "streameval.ingest.kafka",
-    "tests/statistical/test_sequence_coverage.py": "streameval.ope.intervals.sequences",
-    "tests/support/fake_kafka.py": "streameval.ingest.kafka",
-    "tests/support/integration/broker.py": "streameval.ingest.kafka",
-    "tests/support/integration/faulty_cluster.py": "streameval.ingest.kafka",
-    "tests/unit/ope/evaluator/test_mixed_streams.py": "streameval.service.status_page",
+PUBLIC = {
+    "streameval",
+    "streameval.errors",
+    "streameval.events",
+    "streameval.ope.averages",
+    "streameval.ope.averages.moments",
+    "streameval.ope.averages.variance",
+    "streameval.ope.estimators",
+    "streameval.ope.evidence",
+    "streameval.ope.evidence.largest_weights",
+    "streameval.ope.intervals",
+    "streameval.ope.intervals.empirical_likelihood",
+    "streameval.ope.intervals.sequences",
+    "streameval.ope.promotion",
+    "streameval.ope.report",
+    "streameval.ope.reward_models",
+    "streameval.simulation",
 }
-"""Tests, fakes and worlds of one package that are not in `tests/unit/<package>`, with this package."""
+"""The modules whose `__all__` is public."""
+
+INSIDE = {
+    "tests/benchmarks": ("streameval",),
+    "tests/deploy/test_compose.py": ("streameval.service.http",),
+    "tests/deploy/test_systemd.py": ("streameval.service.http",),
+    "tests/faults": ("streameval",),
+    "tests/integration": ("streameval.ingest.kafka", "streameval.service"),
+    "tests/statistical/test_sequence_coverage.py": ("streameval.ope.intervals.sequences",),
+    "tests/support": ("streameval",),
+    "tests/unit/ingest/test_background.py": ("streameval.service",),
+    "tests/unit/ope/evaluator/test_mixed_streams.py": ("streameval.cli", "streameval.service.status_page"),
+    "tests/unit/service/http/test_auth.py": ("streameval.config",),
+    "tests/unit/service/test_dead_letters.py": ("streameval.ingest",),
+}
+"""Helpers of tests, and tests of several packages or outside of `tests/unit/<package>`, with these packages."""
 
 DOCUMENTED = {"_asdict", "_fields", "_make", "_replace", "_current_frames"}
 """Names of the standard library that start with an underscore and are public."""
@@ -48,12 +68,30 @@ def users() -> list[Path]:
     return sorted(path for place in ("tests", "examples") for path in (ROOT / place).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[Import]:
-    for node in ast.walk(ast.parse(path.read_text())):
+@cache
+def imports(path: Path) -> list[Import]:
+    """The names that a file imports from the program, or reads from a module of it that it imports."""
+    found = []
+    kinds = (ast.Import, ast.ImportFrom, ast.Attribute)
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    modules: dict[str, str] = {}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "streameval":
-            yield from (Import(node.module, alias.name) for alias in node.names)
+            found += [Import(node.module, alias.name) for alias in node.names]
+            names = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= {name: module for name, module in names.items() if is_module(module)}
         elif isinstance(node, ast.Import):
-            yield from (Import(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "streameval")
+            found += [Import(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "streameval"]
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            found.append(Import(modules[node.value.id], node.attr))
+    return found
+
+
+@cache
+def is_module(name: str) -> bool:
+    path = Path(ROOT, *name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def is_package(module: str) -> bool:
@@ -87,31 +125,52 @@ def used_across_packages() -> frozenset[Import]:
 
 
 def is_public(used: Import) -> bool:
-    """Whether the name is imported as other packages of the program import it."""
-    packages = packages_around(used.module)
-    own = packages[-1]
-    if own == used.module:
-        return not used.name or used.name in exports(own) or own.count(".") <= 1
-    if len(packages) <= 2 or used.module.rpartition(".")[2] in exports(own):
-        return True
-    exported = any(used.name in exports(package) for package in packages)
-    return not exported and used in used_across_packages()
+    """Whether examples may import the name, or read it from a module that they import."""
+    module = f"{used.module}.{used.name}"
+    return used.module in PUBLIC and used.name in exports(used.module) and (not is_module(module) or module in PUBLIC)
+
+
+def is_interface(used: Import) -> bool:
+    """Whether tests of other packages may import the name."""
+    if used.module == "streameval":
+        return used.name in {"", *exports("streameval")}
+    return used.name in exports(used.module) or (not is_package(used.module) and used in used_across_packages())
 
 
 def inside_of(path: Path) -> list[str]:
     """The packages that this file may read the inside of."""
     name = path.relative_to(ROOT).as_posix()
     mirrored = [".".join(("streameval", *path.relative_to(ROOT).parts[2:-1]))] if name.startswith("tests/unit/") else []
-    return mirrored + [package for place, package in INSIDE.items() if name == place or name.startswith(f"{place}/")]
+    granted = (packages for place, packages in INSIDE.items() if name == place or name.startswith(f"{place}/"))
+    return mirrored + [package for packages in granted for package in packages]
+
+
+def reads_inside(path: Path, used: Import) -> bool:
+    """Whether the file imports a name that is no interface, without being a test of its package."""
+    own = packages_around(used.module)[-1]
+    return not is_interface(used) and not any(is_within(own, package) for package in inside_of(path))
+
+
+def imported_at(place: str) -> Iterator[tuple[Path, Import]]:
+    """The names that the Python files at a place import from the program."""
+    paths = sorted((ROOT / place).rglob("*.py")) if (ROOT / place).is_dir() else [ROOT / place]
+    yield from ((path, used) for path in paths for used in imports(path))
+
+
+def test_examples_import_public_names_only() -> None:
+    imported = [(path, used) for path, used in imported_at("examples") if not is_public(used)]
+    deep = [f"{path.relative_to(ROOT)}: {used.module} {used.name}" for path, used in imported]
+    assert not deep, "import a public name, or write it in the example:\n" + "\n".join(deep)
+
+
+def test_contributing_lists_the_public_modules() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("Public are")[1].split("\n\n")[0]
+    assert {re.sub("^(?!streameval)", "streameval.", name) for name in re.findall(r"`([a-z][a-z_.]+)`", text)} == PUBLIC
 
 
 def test_deep_imports_are_only_in_the_tests_of_the_package() -> None:
-    deep = [
-        f"{path.relative_to(ROOT)}: {used.module} {used.name}"
-        for path in users()
-        for used in imports(path)
-        if not is_public(used) and not any(is_within(packages_around(used.module)[-1], own) for own in inside_of(path))
-    ]
+    imported = [(path, used) for path, used in imported_at("tests") if reads_inside(path, used)]
+    deep = [f"{path.relative_to(ROOT)}: {used.module} {used.name}" for path, used in imported]
     assert not deep, "import a public name, or test it in tests/unit/<package>:\n" + "\n".join(deep)
 
 
@@ -128,25 +187,33 @@ def test_only_the_methods_of_an_object_use_its_private_names() -> None:
 
 @pytest.mark.parametrize("place", INSIDE)
 def test_every_exception_is_needed(place: str) -> None:
-    paths = sorted((ROOT / place).rglob("*.py")) if (ROOT / place).is_dir() else [ROOT / place]
-    assert [used for path in paths for used in imports(path) if not is_public(used)]
+    deep = [packages_around(used.module)[-1] for _, used in imported_at(place) if not is_interface(used)]
+    assert all(any(is_within(own, package) for own in deep) for package in INSIDE[place])
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "public"),
+    ("module", "name", "public", "interface"),
     [
-        ("streameval", "Evaluator", True),
-        ("streameval.ope.evaluator.evaluator", "Evaluator", False),
-        ("streameval.ope.averages", "Cumulative", True),
-        ("streameval.ope.averages.fixed", "Cumulative", False),
-        ("streameval.ope.averages.moments", "fold", True),
-        ("streameval.ope.report", "Report", True),
-        ("streameval.service", "snapshots", True),
-        ("streameval.service.daemon", "Daemon", True),
-        ("streameval.ope.evaluator.cohorts", "CohortEvaluator", True),
-        ("streameval.ingest.kafka", "source", False),
-        ("streameval.ingest.kafka.source", "PROBE_INTERVAL", False),
+        ("streameval", "Evaluator", True, True),
+        ("streameval.ope.evaluator.evaluator", "Evaluator", False, True),
+        ("streameval.ope.averages", "Cumulative", True, True),
+        ("streameval.ope.averages.fixed", "Cumulative", False, False),
+        ("streameval.ope.averages", "moments", True, True),
+        ("streameval.ope", "power", False, False),
+        ("streameval.ope.averages.moments", "fold", True, True),
+        ("streameval.ope.averages.moments", "PairRow", False, False),
+        ("streameval.ope.report", "Report", True, True),
+        ("streameval.service", "snapshots", False, False),
+        ("streameval.service.daemon", "Daemon", False, True),
+        ("streameval.service.snapshots", "STEPS", False, False),
+        ("streameval.ope.evaluator.cohorts", "CohortEvaluator", False, True),
+        ("streameval.ingest.kafka", "source", False, False),
+        ("streameval.ingest.kafka.source", "PROBE_INTERVAL", False, False),
     ],
 )
-def test_public_names_are_those_that_packages_use_of_each_other(module: str, name: str, public: bool) -> None:
-    assert is_public(Import(module, name)) == public
+def test_a_name_is_public_or_an_interface_if_it_is_published(
+    module: str, name: str, public: bool, interface: bool
+) -> None:
+    used = Import(module, name)
+    assert is_public(used) == public
+    assert is_interface(used) == interface

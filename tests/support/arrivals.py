@@ -12,8 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from streameval.common.arrays import State
-from streameval.events import EventBatch
-from streameval.events.origin import Origin, fingerprints
+from streameval.events import EventBatch, Origin, fingerprints
 
 TOPIC = "interactions"
 

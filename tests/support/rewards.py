@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.events import RewardBatch
-from streameval.events.origin import Origin, fingerprints
+from streameval.events import Origin, RewardBatch, fingerprints
 from streameval.ingest.stages import EventOrder, RewardStore
 from support.arrivals import TOPIC
 

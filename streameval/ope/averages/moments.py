@@ -20,6 +20,8 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
 
+__all__ = ["ALL_ROWS", "Moments", "fade", "fold", "merge", "nothing", "total"]
+
 TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then those of production's."""
 PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))

@@ -55,6 +55,9 @@ from streameval.ope.averages.moments import (
     upper_triangle,
 )
 
+__all__ = ["FADING", "LONGER", "VarianceMoments", "fold", "merge", "path", "signs_of", "start", "start_signs"]
+__all__ += ["unit_signs"]
+
 LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
 LEAST_VISIBLE = 0.1

@@ -28,6 +28,8 @@ from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
 
+__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "WeightLimits", "fold", "limits", "start"]
+
 WEIGHTS_KEPT = 10
 SPAN = 200_000
 """Events after which a generation ends. Averages that forget are limited by this generation and the one before."""

@@ -34,6 +34,8 @@ from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
+__all__ = ["EmpiricalLikelihood", "Extra", "Means", "extra_events", "heaviest_likely", "likely", "reach"]
+
 FEWEST_EVENTS = 10
 """The least number of independent events: with fewer, chi-squared misses more often than it promises."""
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 import streameval as se
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceStatus
-from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, found_in
+from streameval.service.snapshots import SnapshotStore, SnapshotWriter, found_in
 from streameval.service.startup import header, start_fresh
 from support.commands import Outcome, command
 from support.messages import message
@@ -201,7 +201,7 @@ def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, sta
     assert outcome.code == 0
     assert "000000000001.snapshot" in outcome.out, "the newest is torn"
     assert len(found_in(state)) == 2
-    assert not found_in(state, DAMAGED)
+    assert not found_in(state, ".damaged")
     running.close()
 
 

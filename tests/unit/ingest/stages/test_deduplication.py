@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.events import JsonDecoder
-from streameval.events.origin import Origin, fingerprints
+from streameval.events import JsonDecoder, Origin, fingerprints
 from streameval.ingest.stages import Deduplication
 from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, through_a_file
 from support.messages import message

@@ -30,8 +30,7 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.events import JsonDecoder
-from streameval.events.origin import fingerprints
+from streameval.events import JsonDecoder, fingerprints
 from streameval.ope.averages import AnyAverage, variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.variance import SIGNS, signs_of, start_signs, unit_signs
@@ -465,7 +464,7 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 def test_signs_are_the_same_in_every_process() -> None:
     program = "from streameval.ope.averages.variance import signs_of\n"
-    program += "from streameval.events.origin import fingerprints\n"
+    program += "from streameval.events import fingerprints\n"
     program += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from streameval import IPS, Cumulative, Evaluator, read_events
 from streameval.common.arrays import from_plain, to_plain
-from streameval.events import EventBatch
-from streameval.events.validation import rejection
+from streameval.events import EventBatch, Rejected
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
 from streameval.ope.promotion.monitor import held
@@ -530,7 +529,7 @@ def rejected_check(evaluator: Evaluator) -> Any:
 def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once() -> None:
     ones = np.ones(20_000)
     batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
-    burst = replace(batch[:100], rejected=(rejection("malformed", "not JSON", b""),) * 20_000)
+    burst = replace(batch[:100], rejected=(Rejected("malformed", "not JSON", b""),) * 20_000)
     evaluator = Evaluator(["a"], [IPS()], [Cumulative()], drift=None)
     evaluator.update(burst)
     assert not rejected_check(evaluator).ok
