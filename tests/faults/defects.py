@@ -1,36 +1,36 @@
-"""Defects that the daemon once had, to be put back: schedules must find each of them."""
+"""Defects that the daemon once had, or might have, to be put back: schedules must find each of them.
+
+They are put back through public names, so that the daemon's inside may change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streameval.events import EventBatch, batch
-from streameval.ingest import pipeline
-from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.stages import ReaderClock
+from faults.world import DAY
+from streameval.events import EventBatch, JsonDecoder
+from streameval.events.origin import Origin
+from streameval.ingest.base import DataLoss
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.stages.event_order import EventOrder
 from streameval.ingest.stages.watermark import PartitionClock
-from streameval.ope.evaluator import cohorts, evaluator
 from streameval.service import snapshots
+from support.fake_kafka import FakeClient
 
 
 def forget_epochs(patch: pytest.MonkeyPatch) -> None:
     """The epoch of a partition is lost with a fetch without messages, and a cut log is then skipped."""
-
-    def take_over(self: KafkaSource, client: Any) -> None:
-        known = client.epochs()
-        for number, progress in self._partitions.items():
-            progress.epoch = known.get(number)
-
-    patch.setattr(KafkaSource, "_see_epochs", take_over)
+    patch.setattr(FakeClient, "epochs", lambda self: {**self.read, **dict.fromkeys(self.empty)})
 
 
 def keep_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
-    """Ten events dated ahead make all later ones of their partition too late."""
+    """Ten events dated up to a year ahead put the clock of their partition forward for good."""
 
     def advance(self: PartitionClock, timestamp: Any, max_lateness: float) -> None:
         windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([self.last, timestamp]), len(self.last) + 1)
@@ -38,9 +38,7 @@ def keep_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
         self.time = max(self.time, float(windows.min(axis=1).max()))
 
     patch.setattr(PartitionClock, "advance", advance)
-    patch.setattr(ReaderClock, "redated", lambda self, events, now: events)
-    patch.setattr(EventOrder, "redate", lambda self, latest, now: 0)
-    reject_late_events(patch)
+    patch.setattr(KafkaSettings, "clock_tolerance", 366 * DAY)
 
 
 def reject_late_events(patch: pytest.MonkeyPatch) -> None:
@@ -57,20 +55,32 @@ def reject_late_events(patch: pytest.MonkeyPatch) -> None:
 def compare_no_states(patch: pytest.MonkeyPatch) -> None:
     """A state that does not fit ends every start."""
     patch.setattr(snapshots, "WRONG_CONTENT", ())
-    for module in (batch, cohorts, evaluator, pipeline, snapshots):
-        patch.setattr(module, "require_fit", lambda *arguments: None)
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("streameval.") and hasattr(module, "require_fit"):
+            patch.setattr(module, "require_fit", lambda *arguments: None)
 
 
 def read_with_a_clock_behind(patch: pytest.MonkeyPatch) -> None:
     """A machine whose clock is behind rejects all events as too early, and moves on."""
+    decode = JsonDecoder.decode_batch
 
-    def reject_ahead(self: ReaderClock, events: Any, now: float) -> Any:
-        if not isinstance(events, EventBatch):
-            return events
-        return events.reject(events.timestamp > now + 300.0, "too_late", lambda _: "timestamp: too early")
+    def decode_until_now(self: JsonDecoder, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
+        events = decode(self, values, origin)
+        return events.reject(events.timestamp > time.time() + 300.0, "too_late", lambda _: "timestamp: too early")
 
-    patch.setattr(ReaderClock, "require", lambda *arguments: None)
-    patch.setattr(ReaderClock, "redated", reject_ahead)
+    patch.setattr(JsonDecoder, "decode_batch", decode_until_now)
+
+
+def count_nothing_lost(patch: pytest.MonkeyPatch) -> None:
+    """Gaps are reported without the number of messages in them."""
+    record = DataLoss.record
+    patch.setattr(DataLoss, "record", lambda self, kind, lost, **numbers: record(self, kind, 0, **numbers))
+
+
+def count_lost_twice(patch: pytest.MonkeyPatch) -> None:
+    """Messages lost are counted twice."""
+    record = DataLoss.record
+    patch.setattr(DataLoss, "record", lambda self, kind, lost, **numbers: record(self, kind, 2 * lost, **numbers))
 
 
 DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -81,5 +91,10 @@ DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         reject_late_events,
         compare_no_states,
         read_with_a_clock_behind,
+        count_nothing_lost,
+        count_lost_twice,
     )
 }
+
+FAULTS_AROUND = {"forget_epochs": ["pause_producers", "cut_log", "cut_log_and_kill", "kill", "stop"]}
+"""The faults that bring a defect to light, where schedules with all faults rarely have them in a row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faults.world import CANDIDATES, DAY, Event
 from streameval.ingest.kafka.client import ClientError
@@ -48,28 +48,40 @@ def damage_snapshot(schedule: Schedule) -> None:
         content = bytearray(path.read_bytes())
         content[schedule.random.randrange(len(content))] ^= 1
         path.write_bytes(content)
-        schedule.accounts.pop(path.name, None)
     kill(schedule)
-
-
-NOT_READ = {"schema", "is_decided"}
-"""Entries of a state that decide nothing in these schedules, or that are those of another version."""
 
 
 def change_snapshot(schedule: Schedule) -> None:
     """Give the newest snapshot a state that does not fit, under a right checksum, and restart."""
-    for path in snapshots.found_in(schedule.state)[-1:]:
+    found = snapshots.found_in(schedule.state)
+    for path in found[-1:]:
         document = snapshots.read_document(path)
-        part = schedule.random.choice([document["evaluator"]["cohorts"][0]["evaluator"], document["pipeline"]])
-        name = schedule.random.choice(sorted(part.keys() - NOT_READ - {name for name in part if part[name] is None}))
-        if schedule.random.random() < 0.5:
-            del part[name]
-        else:
+        evaluator = schedule.random.choice(document["evaluator"]["cohorts"])["evaluator"]
+        if len(found) == 1 or schedule.random.random() < 0.5:
+            part = schedule.random.choice([evaluator, document["pipeline"]])
+            del part[schedule.random.choice(sorted(part.keys() - OTHER_VERSION))]
+        else:  # where there is an older one: the only one is kept for a human to look at if reading it fails
+            changed = [evaluator[name] for name in sorted(evaluator.keys() - OTHER_VERSION)]
+            part, name = schedule.random.choice(_places([document["offsets"], document["pipeline"], *changed]))
             part[name] = "text"
         with path.open("wb") as file:
             snapshots.write_document(file, document)
-        schedule.accounts.pop(path.name, None)
     kill(schedule)
+
+
+OTHER_VERSION = {"schema", "settings"}
+"""Entries of an evaluator that are those of another version or another configuration when they are changed."""
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Each number, array and truth value at any depth of a plain value, as its container and its key."""
+    places = []
+    for key, entry in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
+        if isinstance(entry, dict | list):
+            places += _places(entry)
+        elif isinstance(entry, bool | int | float | bytes):
+            places.append((value, key))
+    return places
 
 
 # --- Configuration ---
@@ -118,10 +130,8 @@ def cut_log(schedule: Schedule) -> None:
     topic = schedule.some_topic()
     partition, log = schedule.random.choice(list(topic.logs.items()))
     end = schedule.random.randint(max(topic.first_offset(partition), len(log) - 30), len(log))
-    lost, given = len(log) - end, set(schedule.account.numbers)
-    if any(schedule.producers.number_of[value] in given for value in log[end:]):
-        schedule.remove(topic, partition, end, len(log))  # else the daemon cannot know that there was anything
-    schedule.is_complete = schedule.is_complete and not lost
+    lost = len(log) - end
+    schedule.remove(topic, partition, end, len(log), schedule.cut)
     topic.cut(partition, end)
     for _ in range(schedule.random.choice([0, lost // 2, lost + 5])):
         schedule.producers.write(topic.topic, partition, schedule.producers.event() if topic.topic == TOPIC else None)
@@ -137,14 +147,14 @@ def delete_oldest(schedule: Schedule) -> None:
     topic = schedule.some_topic()
     partition, log = schedule.random.choice(list(topic.logs.items()))
     first = schedule.random.randint(topic.first_offset(partition), len(log))
-    schedule.remove(topic, partition, topic.first_offset(partition), first)
+    schedule.remove(topic, partition, topic.first_offset(partition), first, schedule.deleted)
     topic.first[partition] = first
 
 
 def create_topic_again(schedule: Schedule) -> None:
     topic = schedule.some_topic()
     for partition, log in topic.logs.items():
-        schedule.remove(topic, partition, topic.first_offset(partition), len(log))
+        schedule.remove(topic, partition, topic.first_offset(partition), len(log), schedule.replaced)
     schedule.is_complete = False
     topic.create_again()
 
@@ -195,6 +205,16 @@ def produce_history(schedule: Schedule) -> None:
 # --- Messages ---
 
 
+def pause_producers(schedule: Schedule) -> None:
+    """No event is made for a while: the daemon reads to the end of the logs, and waits there."""
+
+    def resume() -> None:
+        schedule.producers.pauses = False
+
+    schedule.producers.pauses = True
+    schedule.later(resume)
+
+
 def produce_damaged(schedule: Schedule) -> None:
     topic = schedule.some_topic()
     schedule.producers.write(topic.topic, schedule.producers.some_partition(topic.topic), None)
@@ -231,6 +251,7 @@ FAULTS: dict[str, Callable[[Schedule], None]] = {
         produce_ahead,
         produce_late,
         produce_history,
+        pause_producers,
         produce_damaged,
         produce_again,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,21 +23,30 @@ from faults.faults import FAULTS, UNPUNCTUAL, Killed
 from faults.world import CANDIDATES, REWARDS, WINDOW, Clock, Event, Producers, Reward
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config, StateSettings
-from streameval.ingest.base import Offsets, Records, SourceStatus
+from streameval.ingest.base import Offsets, Records, SourceStatus, TopicPartition
+from streameval.ingest.stages import BufferStatus
+from streameval.ingest.stages.reward_store import RewardCounts
 from streameval.ope.report import Report
 from streameval.service import snapshots, startup
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.snapshots import SnapshotStore
+from streameval.service.status import DaemonStatus
 from support.fake_kafka import TOPIC, FakeCluster
 
 TURNS = 20
 """Turns of the loop with faults; then everything heals, and the daemon must catch up."""
 CATCHING_UP = 600
 """Turns that it may need for that."""
+RECOVERY = 600.0
+"""Seconds after which no clock that was wrong is ahead of the true time by as much as a clock may be."""
+LAST_EVENTS = 15
+"""Events of each partition, on average, that are written in time after that."""
 IDLE_TURNS = 4
 """Turns without messages after which the daemon should have counted everything."""
 FAULT_RATE = 0.5
+WRONG_AT_START = 0.2
+"""Share of schedules that start with a wrong clock."""
 PAGES_EVERY = 10
 """Reports from one check of the exported metrics to the next."""
 MAX_LATENESS = 2.0
@@ -51,6 +61,10 @@ drift: off
 promotion: off
 """
 JOINED = ", rewards: {topic: rewards, window: 5s, combine: %s}"
+
+
+Removed: TypeAlias = dict[int, tuple[TopicPartition, int]]
+"""Messages that a log no longer has, by number: the place of each."""
 
 
 class ViolationError(AssertionError):
@@ -86,6 +100,25 @@ class Account:
         return [number for numbers in self.given.values() for number in numbers]
 
 
+@dataclass(frozen=True)
+class Recovered:
+    """The counts of a daemon after all faults: events out of order, decisions too late, rewards joined, and messages
+    written so far."""
+
+    late: int
+    too_late: int
+    joined: int
+    written: int
+
+    @classmethod
+    def of(cls, published: DaemonStatus, written: int) -> Recovered:
+        assert published.report is not None, "an idle daemon has made a report"
+        buffered = published.buffered or BufferStatus(0)
+        rewards = buffered.rewards or RewardCounts()
+        too_late = published.report.events.rejected.get("too_late", 0) - rewards.late
+        return cls(buffered.late, too_late, rewards.joined, written)
+
+
 class Schedule:
     """One run, made of `seed`, with these `faults`: names of `FAULTS`, by default all.
 
@@ -95,6 +128,8 @@ class Schedule:
     is_punctual: whether no clock was wrong, and every message was written when it is dated; in half of the schedules
         with a topic of rewards no fault changes that, so that every reward is known to come in time
     is_complete: whether no message was lost
+    deleted, cut, replaced: messages that were deleted by retention, cut off with the end of a log, or deleted with
+        their topic
     """
 
     def __init__(self, seed: int, directory: Path, faults: Collection[str] | None = None) -> None:
@@ -113,7 +148,9 @@ class Schedule:
         self.state = directory / "state"
         self.accounts: dict[str, Account] = {}
         self.stores: list[SnapshotStore] = []
-        self.removed_unread = 0
+        self.deleted: Removed = {}
+        self.cut: Removed = {}
+        self.replaced: Removed = {}
         self.order = ""
         self._faults = sorted(set(FAULTS if faults is None else faults) - (UNPUNCTUAL if keeps_time else set()))
         self._healing: list[tuple[int, Callable[[], None]]] = []
@@ -121,7 +158,11 @@ class Schedule:
         self._checked: Report | None = None
         self._taken = Account()
         self._resumed = Account()
+        self._read_from: dict[TopicPartition, int] = {}
+        self._recovered: Recovered | None = None
         self.daemon: Daemon
+        if "move_clock" in self._faults and self.random.random() < WRONG_AT_START:
+            self._break("move_clock")
 
     def _topic(self, name: str) -> FakeCluster:
         partitions = range(self.random.choice([1, 1, 2, 3]))
@@ -141,11 +182,11 @@ class Schedule:
 
     def _run_process(self) -> bool:
         """One process of the daemon, from start to end; whether it has counted everything."""
-        self.account = self._expected_state()
-        self.removed_unread = 0  # this process may start where it had not been read yet
-        self.order = ""
+        self.order, self._recovered = "", None
         try:
             self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
+            self.account = self._expected_state()
+            self._read_from = self.daemon.published.source.positions
             self.see_candidates(self.candidates)
             self._resumed = self.account.copy()
             self.daemon.run()
@@ -164,10 +205,9 @@ class Schedule:
         return False
 
     def _expected_state(self) -> Account:
-        """The contents of the newest whole snapshot."""
-        paths = snapshots.found_in(self.state) if self.state.is_dir() else []
-        whole = [path.name for path in paths if path.name in self.accounts]
-        return self.accounts[whole[-1]].copy() if whole else Account()
+        """The contents of the newest snapshot; the daemon has just set damaged ones aside."""
+        paths = snapshots.found_in(self.state)
+        return self.accounts[paths[-1].name].copy() if paths else Account()
 
     def see_candidates(self, candidates: Iterable[str]) -> None:
         """The daemon has these candidates from now on."""
@@ -195,25 +235,42 @@ class Schedule:
             if due <= self._turn or self._turn >= TURNS:
                 self._healing.remove((due, act))
                 act()
-        self.producers.flush(everything=self._turn >= TURNS)
+        self.producers.flush(everything=self._turn >= TURNS and self._recovered is None)
         if self._turn < TURNS:
             self.producers.produce(self.random.randrange(16))
             if self._faults and self.random.random() < FAULT_RATE:
-                name = self.random.choice(self._faults)
-                self.history.append(f"turn {self._turn}: {name}")
-                FAULTS[name](self)
-        elif self._has_caught_up():
-            self.daemon.stop()
-        else:
+                self._break(self.random.choice(self._faults))
+        elif not self._has_caught_up():
             require(self._turn < TURNS + CATCHING_UP, "the daemon catches up", status=self.daemon.published.source)
+        elif self._recovered is None:
+            self._produce_last()
+        else:
+            self.daemon.stop()
+
+    def _break(self, name: str) -> None:
+        self.history.append(f"turn {self._turn}: {name}")
+        FAULTS[name](self)
+
+    def _produce_last(self) -> None:
+        """Write events in time, long after all faults: these must count in order, with their rewards."""
+        self.clock.sleep(RECOVERY)
+        self.producers.become_punctual()
+        self._recovered = Recovered.of(self.daemon.published, len(self.producers.written))
+        self.producers.produce(LAST_EVENTS * len(self.topics[TOPIC].logs))
 
     def see(self, records: list[Records], status: SourceStatus) -> None:
         """Called after each poll: these messages were given to the pipeline."""
         number_of = self.producers.number_of
         for part in records:
             self.account.given[part.topic] += [number_of[value] for value in part.values if value is not None]
+            self._see_position((part.topic, part.partition), part.offsets[0])
+        for place, position in status.positions.items():
+            self._see_position(place, position)
         self.account.gaps = self._resumed.gaps + sum(status.gaps.values())
         self._idle_turns = 0 if records else self._idle_turns + 1
+
+    def _see_position(self, place: TopicPartition, offset: int) -> None:
+        self._read_from[place] = min(offset, self._read_from.get(place, offset))
 
     def step(self, step: str) -> None:
         """Called after each step of writing a snapshot."""
@@ -235,14 +292,12 @@ class Schedule:
         """One of the topics."""
         return self.random.choice(list(self.topics.values()))
 
-    def remove(self, topic: FakeCluster, partition: int, start: int, stop: int) -> None:
-        """These messages are about to go."""
+    def remove(self, topic: FakeCluster, partition: int, start: int, stop: int, removed: Removed) -> None:
+        """These messages are about to go; they are added to `removed`."""
         self.is_complete = self.is_complete and start >= stop
-        given, log = set(self.account.numbers), topic.logs[partition]
-        numbers = [self.producers.number_of[value] for value in log]
-        if given.isdisjoint(numbers[topic.first_offset(partition) :]):
-            return  # the daemon does not know yet where this log starts
-        self.removed_unread += sum(number not in given for number in numbers[start:stop])
+        for offset in range(start, stop):
+            number = self.producers.number_of[topic.logs[partition][offset]]
+            removed[number] = (topic.topic, partition), offset
 
     # --- Checks ---
 
@@ -265,7 +320,8 @@ class Schedule:
         is_busy = bool(published.backfills) or (published.buffered is not None and published.buffered.events > 0)
         ends = {(name, number): len(log) for name, topic in self.topics.items() for number, log in topic.logs.items()}
         is_read = published.source.reached and published.source.positions == ends
-        return self._turn > TURNS and self._idle_turns > IDLE_TURNS and is_read and not is_busy
+        is_quiet = self._turn > TURNS and self._idle_turns > IDLE_TURNS and self.producers.have_sent_all
+        return is_quiet and is_read and not is_busy
 
     def _check_published(self) -> None:
         """Every published number is one that the daemon can stand behind."""
@@ -321,13 +377,40 @@ class Schedule:
         ]
         skipped = [number for number in left if number not in given]
         require(not skipped, "no message is skipped", skipped=skipped, gaps=self.account.gaps)
-        require(self.account.gaps > 0 or not self.removed_unread, "gaps are reported", removed=self.removed_unread)
+        self._check_lost(given)
         report = self.daemon.published.report
         assert report is not None, "an idle daemon has made a report"
         missing = self.account.since.keys() - {each.policy for each in report.policies}
         require(not missing, "every candidate is reported", missing=missing)
         self._check_page(report)
         self._check_counts(report)
+        self._check_recovery()
+
+    def _check_lost(self, given: Collection[int]) -> None:
+        """The messages that were deleted before they were read are counted; unread ones of other logs may be."""
+        read_and_gone = [number for number in (*self.cut, *self.replaced) if number in given]
+        require(self.account.gaps > 0 or not read_and_gone, "gaps are reported", read_and_gone=read_and_gone)
+        deleted = sum(
+            number not in given and offset >= self._read_from[place] for number, (place, offset) in self.deleted.items()
+        )
+        others = sum(number not in given for number in (*self.cut, *self.replaced))
+        lost = self.daemon.published.source.lost
+        least, most = (0, deleted + others) if self.replaced else (deleted, deleted)
+        require(least <= lost <= most, "messages lost unread are counted", found=lost, deleted=deleted, others=others)
+
+    def _check_recovery(self) -> None:
+        """Events that were written in time after all faults are in time, and so are their rewards."""
+        before = self._recovered
+        assert before is not None, "the last events have been written"
+        after = Recovered.of(self.daemon.published, 0)
+        require(after.late == before.late, "no clock stays wrong", late=(before.late, after.late))
+        require(after.too_late == before.too_late, "no clock stays wrong", too_late=(before.too_late, after.too_late))
+        last = self.producers.written[before.written :]
+        decided = {event.event_id: event.timestamp for event in last if isinstance(event, Event)}
+        rewards = [reward for reward in last if isinstance(reward, Reward) and reward.event_id in decided]
+        in_time = sum(reward.timestamp - decided[reward.event_id] <= WINDOW for reward in rewards)
+        joined = (before.joined + in_time, after.joined)
+        require(joined[0] == joined[1], "rewards in time are joined after a recovery", expected_and_found=joined)
 
     def _check_counts(self, report: Report) -> None:
         written = self.producers.written

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.defects import DEFECTS
+from faults.defects import DEFECTS, FAULTS_AROUND
 from faults.faults import FAULTS
 from faults.simulator import Schedule, ViolationError
 from support.paths import fast_directory
@@ -59,7 +59,7 @@ def test_each_event_counts_once_for_ten_minutes() -> None:
 
 
 @pytest.mark.parametrize("defect", sorted(DEFECTS))
-def test_schedules_find_each_defect_that_the_daemon_once_had(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_find_each_defect_that_is_put_back(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DEFECTS[defect](monkeypatch)
     with pytest.raises(ViolationError):
-        run_schedules(range(SCHEDULES))
+        run_schedules(range(SCHEDULES), FAULTS_AROUND.get(defect))

@@ -79,7 +79,8 @@ class Producers:
     """Recommenders that write events, at once or in batches that are flushed one partition after another.
 
     `coarseness`: seconds to which timestamps are cut; `flush_every`: seconds between two flushes of a partition;
-    `is_punctual`: neither. Where there is a topic of rewards, those of a decision are written to it later.
+    `is_punctual`: neither; `pauses`: no events are made. Where there is a topic of rewards, those of a decision are
+    written to it later.
     """
 
     def __init__(self, random: Random, clock: Clock, topics: Mapping[str, FakeCluster], *, is_punctual: bool) -> None:
@@ -88,6 +89,7 @@ class Producers:
         self.flush_every = 0.0 if is_punctual else random.choice([0.0, 0.0, 10.0, 30.0])
         self.written: list[Event | Reward | None] = []
         self.number_of: dict[bytes, int] = {}
+        self.pauses = False
         self._events = 0
         self._unsent: dict[int, list[tuple[float, Event]]] = {}
         self._due: list[tuple[float, Reward]] = []
@@ -97,9 +99,18 @@ class Producers:
         """Whether messages are written at the time that they are dated."""
         return not self.coarseness and not self.flush_every
 
+    @property
+    def have_sent_all(self) -> bool:
+        """Whether neither events nor rewards wait to be written."""
+        return not self._due and not any(self._unsent.values())
+
+    def become_punctual(self) -> None:
+        """Write messages from now on at the time that they are dated."""
+        self.coarseness = self.flush_every = 0.0
+
     def produce(self, count: int) -> None:
         """Make events over a short time."""
-        for _ in range(count):
+        for _ in range(0 if self.pauses else count):
             self._clock.sleep(self._random.expovariate(20.0))
             partition, event = self.some_partition(), self.event()
             if self.flush_every:

@@ -179,8 +179,10 @@ class Watermarks:
         ]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """Continue from a state."""
+        """Continue from a state; raises ValueError or TypeError if it holds anything but numbers."""
         self._clocks = {
-            (topic, number): PartitionClock(time, put_forward, lateness, np.array(last))
-            for topic, number, time, put_forward, lateness, last in state
+            (topic, int(number)): PartitionClock(
+                float(time), float(forward), float(lateness), np.array(last, dtype=float)
+            )
+            for topic, number, time, forward, lateness, last in state
         }

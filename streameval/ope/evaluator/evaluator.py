@@ -451,6 +451,8 @@ class Evaluator:
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
         events = evaluator._state["events"]
         events["arrivals"] = Arrivals(*events["arrivals"])
+        events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
+        events["newest"] = None if events["newest"] is None else float(events["newest"])
         if monitor is not None and saved["promotion"] is not None:
             evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
         evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)

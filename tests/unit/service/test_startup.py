@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from faults.simulator import Schedule
 from structlog.testing import capture_logs
 
 from streameval.cli.show import contents, load
 from streameval.common.arrays import to_plain
 from streameval.config.model import Config
-from streameval.errors import ConfigError, InputError, StateError
+from streameval.errors import ConfigError, DamagedError, InputError, StateError
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
-from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
+from streameval.service.snapshots import DAMAGED, WRONG_CONTENT, SnapshotStore, found_in, read_document
 from streameval.service.startup import daemon as daemon_of
+from streameval.service.startup import resume
 from support.factories import running, wait_until
 from support.messages import message
 
@@ -250,7 +253,8 @@ def test_options_that_only_describe_numbers_may_change(place: Place, changes: An
 
 STARTED = """
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from streameval.config.model import Config
 from streameval.service.startup import daemon
@@ -325,6 +329,17 @@ WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
     "offsets are no numbers": lambda document: document["offsets"].update(log={"positions": [["a", "b"]]}),
     "there are no stages": lambda document: document["pipeline"].clear(),
 }
+NAMED = {"schema", "settings"}
+"""Parts of an evaluator that are of another version or another configuration when they are changed."""
+
+
+def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each number, array and truth value of a plain value, as its container and its key."""
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(entry, dict | list) and key not in NAMED:
+            yield from numbers_in(entry)
+        elif isinstance(entry, bool | int | float | bytes) and key not in NAMED:
+            yield value, key
 
 
 @pytest.mark.parametrize("wrong", WRONG_CONTENTS)
@@ -341,6 +356,23 @@ def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(pla
     (damage,) = [entry for entry in logs if entry["event"] == "snapshot_damaged"]
     assert damage["path"] == str(path)
     assert found_in(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
+
+
+def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path: Path) -> None:
+    """Also where only a later event, or a later Report, would read that number."""
+    schedule = Schedule(0, tmp_path, ["produce_damaged", "produce_again", "kill"])
+    schedule.run()
+    path = found_in(schedule.state)[-1]
+    document, config, accepted = read_document(path), schedule.configuration(), []
+    places = [place for part in ("offsets", "pipeline", "evaluator") for place in numbers_in(document[part])]
+    for container, key in places:
+        before, container[key] = container[key], "text"
+        with capture_logs(), suppress(*WRONG_CONTENT, DamagedError):
+            resume(config, path, document)
+            accepted.append((key, before))
+        container[key] = before
+    assert len(places) > 100
+    assert not accepted
 
 
 def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
