@@ -20,10 +20,10 @@ from streameval.ope.averages.moments import (
     PAIRS,
     PRODUCTS,
     ROWS,
+    SQUARE_WEIGHTS,
     SUMS,
     TERMS,
     MomentRow,
-    PairRow,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -286,7 +286,7 @@ class Blocks:
         moments[..., MomentRow.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
         if self.pairs is not None:
             moments[..., PAIRS] = _chosen(shared[0], self.pairs)
-            moments[..., ROWS + PairRow.WEIGHT_SQUARE] = shared[1]
+            moments[..., SQUARE_WEIGHTS[1]] = shared[1]
         return self._by_column(moments)
 
     def _by_column(self, array: Array) -> Array:

@@ -300,7 +300,8 @@ class Plan:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
-        actions = Actions.from_batch(batch, self.policies)
+        sets = batch.action_sets
+        actions = None if sets is None else Actions.of(sets, batch.policies, self.policies)
         present = ~np.isnan(target_probabilities(batch, self.policies))
         estimators = list(self.estimators.values())
         if self.default_estimators:  # no user asked for one whose fields no event has

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from streameval.common.arrays import Array, Mask
-from streameval.events import ActionSets, EventBatch
+from streameval.events import ActionSets
 from streameval.events.action_sets import Index
 from streameval.ope.policies.logged import LOGGING
 
@@ -61,13 +61,10 @@ class Actions:
     prediction: Array
 
     @classmethod
-    def from_batch(cls, batch: EventBatch, policies: Sequence[str]) -> Actions | None:
-        """The distributions of `policies`; None when no event carries a set of actions."""
-        sets = batch.action_sets
-        if sets is None:
-            return None
+    def of(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
+        """The distributions of `policies`; `named`: those that the columns of the sets stand for."""
         columns = [
-            sets.propensities if policy == LOGGING else sets.probabilities[:, batch.policies.index(policy)]
+            sets.propensities if policy == LOGGING else sets.probabilities[:, named.index(policy)]
             for policy in policies
         ]
         probability = np.array(columns).reshape(len(policies), -1).T

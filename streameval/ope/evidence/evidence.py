@@ -137,7 +137,7 @@ class Evidence:
             event_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
             block=block,
             recent=RecentMoments.unknown(max(1, len(batch) // block), len(policies)),
-            actions=Actions.from_batch(batch, policies),
+            actions=None if batch.action_sets is None else Actions.of(batch.action_sets, batch.policies, policies),
             timestamp=batch.timestamp,
         )
 
