@@ -148,6 +148,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
+    "deciding": (PER_ESTIMATE, lambda status: (((policy, *pair), 1) for policy, pair in status.deciding.items())),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
     "policies": (("policy",), _policies),
     "policy_failures": (("policy", "reason"), _policy_failures),

@@ -95,6 +95,7 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
         at=NOW,
         report=report,
+        deciding={"challenger-a": ("ips", "mixture")} if report else {},
         ready=report is not None,
         detail="" if report else "no report has been made yet",
         accepted=2_000,
@@ -180,6 +181,9 @@ class Recorder:
 
     def fold_pending(self) -> None:
         """Nothing is pending."""
+
+    def deciding_pairs(self) -> dict[str, tuple[str, str]]:
+        return {}
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """A Report whose number of events is the number received."""

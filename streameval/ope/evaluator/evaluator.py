@@ -370,6 +370,13 @@ class Evaluator:
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
 
+    def deciding_pairs(self) -> dict[str, Pair]:
+        """The estimator and average whose lift decides the promotion of each candidate, where that lift is known."""
+        if self._monitor is None or not self.promotion_lifts:
+            return {}
+        chosen = zip(self.policies[1:], self._state["promotion"]["by"].tolist(), strict=True)
+        return {policy: self.promotion_lifts[place] for policy, place in chosen if place >= 0}
+
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""
         folded = copy(self)

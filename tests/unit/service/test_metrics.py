@@ -30,6 +30,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_lift_lower": PER_ESTIMATE,
     "streameval_policy_lift_upper": PER_ESTIMATE,
     "streameval_policy_promotable": {"policy", "rule"},
+    "streameval_policy_deciding_info": PER_ESTIMATE,
     "streameval_policy_trust_check_ok": {"policy", "check"},
     "streameval_policy_effective_sample_size": PER_ESTIMATE,
     "streameval_policy_design_effect": PER_ESTIMATE,
@@ -63,7 +64,7 @@ PROMISED: dict[str, set[str]] = {
 }
 
 ALL_METRICS = """
-backfill_read_events backfill_waiting_events batch_duration_seconds build_info consumer_gaps_total
+backfill_read_events backfill_waiting_events batch_duration_seconds build_info policy_deciding_info consumer_gaps_total
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
@@ -121,6 +122,13 @@ def test_every_section_of_the_table_is_read() -> None:
     assert METRICS.keys() == SECTIONS.keys()
 
 
+def test_the_pair_that_decides_promotion_is_a_label_of_each_candidate_that_has_one() -> None:
+    samples = scrape(make_published(make_report(), deciding={"a": ("stratified_ips", "mixture")}))
+    (sample,) = samples["streameval_policy_deciding_info"]
+    assert sample.labels == {"policy": "a", "estimator": "stratified_ips", "average": "mixture"}
+    assert "streameval_policy_deciding_info" not in scrape(make_published(make_report(), deciding={}))
+
+
 def test_values_are_those_of_the_report() -> None:
     report = make_report()
     samples = scrape(make_published(report))
@@ -144,7 +152,8 @@ def test_values_are_those_of_the_report() -> None:
 
 def test_nothing_is_exported_that_is_not_known_yet() -> None:
     details = {"window_events": None, "alpha": float("nan")}
-    samples = of_estimates(make_unknown("a", "ips", "window", details=details))
+    unknown = replace(make_report(), estimates=(make_unknown("a", "ips", "window", details=details),))
+    samples = scrape(make_published(unknown, deciding={}))
     assert [name for name in samples if name in PROMISED and PROMISED[name] >= {"policy", "average"}] == []
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 import streameval as se
 from streameval.cli.plots import ReplayPlot
-from streameval.common.arrays import from_plain
 from streameval.events import JsonDecoder
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.power import LogSummary, TargetLift, forecast_power
@@ -76,7 +75,8 @@ def decided_by(evaluator: se.Evaluator) -> list[int]:
 
 def reported_by(evaluator: se.Evaluator) -> list[int]:
     """By which lift each candidate is decided in the newest Report."""
-    return np.asarray(from_plain(evaluator.state()["promotion"])["by"]).tolist()
+    pairs, lifts = evaluator.deciding_pairs(), evaluator.promotion_lifts
+    return [lifts.index(pairs[policy]) if policy in pairs else -1 for policy in evaluator.policies[1:]]
 
 
 def decisions(report: se.Report) -> dict[str, Decision]:
@@ -151,6 +151,17 @@ def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
         summary.update(batch)
         found = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
         assert [each.estimator for each in found.candidates] == [planned, planned]
+
+
+def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log: Log) -> None:
+    for batch, estimator in ((log.plain, "stratified_ips"), (log.full, "stratified_dr")):
+        evaluator = CohortEvaluator(se.Evaluator(["better", "worse"]).plan)
+        assert evaluator.deciding_pairs() == {}
+        evaluator.update(batch[:3_000])
+        evaluator.fold_pending()
+        assert evaluator.deciding_pairs() == dict.fromkeys(["better", "worse"], (estimator, "mixture"))
+    undecided = evaluated(log.plain[:3_000], promotion=None)
+    assert undecided.deciding_pairs() == {}
 
 
 @pytest.mark.parametrize("place", [0, 1, 6_000, EVENTS - 1])
