@@ -9,12 +9,12 @@ SOURCES := $(shell find streameval -not -name '*.pyc')
 # Tests, and programs that they start, must not import the checkout from the working directory.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 
-# By default, xdist runs the files with the fewest tests last, and these are the slowest: the integration tests. In order, they
-# run early, and many small files remain at the end to keep all processors busy.
+# By default, xdist runs the files with the fewest tests last, and these are the slowest. tests/conftest.py puts them first, so
+# that many small files remain at the end to keep all processors busy.
 IN_ORDER = --no-loadscope-reorder
 
 # More than the two processors: many tests wait for servers half of their time.
-PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 4 --dist loadfile $(IN_ORDER)
+PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 
 # Matrices are small: threads would only wait for each other.
 export OPENBLAS_NUM_THREADS = 1
@@ -31,7 +31,8 @@ demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommen
 quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker, servers or lengthy tests
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
 
-test: lint tests  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel
+test:  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 test-all: export HYPOTHESIS_PROFILE = every
 test-all: .venv-test/ready .venv-test/go  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example

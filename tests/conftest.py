@@ -57,6 +57,17 @@ LENGTHY = [
 ]
 """Files and folders that take half of the time of the unit tests."""
 MARKED = {"servers": SERVERS, "lengthy": LENGTHY}
+LONGEST = [
+    TESTS / name
+    for name in (
+        "faults/test_schedules.py",
+        "integration/test_kafka_source.py",
+        "integration/test_kills.py",
+        "integration/test_late_candidate.py",
+        "integration/test_dashboards.py",
+    )
+]
+"""Files that start first: at the end, a process would be busy with one while the others have nothing left to do."""
 
 THREADS_END_WITHIN = 60.0
 """Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
@@ -76,10 +87,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in tests:
             for marker in markers:
                 item.add_marker(marker)
+    items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
 
 
 def pytest_sessionstart() -> None:
-    if missing := [place for place in (*SERVERS, *LENGTHY) if not place.exists()]:
+    if missing := [place for place in (*SERVERS, *LENGTHY, *LONGEST) if not place.exists()]:
         raise pytest.UsageError(f"there are no tests at {', '.join(map(str, missing))}: correct {__file__}")
     if os.environ.get("CI") and PACKAGE == CHECKOUT:
         raise pytest.UsageError(f"CI tests the built wheel, not {PACKAGE}: use `make test`")

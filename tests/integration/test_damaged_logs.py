@@ -42,7 +42,8 @@ def config(real_kafka: RealBroker, client: str, topic: str, tmp_path: Path) -> P
         "order": "arrival",
         "client": client,
     }
-    path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "http": {"port": 0}}))
+    parts = {"source": source, "policies": {"candidates": ["a"]}, "drift": "off", "http": {"port": 0}}
+    path.write_text(json.dumps(parts))
     return path
 
 

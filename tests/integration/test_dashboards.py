@@ -19,9 +19,9 @@ from support.integration.running import daemon
 
 CONFIG = {
     # With action sets, so that there are a reward model and estimates by it.
-    "source": {"kind": "simulated", "rate": 4000, "candidates": 2, "action_sets": True},
+    "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
-    "promotion": {"min_events": 5000},
+    "promotion": {"min_events": 2000},
 }
 CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 120.0

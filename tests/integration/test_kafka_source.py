@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 both_clients = pytest.mark.parametrize("client", ["kafka-python", "confluent"], indirect=True)
 """The test decides whether a client loses anything, so `make test` runs it with both; all others are slow for one."""
 
-RECOVERY = 10.0
+RECOVERY = 60.0
 """Seconds after which a broker that came back is read again."""
 
 
@@ -123,7 +123,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Brok
     stoppable_broker.stop()
     with reading(stoppable_broker.connection, topic) as reader:
         polled: list[Records] = []
-        assert quickest(lambda: polled.extend(reader.source.poll(0.2))) < 0.4
+        assert quickest(lambda: polled.extend(reader.source.poll(0.2))) < 0.2 + 0.2 * crowding()
         assert polled == []
         assert not reader.status.reached
         reader.poll_for(1.0)
@@ -273,9 +273,11 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
         reader.source.commit(reader.source.offsets())
         stoppable_broker.stop()
         took = quickest(lambda: [reader.source.commit(reader.source.offsets()) for _ in range(100)])
-        assert took < 0.5
+        assert took < 0.5 * crowding()
         started_at = time.monotonic()
-    assert time.monotonic() - started_at < 15.0, "a client that waits for an answer gives up after 30 seconds"
+    assert time.monotonic() - started_at < 15.0 * crowding(), (
+        "a client that waits for an answer gives up after 30 seconds"
+    )
 
 
 def bookmark_of(reader: Reading, topic: str) -> Offsets:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,13 +38,15 @@ def topic(broker: Broker) -> str:
     return name
 
 
+@cache
+def text(number: int) -> bytes:
+    policies = {"early": 0.5, "late": 0.5, "later": 0.5}
+    return message(number, event_id=f"e-{number}", timestamp=1_700_000_000 + number, reward=number, policies=policies)
+
+
 def messages(first: int, last: int) -> list[bytes]:
     """Events with distinct rewards: the sum over any of them is exact, and identifies them."""
-    policies = {"early": 0.5, "late": 0.5, "later": 0.5}
-    return [
-        message(number, event_id=f"e-{number}", timestamp=1_700_000_000 + number, reward=number, policies=policies)
-        for number in range(first, last)
-    ]
+    return [text(number) for number in range(first, last)]
 
 
 class Running:
@@ -181,12 +184,12 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
 def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every_event_once(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    produce(messages(0, 150_000), topic, broker.connection)
+    produce(messages(0, 100_000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
         wait_until(lambda: bool(daemon.logged("first_event")))
         daemon.reload("early", "late")
-        daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 150_000)))
-        assert 0 < daemon.logged("backfill_done")[0]["events"] <= 150_000
+        daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 100_000)))
+        assert 0 < daemon.logged("backfill_done")[0]["events"] <= 100_000
 
 
 def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:

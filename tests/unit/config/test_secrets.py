@@ -91,7 +91,7 @@ def address(log: Path, process: subprocess.Popen[bytes]) -> str:
 def ask_everything(url: str) -> list[str]:
     """Responses to all kinds of logins, on all routes, with secrets in the request as well."""
     pages = []
-    with httpx.Client(base_url=url, trust_env=False, timeout=30.0) as client:
+    with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as client:
         for login in (f"Bearer {TOKEN}", basic(PASSWORD), basic(f"{MARK}-guessed"), f"Bearer {MARK}-guessed", MARK):
             for path in ("/", "/metrics", "/api/v1/report", "/readyz", f"/{MARK}", f"/?token={MARK}&password={MARK}"):
                 answer = client.get(path, headers={"authorization": login, "cookie": f"session={MARK}"})

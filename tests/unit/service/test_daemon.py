@@ -297,7 +297,7 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
     assert program.stdout is not None
     assert program.stdout.readline() == "stopped\n", "the first signal lets the batch continue"
     program.send_signal(number)
-    out, _ = program.communicate(timeout=30)
+    out, _ = program.communicate(timeout=60)
     assert (program.returncode, out) == (code, "")
 
 

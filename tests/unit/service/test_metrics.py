@@ -244,7 +244,7 @@ def test_promtool_accepts_the_metrics() -> None:
             pytest.fail("promtool is missing; with CI set this check may not be left out (Debian package: prometheus)")
         pytest.skip("promtool is not installed (Debian package: prometheus)")
     text = metrics_text(make_published(make_report()))
-    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 

@@ -27,7 +27,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[StoppableBroker]:
         yield broker
 
 
-def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 30.0) -> list[bytes | None]:
+def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 60.0) -> list[bytes | None]:
     seen: list[bytes | None] = []
     end = time.monotonic() + timeout
     while not done():

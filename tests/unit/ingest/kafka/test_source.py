@@ -26,7 +26,7 @@ from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds for a connection in the background, on a busy machine."""
 
 

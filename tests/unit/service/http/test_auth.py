@@ -163,7 +163,7 @@ def test_tricks_with_paths_give_nothing(server: HttpServer, path: str) -> None:
 
 
 def raw(server: HttpServer, request: bytes) -> bytes:
-    with socket.create_connection(server.address, timeout=30) as connection:
+    with socket.create_connection(server.address, timeout=60) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 

@@ -19,7 +19,7 @@ from streameval.service.http import server as http_server
 from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
 from support.certificates import make_certificate
-from support.factories import View, make_published, make_report, quickest, wait_until
+from support.factories import View, crowding, make_published, make_report, quickest, wait_until
 from support.ports import open_sockets
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -34,7 +34,7 @@ def served(http: Http | None = None, candidates: int = 3) -> Iterator[HttpServer
 
 @contextmanager
 def connected(server: HttpServer) -> Iterator[socket.socket]:
-    with socket.create_connection(server.address, timeout=30) as connection:
+    with socket.create_connection(server.address, timeout=60) as connection:
         yield connection
 
 
@@ -70,7 +70,7 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
         def scrape() -> None:
             assert client.get(server.url + "/metrics", headers={"connection": "close"}).status_code == 200
 
-        assert quickest(scrape) < 1.0
+        assert quickest(scrape) < crowding()
 
 
 def test_of_too_many_connections_the_last_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def server(view: View) -> Iterator[HttpServer]:
 
 
 def client(server: HttpServer) -> httpx.Client:
-    return httpx.Client(base_url=server.url, trust_env=False, timeout=30.0)
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=60.0)
 
 
 def messages(answer: httpx.Response) -> Iterator[str]:
@@ -117,10 +117,10 @@ def test_open_streams_do_not_hold_up_the_stop(view: View, monkeypatch: pytest.Mo
     with HttpServer(view, port=0) as server:
         thread = threading.Thread(target=listen)
         thread.start()
-        assert opened.wait(30)
+        assert opened.wait(60)
         started = time.monotonic()
     assert time.monotonic() - started < 30
-    thread.join(30)
+    thread.join(60)
     assert ended.is_set(), "the client saw an orderly end"
 
 
