@@ -38,6 +38,7 @@ LENGTHY = [
     for name in (
         "cli/test_app.py",
         "cli/test_every_format.py",
+        "cli/test_mistakes.py",
         "cli/test_plan.py",
         "cli/test_plots.py",
         "cli/test_plots_of_decisions.py",
@@ -45,14 +46,20 @@ LENGTHY = [
         "events/test_fuzz.py",
         "ingest/test_background.py",
         "ingest/test_delayed_writers.py",
+        "ingest/test_pipeline_reports.py",
+        "ope/averages/test_event_time.py",
         "ope/averages/test_lifts.py",
         "ope/averages/test_mixture.py",
+        "ope/averages/test_variance.py",
+        "ope/estimators/test_interpolated.py",
         "ope/evaluator/test_dropping.py",
+        "ope/evaluator/test_everything.py",
         "ope/evaluator/test_mixed_streams.py",
-        "ope/reward_models/test_ridge.py",
+        "ope/reward_models",
         "service/test_logging.py",
         "service/test_reload.py",
         "service/test_startup.py",
+        "simulation/test_simulation.py",
     )
 ]
 """Files and folders that take half of the time of the unit tests."""

@@ -46,6 +46,8 @@ from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, r
 BLOCK = 20
 CAP = 2.5
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate()]
+ALONE: dict[str, Any] = {"drift": None, "promotion": None}
+"""Averages without what watches them."""
 
 
 def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_force.Terms:
@@ -59,7 +61,7 @@ def prefixes(
 
     After each event of the first two blocks, and after every seventh event from then on.
     """
-    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=averages, **{"block": BLOCK} | settings)
+    evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
     for place in range(len(stream)):
         evaluator.update(stream[place : place + 1].batch())
         if place >= 2 * evaluator.plan.block and place % 7:
@@ -246,7 +248,7 @@ def adaptive_cases() -> list[tuple[Stream, AnyEstimator, list[int]]]:
 
 
 def reports_at(stream: Stream, places: list[int], **settings: Any) -> Iterator[tuple[int, Any]]:
-    evaluator, done = Evaluator([CANDIDATE], block=LONG_BLOCK, **settings), 0
+    evaluator, done = Evaluator([CANDIDATE], block=LONG_BLOCK, **ALONE | settings), 0
     for place in places:
         evaluator.update(stream[done:place].batch())
         done = place
