@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from faults.faults import FAULTS
 from faults.simulator import Schedule, ViolationError
-from rich.progress import track
 
 from support.paths import fast_directory
 
 CHUNK = 50
+SHOWN_EVERY = 1_000
+"""Schedules from one line of progress to the next."""
 
 
 def run_chunk(seeds: range, faults: list[str]) -> list[tuple[int, str]]:
@@ -41,10 +42,12 @@ def main(
     violations = 0
     with ProcessPoolExecutor(processes) as pool:
         runs = [pool.submit(run_chunk, chunk, fault or list(FAULTS)) for chunk in chunks]
-        for run in track(runs, "schedules"):
+        for chunk, run in zip(chunks, runs, strict=True):
             for seed, violation in run.result():
                 print(f"seed {seed}: {violation}", flush=True)
                 violations += 1
+            if (chunk.stop - first) % SHOWN_EVERY == 0:
+                print(f"seeds {first} to {chunk.stop - 1}: {violations} violations", flush=True)
     rate = 60 * schedules / (time.perf_counter() - started)
     print(f"{schedules:,} schedules from seed {first}, {violations} violations, {rate:,.0f} a minute")
     raise typer.Exit(1 if violations else 0)
