@@ -373,14 +373,13 @@ def show(
     """
     import msgspec
 
-    from streameval.cli.show import contents, contents_table, load
+    from streameval.cli.show import contents_table, shown
 
     _quieten()
-    values = contents(*load(snapshot))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
+        print(msgspec.json.format(shown(snapshot, msgspec.json.encode), indent=2).decode())
     else:
-        console().print(contents_table(values))
+        console().print(shown(snapshot, contents_table))
 
 
 @app.command()

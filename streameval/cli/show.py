@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Group
 from rich.table import Table
@@ -19,39 +18,48 @@ from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots import found_in, read_document, require_document
+from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
 
-__all__ = ["contents", "contents_table", "load"]
+T = TypeVar("T")
+
+__all__ = ["contents", "contents_table", "shown"]
 
 
-def load(path: Path) -> tuple[Path, State]:
-    """The snapshot in a file, or the newest undamaged one of a directory.
+def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
+    """`render` of the contents of a snapshot file, or of the newest snapshot of a directory for which it succeeds.
 
     Raises:
         InputError: There is none.
-        StateError: Another version wrote it.
+        StateError: Another version wrote it, or no snapshot of the directory has the right content.
     """
+
+    def read(snapshot: Path, document: State) -> T:
+        return render(contents(snapshot, document))
+
     if path.is_dir():
-        for candidate in reversed(found_in(path)):
-            with suppress(DamagedError):
-                return _read(candidate)
-        raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
+        found = newest_whole(path, read)
+        if found is None:
+            raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
+        return found
     try:
-        return _read(path)
+        return read(path, read_document(path))
     except DamagedError as damage:
         raise InputError(f"{path} is damaged: {damage}", hint="name an older snapshot") from None
+    except WRONG_CONTENT as error:
+        hint = "name an older snapshot; if this version wrote it, please report it"
+        raise InputError(f"{path} has wrong content, {type(error).__name__}: {error}", hint=hint) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its name and permissions") from error
 
 
-def _read(path: Path) -> tuple[Path, State]:
-    document = read_document(path)
-    require_document(path, document)
-    return path, document
-
-
 def contents(path: Path, document: State) -> dict[str, Any]:
-    """A snapshot as values that JSON has, and its Report."""
+    """A snapshot as values that JSON has, and its Report.
+
+    Raises:
+        StateError: Another version wrote it.
+        DamagedError: A part is missing, or has another type.
+    """
+    require_document(path, document)
     positions = {}
     for topic, mark in document["offsets"].items():
         offsets = Offsets.from_state(mark)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 import streameval as se
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceStatus
-from streameval.service.snapshots import SnapshotStore, SnapshotWriter, found_in
+from streameval.service.snapshots import SnapshotStore, SnapshotWriter, found_in, read_document
 from streameval.service.startup import header, start_fresh
 from support.commands import Outcome, command
 from support.messages import message
@@ -191,6 +191,22 @@ def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
     assert outcome.code == 2
     assert "is damaged: wrong content: written is missing" in outcome.err
     assert "000000000002.snapshot" in run("show", str(state)).out, "the one before it is whole"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_in_words(
+    run: Run, state: Path, options: tuple[str, ...]
+) -> None:
+    document = read_document(found_in(state)[-1])
+    document["evaluator"]["cohorts"][0]["evaluator"]["events"]["newest"] = "yesterday"
+    snapshots = SnapshotStore(state)
+    newest = snapshots.write(document)
+    snapshots.close()
+    outcome = run("show", str(newest), *options)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {newest} has wrong content, ValueError: ")
+    assert "\nhint: name an older snapshot" in outcome.err
+    assert "000000000002.snapshot" in run("show", str(state), *options).out, "the one before it is whole"
 
 
 def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:

@@ -16,7 +16,7 @@ import yaml
 from faults.simulator import Schedule
 from structlog.testing import capture_logs
 
-from streameval.cli.show import contents, load
+from streameval.cli.show import contents
 from streameval.common.arrays import to_plain
 from streameval.config.model import Config
 from streameval.errors import ConfigError, DamagedError, InputError, StateError
@@ -160,7 +160,7 @@ def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_
     assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
     assert continued["averages"] == {"kept": ["cumulative"], "new": ["decay"], "dropped": ["window", "mixture"]}
     assert after.get("late", "ips", "cumulative") == before.get("late", "ips", "cumulative")
-    _, document = load(place.state)
+    document = read_document(found_in(place.state)[-1])
     kept = str(document["evaluator"])
     assert not [name for name in ("early", "snips", "mixture", "window") if name in kept]
     assert "clipped_ips" in kept
@@ -345,7 +345,7 @@ def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.parametrize("wrong", WRONG_CONTENTS)
 def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(place: Place, wrong: str) -> None:
     place.run(0, 250)
-    _, document = load(place.state)
+    document = read_document(found_in(place.state)[-1])
     WRONG_CONTENTS[wrong](document)
     snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
@@ -400,7 +400,7 @@ UNEXPLAINED = {"settings are other ones", "offsets are no numbers"}
 def damage_all(place: Place, wrong: str | None) -> None:
     """Write the snapshots again with a wrong content, or without their last bytes."""
     for path in found_in(place.state):
-        _, document = load(path)
+        document = read_document(path)
         path.unlink()
         snapshots = SnapshotStore(place.state)
         path = snapshots.write(document if wrong is None else (WRONG_CONTENTS[wrong](document), document)[1])
@@ -444,7 +444,7 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
 def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
     place.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
-    _, document = load(place.state)
+    document = read_document(found_in(place.state)[-1])
     document["evaluator"]["cohorts"][0]["evaluator"]["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
     snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
