@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streameval.events import JsonDecoder, Origin, fingerprints
@@ -44,6 +44,7 @@ def first_times(ids: Sequence[str], remembered: int) -> list[int]:
     cuts=st.lists(st.integers(0, 60), max_size=5),
     restarts=st.booleans(),
 )
+@example(ids=list("abcdefa"), remembered=2, cuts=[6], restarts=False)
 def test_deduplication_equals_a_set_of_the_last_ids(
     ids: list[str], remembered: int, cuts: list[int], restarts: bool
 ) -> None:

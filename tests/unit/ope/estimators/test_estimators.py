@@ -310,3 +310,8 @@ def test_a_label_is_the_name_or_else_the_kind() -> None:
 )
 def test_weighted_rewards_lie_between_no_weight_and_the_largest(rewards: tuple[float, float], width: float) -> None:
     assert IPS().term_range(rewards, np.array([4.0])).width.tolist() == [width]
+
+
+@pytest.mark.parametrize(("rewards", "width"), [((0.0, 1.0), 9.0), ((-2.0, 3.0), 45.0)])
+def test_a_correction_by_the_largest_weight_goes_to_either_side(rewards: tuple[float, float], width: float) -> None:
+    assert StratifiedDR().term_range(rewards, np.array([4.0])).width.tolist() == [width]
