@@ -87,12 +87,12 @@ def rows(report: se.Report) -> dict[tuple[str, str, str], float | None]:
     return {(each.policy, each.estimator, each.average): each.value for each in report.estimates}
 
 
-def choices(batch: se.EventBatch) -> list[int]:
-    """By which lift it was decided for the first candidate, after every block."""
+def choices(batch: se.EventBatch, every: int = 100) -> list[int]:
+    """By which lift it was decided for the first candidate, after every block or every few."""
     evaluator = se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
     found = []
-    for first in range(0, len(batch), 100):
-        evaluator.update(batch[first : first + 100])
+    for first in range(0, len(batch), every):
+        evaluator.update(batch[first : first + every])
         found.append(decided_by(evaluator)[0])
     return found
 
@@ -203,7 +203,7 @@ def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_b
     draws = np.random.default_rng(4).random(60_000)
     ramp = np.clip((np.arange(60_000) - 5_000) / 25_000, 0, 1)
     for share, last in ((ramp, DR), (1 - ramp, IPS)):
-        path = choices(long.mixed(draws < share))
+        path = choices(long.mixed(draws < share), every=200)
         assert np.count_nonzero(np.diff(path)) == 1
         assert path[-1] == last
 
