@@ -31,6 +31,8 @@ PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 FEWEST_POOLED = 3
+PRIOR_HORIZONS = 2e4, 4e5
+"""Before any loss, the weight of a decay grows with its horizon between these two, in events."""
 DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
 """The sums of a policy's weights that each decay keeps."""
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
@@ -43,10 +45,12 @@ class Mixture(Average):
     """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
-    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ exp(-rate (Loss_j - min Loss))`; the
+    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`; the
     estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
-    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Each decay starts with
-    500 pseudo-events at a start-up value that fades with it. It sees a block when the block ends.
+    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Where nothing drifts,
+    the losses of long horizons hardly differ, so longer horizons have more weight before any loss: `p_j` is the square
+    root of the horizon, or of the number of events so far if that is less, from 20,000 to 400,000. Each decay starts
+    with 500 pseudo-events at a start-up value that fades with it. It sees a block when the block ends.
 
     Lifts are a mixture of their own over the differences of terms to those of production, with its own state.
 
@@ -233,7 +237,9 @@ class DecayBank:
             charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)
             rate[candidates] = self.rate or POOLED_RATE
         charged -= charged.min(axis=-1, keepdims=True)
-        weight = np.exp(-rate[:, None, None] * charged)
+        reached = np.minimum(HORIZONS, np.reshape(self.sums["events"], (-1, 1)))
+        prior = np.sqrt(np.clip(reached, *PRIOR_HORIZONS))[:, None, None]
+        weight = prior * np.exp(-rate[:, None, None] * charged)
         return np.asarray((weight / weight.sum(axis=-1, keepdims=True)).reshape(loss.shape))
 
     @cached_property

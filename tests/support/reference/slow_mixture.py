@@ -95,18 +95,21 @@ class SlowMixture:
         means: list[list[float]] = [[] for _ in columns]
         history = []
         for done in range(self.blocks):
-            shares = [self._share(loss, index) for index in range(len(columns))]
+            shares = [self._share(loss, index, done) for index in range(len(columns))]
             for index, column in enumerate(columns):
                 mean, charge = self._arrives(column, done, means[index], shares[index])
                 means[index].append(mean)
                 loss[index] = loss[index] * np.exp(-self.block / LONG) + charge
-            history.append([self._now(c, done + 1, means[i], self._share(loss, i)) for i, c in enumerate(columns)])
+            shares = [self._share(loss, index, done + 1) for index in range(len(columns))]
+            now = zip(columns, means, shares, strict=True)
+            history.append([self._now(column, done + 1, known, share) for column, known, share in now])
         return self._with_drift(history)
 
-    def _share(self, loss: Array, policy: int) -> Array:
+    def _share(self, loss: Array, policy: int, done: int) -> Array:
         together = sum(self.pooled) >= 3 and self.pooled[policy]
         total = loss[np.array(self.pooled)].sum(axis=0) if together else loss[policy]
-        share = np.exp(-(0.3 if together else 1.0) * (total - total.min()))
+        favour = np.sqrt(np.minimum(HORIZONS, done * self.block).clip(2e4, 4e5))
+        share = favour * np.exp(-(0.3 if together else 1.0) * (total - total.min()))
         return share / share.sum()
 
     def _arrives(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, Array]:
