@@ -6,7 +6,7 @@ In the order of decoding: `schema` (the types of the JSON), `decoder` (and `dsjs
 
 from streameval.events.action_sets import ActionSets, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
-from streameval.events.decoder import JsonDecoder, RewardDecoder
+from streameval.events.decoder import JsonDecoder, RewardDecoder, Table
 from streameval.events.dsjson import DsjsonDecoder
 from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import Event, json_schema
@@ -25,6 +25,7 @@ __all__ = [
     "Origin",
     "RewardBatch",
     "RewardDecoder",
+    "Table",
     "fingerprints",
     "json_schema",
 ]

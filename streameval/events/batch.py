@@ -213,12 +213,48 @@ class EventBatch(Batch):
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
+        batch = cls.unchecked(
+            reward=reward,
+            propensity=propensity,
+            policies=policies,
+            action=action,
+            propensities=propensities,
+            features=features,
+            timestamp=timestamp,
+            sampling_probability=sampling_probability,
+            unit=unit,
+            is_ranking=slate_logging == "uniform_ranking",
+        )
+        for row, fault in sorted(batch.faults().items()):
+            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
+        return batch
+
+    @classmethod
+    def unchecked(
+        cls,
+        *,
+        reward: ArrayLike,
+        propensity: ArrayLike | None = None,
+        policies: Mapping[str, ArrayLike] | None = None,
+        action: ArrayLike | None = None,
+        propensities: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+        timestamp: ArrayLike | None = None,
+        sampling_probability: ArrayLike | None = None,
+        unit: Sequence[Identifier | None] | ArrayLike | None = None,
+        is_ranking: bool = False,
+    ) -> EventBatch:
+        """Build a batch from the arrays of `from_arrays`, with the events that break a rule: see `faults`.
+
+        Raises:
+            ValueError: an array has the wrong shape.
+        """
         rewards = column("reward", reward, None)
         n = len(rewards)
         logged, probabilities, sets, slates = choice_columns(
-            n, propensity, policies or {}, action, propensities, features, slate_logging == "uniform_ranking"
+            n, propensity, policies or {}, action, propensities, features, is_ranking
         )
-        batch = cls(
+        return cls(
             policies=tuple(policies or {}),
             probabilities=probabilities,
             propensity=logged,
@@ -231,9 +267,6 @@ class EventBatch(Batch):
             slates=slates,
             unit=None if unit is None else unit_column(unit, n),
         )
-        for row, fault in sorted(batch.faults().items()):
-            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
-        return batch
 
     def to_state(self) -> State:
         """Return the columns as a plain value with arrays as bytes, without the rejected messages.

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
-from streameval.events.action_sets import RawFields
+from streameval.common.arrays import Array, Mask
+from streameval.events.action_sets import Index, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.schema import attributes, event_type, reward_type
+from streameval.events.schema import Identifier, attributes, event_type, reward_type
 from streameval.events.validation import Fault, Rejected, finite, first_faults, in_seconds, list_fault, rejection
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
 
 Messages: TypeAlias = Sequence[bytes | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table whose cells are numbers and names, as columns; and all of its rows as Python values.
+
+    numbers: by field, [n]; NaN where a row has none
+    policies: by name, [n] the policy's probability of the logged action; NaN = missing
+    identifiers: by field, n strings or integers, None where a row has none
+    is_plain: [n] whether these columns hold the row
+    rows: returns some rows, by their numbers, as Python values by field or as faults
+    """
+
+    numbers: Mapping[str, Array]
+    policies: Mapping[str, Array]
+    identifiers: Mapping[str, Sequence[Identifier | None]]
+    is_plain: Mask
+    rows: Callable[[Index], Sequence[Mapping[str, Any] | Fault]]
 
 
 class JsonDecoder:
@@ -67,6 +87,37 @@ class JsonDecoder:
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
         return self._located(batch, events, messages, faults, origin)
+
+    def decode_table(self, table: Table, origin: Origin) -> EventBatch:
+        """Turn the columns of a table into those of events: the result of `decode_rows`, several times faster.
+
+        Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
+        """
+        every = np.arange(len(table.is_plain))
+        if self.policies is None or self.scores is not None or not self.rewarded:
+            return self.decode_rows(table.rows(every), origin)
+        sampling = table.numbers.get("sampling_probability")
+        batch = EventBatch.unchecked(
+            reward=table.numbers[self.reward_field],
+            propensity=table.numbers["propensity"],
+            timestamp=table.numbers["timestamp"],
+            policies={name: table.policies.get(name, np.full(len(every), np.nan)) for name in self.policies},
+            sampling_probability=None if sampling is None else np.where(np.isnan(sampling), 1.0, sampling),
+            unit=table.identifiers.get("unit"),
+        )
+        is_event = table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp)
+        is_event[list(batch.faults(self.reward_range))] = False
+        kept, others = every[is_event], every[~is_event]
+        ids: Sequence[Any] = table.identifiers.get("event_id", [""] * len(every))
+        identity = fingerprints([ids[row] for row in kept.tolist()]) if self.identified else None
+        batch = replace(batch.take(kept).trimmed(), origin=replace(origin.take(kept), identity=identity))
+        if not len(others):
+            return batch
+        rest = self.decode_rows(table.rows(others), origin.take(others))
+        rejected = [structs.replace(each, place=int(others[each.place])) for each in rest.rejected]
+        read = np.delete(others, [each.place for each in rest.rejected])
+        whole = EventBatch.concat([batch, replace(rest, rejected=())])
+        return replace(whole.take(np.argsort(np.concatenate([kept, read]))), rejected=tuple(rejected))
 
     def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault], origin: Origin | None = None) -> EventBatch:
         """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
@@ -161,24 +212,24 @@ def _read(
     def decode_text(message: bytes) -> Any:  # the decoder does not look into fields that it skips
         if len(message) > MAX_MESSAGE_BYTES:
             raise ValueError
-        decoded = decode(message)
+        found = decode(message)
         message.decode()
-        return decoded
+        return found
 
     decode_each: Any = decode if _are_short_ascii(messages) else decode_text
-    structs: list[Any] = []
+    decoded: list[Any] = []
     unread = iter(messages)
-    while len(structs) + len(faults) < len(messages):
+    while len(decoded) + len(faults) < len(messages):
         try:
-            structs.extend(map(decode_each, unread))  # up to the first that fails
+            decoded.extend(map(decode_each, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
-            place = len(structs) + len(faults)
+            place = len(decoded) + len(faults)
             found = _fault_of_length(messages[place]) or refused(cast(bytes, messages[place]), error)
             if isinstance(found, Fault):
                 faults[place] = found
             else:
-                structs.append(found)
-    return structs
+                decoded.append(found)
+    return decoded
 
 
 def _fault_of_length(message: bytes | None) -> Fault | None:

@@ -6,6 +6,7 @@ import builtins
 import decimal
 import gzip
 import json
+import math
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
-from streameval.events import JsonDecoder
+from streameval.events import EventBatch, JsonDecoder, Origin
 from streameval.ingest.files.source import ColumnNames
 from streameval.ingest.files.tables import read_table
 from streameval.ope.report import Report
@@ -138,6 +139,64 @@ def test_row_groups_change_nothing(tmp_path_factory: pytest.TempPathFactory, gro
     parts = replayed(directory, as_parquet(directory / "parts.parquet", columns(n), row_group_size=group))
     assert parts == whole
     assert whole.events.accepted == n
+
+
+NUMBERS = [0.5, 0.25, 1.0, 1, 0, -0.5, 2.0, 1e300, math.inf, -math.inf, None]
+FIELDS = {
+    "event_id": ["e-1", "e-2", "", None],
+    "timestamp": [1.6e9, 1.6e9 + 0.5, 7e9, 1e14, math.inf, None],
+    "action": ["x", "y", "", None],
+    "propensity": NUMBERS,
+    "reward": [*NUMBERS, 3.0],
+    "sampling_probability": NUMBERS,
+    "unit": ["u-1", "u-2", "", None],
+    "a": NUMBERS,
+    "b": NUMBERS,
+}
+
+
+def decoded(path: Path, decoder: JsonDecoder, names: ColumnNames) -> EventBatch:
+    kind = path.suffix.removeprefix(".")
+    return EventBatch.concat(read_table(str(path), kind, names, decoder, lambda read, total: None))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("good", [0.98, 0.6])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, ending: str, good: float, seed: int) -> None:
+    """Some columns are absent, and a column has good cells with the probability `good`. CSV has no empty text."""
+    rng, n = np.random.default_rng(seed), 2100
+    present = [name for name in FIELDS if name not in ("unit", "sampling_probability", "a") or rng.random() < 0.5]
+    cells_of = {name: [cell for cell in FIELDS[name] if cell != "" or ending == "parquet"] for name in present}
+    chosen = {
+        name: [cells[0 if rng.random() < good else rng.integers(len(cells))] for _ in range(n)]
+        for name, cells in cells_of.items()
+    }
+    rows = [dict(zip(chosen, cells, strict=True)) for cells in zip(*chosen.values(), strict=True)]
+    events = []
+    for row in rows:  # in the order in which infinite numbers are looked for
+        last = ("sampling_probability", "unit")
+        event = {name: cell for name, cell in row.items() if name not in ("a", "b", *last)}
+        policies = {name: row[name] for name in ("a", "b") if name in row}
+        events.append(event | {"policies": policies} | {name: row[name] for name in last if name in row})
+    decoder = JsonDecoder(["a", "b"], reward_range=(0.0, 1.0), identified=True)
+    path = tmp_path / f"log.{ending}"
+    origin = Origin.of(str(path), [(0, range(1, n + 1))])
+    expected = decoder.decode_batch([json.dumps(event).encode() for event in events], origin)
+    assert 0 < len(expected) < n
+    types = {name: pa.string() if name in ("event_id", "action", "unit") else pa.float64() for name in chosen}
+    table = pa.table({name: pa.array(cells, types[name]) for name, cells in chosen.items()})
+    (as_parquet if ending == "parquet" else as_csv)(path, table)
+    found = decoded(path, decoder, ColumnNames(event_id="event_id"))
+    assert found.origin is not None
+    assert expected.origin is not None
+    for name in ("reward", "timestamp", "propensity", "probabilities", "sampling_probability", "unit"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    for name in ("offset", "identity"):
+        np.testing.assert_array_equal(getattr(found.origin, name), getattr(expected.origin, name), err_msg=name)
+    assert [(each.reason, each.detail, each.origin) for each in found.rejected] == [
+        (each.reason, each.detail, each.origin) for each in expected.rejected
+    ]
 
 
 ROW = {"timestamp": 1.0, "action": "x", "propensity": 0.5, "reward": 1.0, "challenger": 0.25}
