@@ -179,7 +179,11 @@ class Watermarks:
         ]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """Continue from a state; raises ValueError or TypeError if it holds anything but numbers."""
+        """Continue from a state.
+
+        Raises:
+            ValueError: A clock holds a text.
+        """
         self._clocks = {
             (topic, int(number)): PartitionClock(
                 float(time), float(forward), float(lateness), np.array(last, dtype=float)
