@@ -93,6 +93,7 @@ class FakeClient:
         self.positions: dict[int, int] = {}
         self.read: dict[int, int] = {}
         self.empty: set[int] = set()
+        self.ends: dict[int, int] = {}
         self.paused: frozenset[int] = frozenset()
         self.closed = False
         self._topic_id = cluster.topic_id
@@ -135,6 +136,7 @@ class FakeClient:
             return []
         self._require_positions_in_range()
         heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf - self.paused
+        self.ends |= {partition: len(self.cluster.logs[partition]) + self.cluster.markers for partition in heard}
         parts = [self._read(partition) for partition in sorted(heard)]
         return [part for part in parts if part.values]
 
@@ -177,8 +179,7 @@ class FakeClient:
         return {partition: epoch for partition, epoch in self.read.items() if partition not in forgotten}
 
     def highwater(self, partition: int) -> int | None:
-        known = partition in self.cluster.logs and partition not in self.cluster.deaf
-        return len(self.cluster.logs[partition]) + self.cluster.markers if known else None
+        return self.ends.get(partition)
 
     def close(self) -> None:
         self.closed = True

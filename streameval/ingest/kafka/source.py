@@ -287,8 +287,12 @@ class KafkaSource:
         self._topic_id = self._topic_id or topic_id
 
     def _restart_from_earliest(self) -> None:
-        """The topic is another one of the same name: read it from its first message."""
-        unread = sum(progress.lag or 0 for progress in self._partitions.values())
+        """The topic is another one of the same name: read it from its first message.
+
+        Only ends that came with messages are certainly those of the old topic: requests of ends name a topic by its
+        name.
+        """
+        unread = sum(max(0, (progress.end or 0) - progress.position) for progress in self._partitions.values())
         self._loss.record("replaced", unread, old_topic=self._topic_id, positions=self.positions)
         self._disconnect()
         self._topic_id, self._partitions = None, {}

@@ -426,6 +426,26 @@ def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: Fake
     assert after.source.offsets()[TOPIC] == Offsets({0: 30}, "id-2")
 
 
+def test_messages_of_a_recreated_topic_do_not_count_as_lost(cluster: FakeCluster) -> None:
+    """The broker gives the end of its log by the name of the topic, and all its messages are read."""
+    bench = Bench(cluster)
+    bench.poll(12)
+    cluster.create_again()
+    cluster.fill(0, 30, first=100)
+    status = bench.poll(20)
+    assert status.gaps == {"replaced": 1}
+    assert bench.seen[-30:] == cluster.logs[0]
+    assert status.lost == 0
+
+
+def test_unread_messages_of_a_topic_that_was_recreated_count_as_lost(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(2)
+    unread = 20 - sum(bench.source.positions.values())
+    cluster.create_again()
+    assert bench.poll(20).lost == unread > 0
+
+
 def test_without_topic_ids_a_missing_partition_shows_that_the_topic_was_recreated(cluster: FakeCluster) -> None:
     cluster.topic_id = None
     _, bookmark = read_a_while(cluster)
