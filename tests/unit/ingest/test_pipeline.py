@@ -13,7 +13,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.pipeline import STAGES, EventPipeline
 from streameval.ingest.stages import ClockBehindError
 from streameval.service.startup import header, resume, start_fresh
 from support.messages import message
@@ -311,6 +311,21 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
     (rejected,) = out.rejected
     assert (rejected.reason, rejected.origin) == ("reward_range", (TOPIC, 0, 5))
     assert rejected.detail == "reward: 2 is not in [0, 1]"
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"),
+    [
+        ({"order": "arrival"}, ["order"]),
+        ({"order": "arrival", "duplicates": 10}, ["duplicates", "order"]),
+        ({"order": "event_time", "duplicates": 10}, ["duplicates", "order", "later_duplicates"]),
+    ],
+)
+def test_only_the_stages_that_the_source_asks_for_have_a_state(options: dict[str, Any], stages: list[str]) -> None:
+    pipeline = start_fresh(config(**options)).pipeline
+    pipeline.decide(spread().status())
+    state = pipeline.state()
+    assert [name for name in STAGES if state[name] is not None] == stages
 
 
 def test_by_default_one_partition_counts_as_it_arrives_and_several_in_event_time() -> None:
