@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.process import make_responsive, set_up_process
+from streameval.cli.process import make_responsive, return_large_arrays, set_up_process
 from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
 from streameval.errors import InputError
 
@@ -104,6 +104,7 @@ def run(
     """
     from streameval.service.signals import on_hangup
 
+    return_large_arrays()
     early = Event()
     with on_hangup(early.set):  # from here on a SIGHUP does not end the process
         from streameval.config.model import Config
@@ -141,6 +142,7 @@ def demo(
     """
     from streameval.cli.demo import run_demo
 
+    return_large_arrays()
     make_responsive()
     run_demo(events=events, port=port, seed=seed, rate=rate)
 

@@ -134,9 +134,9 @@ def to_plain(value: Any, *, lasting: bool = False) -> Any:
 
 def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
     """The bytes of an array; those of a large one as numpy copies them, which takes a third of the time."""
-    if array.nbytes < LARGE:
-        return array.tobytes()
-    return array.data.cast("B") if lasting and array.flags.c_contiguous else array.copy(order="C").data.cast("B")
+    if lasting and array.size and array.flags.c_contiguous:
+        return array.data.cast("B")
+    return array.tobytes() if array.nbytes < LARGE else array.copy(order="C").data.cast("B")
 
 
 def bytes_in(value: Any) -> int:

@@ -92,7 +92,9 @@ def _entries(name: str, column: Any, rows: slice | Index) -> Any:
         return None
     if isinstance(column, Columns):
         return column.take(rows)
-    return column.T[:, rows].T if name == "probabilities" else column[rows]
+    if name != "probabilities" or isinstance(rows, slice):
+        return column[rows]
+    return column.T.take(rows, axis=1).T  # an index in brackets would put the policies of an event side by side
 
 
 def _concatenated(name: str, columns: Sequence[Any], sizes: Sequence[int], absent: Any = None) -> Any:

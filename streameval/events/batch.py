@@ -271,7 +271,7 @@ class EventBatch(Batch):
     def to_state(self) -> State:
         """Return the columns as a plain value with arrays as bytes, without the rejected messages.
 
-        Large arrays are not copied, because the arrays of a batch are never written to.
+        Nothing is copied, because the arrays of a batch are never written to.
         """
         state: State = to_plain(Columns.to_state(replace(self, rejected=())), lasting=True)
         return state

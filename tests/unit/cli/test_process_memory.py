@@ -28,3 +28,34 @@ def test_memory_freed_by_arrays_is_used_again() -> None:
         pytest.skip("this C library has no such setting")
     done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
     assert int(done.stdout) < PAGES / 10
+
+
+LEFT = """
+import resource, threading
+from pathlib import Path
+from streameval.cli.process import keep_freed_memory, return_large_arrays
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+def grow():
+    document = bytearray()
+    for _ in range(30):
+        document += bytes(1_000_000)
+
+keep_freed_memory()
+return_large_arrays()
+before = megabytes()
+for _ in range(4):
+    thread = threading.Thread(target=grow)
+    thread.start()
+    thread.join()
+print(megabytes() - before)
+"""
+
+
+def test_threads_of_a_daemon_keep_no_large_array() -> None:
+    if not keep_freed_memory():
+        pytest.skip("this C library has no such setting")
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 10

@@ -97,8 +97,10 @@ def test_tables_of_features_may_have_different_widths() -> None:
 
 
 def test_the_probabilities_of_each_policy_are_contiguous_over_events() -> None:
+    several = COMPACT | {"policies": {"bts": 0.5, "other": 0.25}}
     for batch in (
         batch_of(*[COMPACT] * 3),
+        batch_of(*[several] * 3).take(np.array([2, 0])),
         batch_of(*[ACTION_SET] * 3),
         batch_of(*[ACTION_SET] * 3).take(np.array([2, 0])),
     ):
