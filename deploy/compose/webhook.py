@@ -33,7 +33,7 @@ def lines(path: str, body: bytes) -> list[str]:
         alerts = json.loads(body)["alerts"]
         return [f"{path} {alert['status']}: {alert['annotations'].get('summary', alert['labels'])}" for alert in alerts]
     except (ValueError, KeyError, TypeError):
-        return [f"{path} is no message of Alertmanager: {body[:200]!r}"]
+        return [f"{path} is not a message of Alertmanager: {body[:200]!r}"]
 
 
 if __name__ == "__main__":

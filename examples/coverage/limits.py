@@ -1,4 +1,4 @@
-"""`max_weight: auto` beside no limit and the right one, on logs whose propensities give the limit away, or hide it.
+"""`max_weight: auto`, no limit and the right limit, on logs whose propensities give the limit away, or hide it.
 
 Events of one kind (a context and an action) are counted instead of drawn one by one: the sums that an interval needs
 are those of a log of single events, for hundreds of runs at once. The steps are blocks of 100 events.

@@ -346,7 +346,7 @@ def _recent(rows: Sequence[Row]) -> str:
 
 
 def _auto(rows: Sequence[Row]) -> str:
-    """The worst rates with the default limit of the weights, where it ran, beside no limit and the right one."""
+    """The worst rates with the default limit of the weights, where it ran, compared with no limit and the right one."""
     kinds = {"none": "empirical_likelihood", "auto": AUTO, "right": LIMITED}
     by = _grouped([row for row in rows if row.average in FIXED], lambda row: (row.world, row.kind))
     body = []

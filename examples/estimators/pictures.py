@@ -117,10 +117,10 @@ def rounded(number: float) -> float:
     return float(f"{number:.4g}")
 
 
-def title(figure: Figure, message: str, beside: str) -> None:
+def title(figure: Figure, message: str, remark: str) -> None:
     """The title, with the settings in small print."""
     figure.text(0.02, 0.945, message, fontsize=13, fontweight="bold", color=INK)
-    figure.text(0.98, 0.947, beside, fontsize=9, color=FAINT, ha="right")
+    figure.text(0.98, 0.947, remark, fontsize=9, color=FAINT, ha="right")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def scored_batches(events: int) -> range:
-    """The batches after which a run of so many events is scored: 100, 110, ... (after 10,100, 11,100, ... events)."""
+    """The batches after which a run of this many events is scored: 100, 110, ... (after 10,100, 11,100, ... events)."""
     return range(100, events // BATCH, 10)
 
 

@@ -23,8 +23,8 @@ SETTLED = 60_000
 NAMES: Mapping[str, str] = {
     "sampling": "its sampling variance, `se^2`",
     "spread": "current disagreement of the decays, `spread^2`",
-    "spread_lately": "… its mean over the last 30,000 events",
-    "moved_lately": "its distance from its own mean over the last 30,000 events, `moved^2`, averaged likewise",
+    "recent_spread": "… its mean over the last 30,000 events",
+    "recent_movement": "its distance from its own mean over the last 30,000 events, `moved^2`, averaged likewise",
     "drift": "common drift of all lifts, `drift^2`",
     "drift_lately": "… its mean over the last 30,000 events",
     "paired": "the combination in `paired` for one candidate, `se^2 + (2 spread)^2 + (moved / 3)^2`",
@@ -83,15 +83,15 @@ def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> 
     def mean(values: Floats) -> Floats:
         return recent_mean(values, np.zeros((values.shape[1], 2)), EVERY)[0]
 
-    spread_lately, moved_lately = mean(spread), mean((value - mean(value)) ** 2)
+    recent_spread, recent_movement = mean(spread), mean((value - mean(value)) ** 2)
     return {
         "sampling": sampling,
         "spread": spread,
-        "spread_lately": spread_lately,
-        "moved_lately": moved_lately,
+        "recent_spread": recent_spread,
+        "recent_movement": recent_movement,
         "drift": drift,
         "drift_lately": mean(drift),
-        "paired": sampling + SPREAD**2 * spread_lately + MOVED**2 * moved_lately,
+        "paired": sampling + SPREAD**2 * recent_spread + MOVED**2 * recent_movement,
         "drift_aware": sampling + spread + drift,
     }
 

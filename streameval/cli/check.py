@@ -176,7 +176,7 @@ def _try_connections(connection: KafkaConnection) -> None:
 
 
 def _try_certificates(connection: KafkaConnection) -> None:
-    """Raise SourceError for files that are no certificates or keys."""
+    """Raise SourceError for files that are not certificates or keys."""
     password = connection.ssl_password.get_secret_value() if connection.ssl_password else None
     option = "ssl_cafile"
     try:
@@ -243,7 +243,7 @@ def of_events(config: Config) -> Iterator[Finding]:
     number = "an unknown number of events" if found.held is None else counted(found.held, "event")
     yield Finding("source", f"reached: {number} in {counted(len(found.status.partitions), 'partition')}")
     if isinstance(source, KafkaSettings) and source.client != "confluent" and (found.held or 0) >= MANY_MESSAGES:
-        message = f"source.client: kafka-python takes long to read {number}"
+        message = f"source.client: kafka-python needs a long time to read {number}"
         yield Finding(
             "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"
         )

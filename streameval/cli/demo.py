@@ -48,7 +48,7 @@ MOST_WAITING = 8_000  # events in the broker that the daemon has not reported; t
 
 
 def run_demo(events: int | None, port: int, seed: int, rate: float) -> None:
-    """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the true values.
+    """Run until Ctrl-C, or until `events` events were read; then print the estimates next to the true values.
 
     `rate`: events per second; 0 is as fast as possible. `port`: of the status page; if it is taken, a free one.
 
@@ -125,7 +125,7 @@ class Demonstration:
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
 
     def outcome(self) -> Table:
-        """The last estimates of each policy beside the true values, and the typical error of each average."""
+        """The last estimates of each policy next to the true values, and the typical error of each average."""
         report = self.daemon.published.report
         truth = self.recommender.truth(report.events.accepted if report else 0)
         headings = [f">{average.label.replace('_', ' ')}" for average in AVERAGES]

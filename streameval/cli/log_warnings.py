@@ -126,7 +126,7 @@ class LogCounts:
 
     def _reward_complaints(self, number: str) -> Iterator[Complaint]:
         if self.events >= SOME and self.rewards[0] == self.rewards[1]:
-            finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies are worth the same"
+            finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies have the same value"
             yield Complaint(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
         for place, count in enumerate(self.outside):

@@ -165,7 +165,7 @@ class ReplayPlot:
         """
         if len(trace.reports) < 2:
             raise InputError(
-                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
+                f"nothing to plot: {counted(trace.taken, 'event')}, but a plot has one point per {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
         choice = self.choice(trace.reports[-1])
@@ -280,7 +280,7 @@ def power_figure(found: PowerReport, title: str) -> Figure:
     judged = [each for each in found.candidates if each.reason is None]
     judged.sort(key=lambda each: -(each.detectable or 0.0))
     if not judged:
-        raise InputError("there is no line to draw: no candidate has a forecast", hint="leave out --plot")
+        raise InputError("nothing to plot: no candidate has a forecast", hint="leave out --plot")
     per_second = found.events_per_second
     captions = [", ".join(dict.fromkeys(each.estimator for each in judged if each.estimator))]
     captions += [f"detected at {found.confidence * 100:g}% confidence with {found.power * 100:g}% power"]

@@ -21,7 +21,7 @@ def parse_duration(text: str) -> float:
     """Seconds in a duration such as `30s`, `1h30m` or `250ms`.
 
     Raises:
-        ValueError: The text is no duration.
+        ValueError: The text is not a duration.
 
     >>> parse_duration("1h30m"), parse_duration("250ms")
     (5400.0, 0.25)

@@ -77,7 +77,7 @@ def parse_yaml(text: str, name: str) -> Document:
     """The mapping in YAML text; `name` stands for the file in errors.
 
     Raises:
-        ConfigError: The text is no mapping; the message names the line and the column.
+        ConfigError: The text is not a mapping; the message names the line and the column.
     """
     try:
         values, origins = _parse(text)

@@ -91,7 +91,7 @@ class Http(StrictModel):
     users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH per line")
     allowed_hosts: list[str] = Field(
         [],
-        description="host names by which browsers may ask without a login, beside localhost and addresses; with any "
+        description="host names that requests may use without a login, besides localhost and IP addresses; if any are "
         "given, all other names are refused",
     )
     insecure: bool = Field(False, description="true allows a network address without a login")
@@ -100,7 +100,7 @@ class Http(StrictModel):
     def _is_closed_to_the_network(self) -> Self:
         if (self.tls_certfile is None) != (self.tls_keyfile is None):
             lacking = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
-            hint = "https needs both, the certificate and its private key"
+            hint = "https needs both the certificate and its private key"
             refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
         if not (self.has_login or self.insecure or _is_loopback(self.host)):
             message = expecting("a loopback address, because no login is configured", f"'{self.host}'")

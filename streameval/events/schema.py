@@ -88,7 +88,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
     ] = 1.0
     unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
-    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
+    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose the action.")] = None
     context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
     slots: Annotated[
         list[Slot] | None, _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
@@ -174,7 +174,7 @@ def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
         ValueError: Two policies have one name.
     """
     if len(set(names)) < len(names):
-        raise ValueError(f"policies {list(names)} name one twice")
+        raise ValueError(f"policies {list(names)} contain a duplicate")
     fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]
     return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
 

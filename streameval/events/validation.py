@@ -85,11 +85,11 @@ NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum diff
 ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
 MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # of an action: models of the reward need a matrix of this size squared
-MAX_SLATE_ACTIONS = 500  # in all slots, beside listed slates: their estimate needs a matrix of this size squared
+MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: their estimate needs a matrix of this size squared
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
-    """How far the sums of distributions over so many actions may differ from 1.
+    """How far the sums of distributions over this many actions may differ from 1.
 
     >>> tolerance(np.array([2, 20]))
     array([2.0e-06, 1.1e-05])
@@ -162,7 +162,7 @@ def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     }
     for field, value in of_choices.items():
         if value is not None:
-            yield f"{field}: not allowed beside `slots`"
+            yield f"{field}: not allowed together with `slots`"
     if not slots:
         yield "slots: empty"
     for number, slot in enumerate(slots):
@@ -200,7 +200,7 @@ def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     choices = [set(slot.actions or ()) for slot in slots]
     rows = sum(map(len, choices))
     if rows > MAX_SLATE_ACTIONS:
-        yield f"slots: {rows} actions beside `slates`, more than the limit of {MAX_SLATE_ACTIONS}"
+        yield f"slots: {rows} actions with `slates`, more than the limit of {MAX_SLATE_ACTIONS}"
     if len(set(map(tuple, slates))) < len(slates):
         yield "slates: one is listed twice"
     for number, listed in enumerate(slates):

@@ -1,4 +1,4 @@
-"""Slow work beside the loop, in threads that end with the program; connections that any thread can close."""
+"""Slow work outside the loop, in threads that end with the program; connections that any thread can close."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Source(Protocol):
 
 GAPS = ("deleted", "cut", "replaced")
 """Kinds of lost messages: deleted before they were read (retention); the log was truncated below the position already
-read; or another log took its name (a topic deleted and created again, a file that was rotated)."""
+read; or another log took its name (a topic deleted and recreated, a file that was rotated)."""
 
 LOSS_REASONS = {
     "deleted": "messages of {log} were deleted before they were read",
@@ -352,7 +352,7 @@ class StageSettings(StrictModel):
         return None
 
     def event_order(self, partitions: int) -> EventOrder | None:
-        """The stage that orders the events of so many partitions; None where they count as they arrive."""
+        """The stage that orders the events of this many partitions; None where they count as they arrive."""
         return None
 
 

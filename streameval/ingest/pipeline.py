@@ -180,7 +180,7 @@ class EventPipeline:
         return math.inf
 
     def _decide(self, partitions: int) -> None:
-        """Compose the stages, for so many partitions."""
+        """Compose the stages, for this many partitions."""
         self._is_decided = True
         order = self._settings.event_order(partitions)
         if order is not None:

@@ -53,7 +53,7 @@ def events_needed(deviation: float, design_effect: float, lift: float, confidenc
 
 
 def smallest_lift(deviation: float, design_effect: float, events: float, confidence: float, power: float) -> float:
-    """The lift that so many events show with this power, the inverse of `events_needed`."""
+    """The lift that this many events show with this power, the inverse of `events_needed`."""
     return deviation * _quantiles(confidence, power) * math.sqrt(max(1.0, design_effect) / events)
 
 
@@ -73,7 +73,7 @@ class TargetLift(NamedTuple):
         """Parse `0.01` or `5%`.
 
         Raises:
-            ValueError: The text is no lift.
+            ValueError: The text is not a lift.
 
         >>> TargetLift.read("0.01"), TargetLift.read("5%")
         (TargetLift(size=0.01, relative=False), TargetLift(size=0.05, relative=True))
@@ -197,7 +197,7 @@ class EventsNeeded(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """The smallest lift that an average with the weight of so many events can ever show."""
+    """The smallest lift that an average with the weight of this many events can ever show."""
 
     average: str
     events: float
@@ -307,10 +307,10 @@ def _obstacle(counts: PolicyCounts, estimate: Estimate | None) -> str | None:
     if not counts.events:
         return "no event carries its probability"
     if estimate is None or not estimate.importance_weight_max:
-        return "the log never takes an action that it would take"
+        return "the log has no action that the candidate would take"
     never = estimate.details.get("unsupported_probability") or 0.0
     if never > NEVER_LOGGED:
-        return f"{never:.1%} of what it does is never logged: no number of events shows what that earns"
+        return f"{never:.1%} of its actions are never logged: no number of events shows their reward"
     if estimate.lift_lower is None or estimate.details.get("lift_deviation") is None:
         return "fewer than ten of its events have a reward: too few to estimate the noise"
     if estimate.details["lift_deviation"] == 0:

@@ -1,4 +1,4 @@
-"""Dead letters: rejected messages with reason and origin, written to a file or a topic beside the loop."""
+"""Dead letters: rejected messages with reason and origin, written to a file or a topic outside the loop."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class FileSink:
     """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 
     A write that fails, as on a full disk, is undone to the end of the last whole line and tried again as a whole. A
-    file that others moved away, deleted or emptied is created again.
+    file that others moved away, deleted or emptied is recreated.
 
     Raises:
         InputError: The file cannot be opened at the start.

@@ -141,7 +141,7 @@ def reached(step: str) -> None:
     """Called after each of `STEPS`, and does nothing: tests end the process here."""
 
 
-DELETED = "it was deleted while the daemon ran, with all snapshots; it is created again, with the next snapshot"
+DELETED = "it was deleted while the daemon ran, with all snapshots; the next snapshot recreates it"
 
 
 class SnapshotStore:
@@ -373,7 +373,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 class SnapshotWriter:
-    """Writes snapshots to a store beside the loop: one at a time; a failure stops nothing.
+    """Writes snapshots to a store outside the loop, one at a time; the daemon continues after a failure.
 
     Args:
         store: Takes the documents.

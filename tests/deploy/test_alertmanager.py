@@ -28,7 +28,7 @@ def test_alertmanager_accepts_its_configuration(amtool: str) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_a_promoted_policy_that_became_worse_pages_and_drift_is_no_ticket(amtool: str, alert: str) -> None:
+def test_a_promoted_policy_that_became_worse_pages_and_drift_is_not_a_ticket(amtool: str, alert: str) -> None:
     labels = [f"alertname={alert}", f"severity={ALERTS[alert]['labels']['severity']}", "instance=host:9108"]
     receiver = "pager" if alert in PAGES else "information" if alert == "StreamevalDriftDetected" else "tickets"
     output(

@@ -244,4 +244,4 @@ def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.C
         thread.join()
     message = capsys.readouterr().out
     assert "/ticket firing: personal beats production\n" in message
-    assert "/page is no message of Alertmanager" in message
+    assert "/page is not a message of Alertmanager" in message

@@ -120,14 +120,14 @@ def test_the_context_is_what_is_copied_and_no_more() -> None:
         word for text in texts("COPY", STAGES[0]) + texts("COPY") if "--from" not in text for word in text.split()[:-1]
     }
     assert {path for path in sources if let_through(path, IGNORED)} == sources
-    beside = [
+    unneeded = [
         ".git/config",
         ".venv/bin/python",
         "deploy/compose.yaml",
         "tests/conftest.py",
         "streameval/__pycache__/a.pyc",
     ]
-    assert not [path for path in beside if let_through(path, IGNORED)]
+    assert not [path for path in unneeded if let_through(path, IGNORED)]
 
 
 class Health(BaseHTTPRequestHandler):

@@ -149,8 +149,8 @@ def test_everything_in_the_directory_is_applied_or_an_example() -> None:
         *KUSTOMIZATION["resources"],
         *(name for made in KUSTOMIZATION["configMapGenerator"] for name in made["files"]),
     }
-    beside = {"kustomization.yaml", "secret.example.yaml"}
-    assert {path.name for path in KUBERNETES.glob("*.yaml")} == applied | beside
+    separate = {"kustomization.yaml", "secret.example.yaml"}
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} == applied | separate
 
 
 def test_the_pod_keeps_the_restricted_standard() -> None:

@@ -146,7 +146,7 @@ def inside_of(path: Path) -> list[str]:
 
 
 def reads_inside(path: Path, used: Import) -> bool:
-    """Whether the file imports a name that is no interface, without being a test of its package."""
+    """Whether the file imports a name that is not an interface, without being a test of its package."""
     own = packages_around(used.module)[-1]
     return not is_interface(used) and not any(is_within(own, package) for package in inside_of(path))
 

@@ -151,8 +151,8 @@ def test_a_lift_that_has_moved_is_less_certain(example: ModuleType) -> None:
     parts = errors.parts_of(value, sampling, spread, drift)
     assert set(parts) == set(errors.NAMES)
     assert parts["paired"][-1, 0] == pytest.approx(5e-5)
-    assert parts["moved_lately"][-1, 1] == pytest.approx(0.03**2, rel=0.05)  # a mean over 30 looks lags by 30
-    assert parts["paired"][-1, 1] == pytest.approx(5e-5 + parts["moved_lately"][-1, 1] / 9)
+    assert parts["recent_movement"][-1, 1] == pytest.approx(0.03**2, rel=0.05)  # a mean over 30 looks lags by 30
+    assert parts["paired"][-1, 1] == pytest.approx(5e-5 + parts["recent_movement"][-1, 1] / 9)
     error, parts["drift_aware"] = np.sqrt(parts["paired"]) * np.array([1.0, -1.0]), parts["paired"] + 1.0
     correlation, size = errors.held_against(error, {name: parts[name] for name in ("paired", "drift_aware")})
     assert (correlation["paired"], size["paired"]) == pytest.approx((1.0, 1.0))

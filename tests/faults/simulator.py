@@ -1,7 +1,7 @@
 """Runs the real daemon through a schedule of faults, and checks it after every turn of its loop.
 
 A schedule is made of one seed: what is produced, when the broker, the disk or a clock fails, when the process ends.
-Time is virtual and nothing runs beside the loop, so that a seed always gives the same run.
+Time is virtual and nothing runs outside the loop, so that a seed always gives the same run.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from support.paths import fast_directory
 SCHEDULES = 1_000
 MINUTES = 10
 FIRST_OF_MANY, MANY = 200_000, 9_000
-"""Schedules of ten minutes: so many on an idle processor."""
+"""Schedules of ten minutes: this many on an idle processor."""
 
 
 def run_schedules(seeds: Iterable[int], faults: Collection[str] | None = None) -> None:

@@ -121,8 +121,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         wait_until(lambda: len(query(monitor, "up == 1")) == 2)
         of_better.start()
         of_same.start()
-        beside = stack.enter_context(ThreadPoolExecutor())
-        paged = beside.submit(shipping.run, monitor, lambda: pages(webhook.calls) == PAGES)
+        background = stack.enter_context(ThreadPoolExecutor())
+        paged = background.submit(shipping.run, monitor, lambda: pages(webhook.calls) == PAGES)
         decided = promoted(better)
         promotable_at = time.monotonic()
         deadline = promotable_at + NOTIFIED_WITHIN + 5.0

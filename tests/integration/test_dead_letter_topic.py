@@ -27,7 +27,7 @@ def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
 
 
 def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
-    """The messages of partition 0, so many at least."""
+    """The messages of partition 0, this many at least."""
     options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
     found: list[Any] = []
     with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:

@@ -370,7 +370,7 @@ def lose_all_messages(broker: RealBroker, topic: str) -> None:
 
 
 @pytest.mark.slow  # `make test` has the test of one life below, and that of several lives on a fake cluster
-@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # and the other beside it: restarts take long
+@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # and the other next to it: restarts take long
 def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(
     real_kafka: RealBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,13 +35,13 @@ FEWER = 100_000
 PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
 DUPLICATED = 1000
-"""One in so many events is sent again at the end of its transaction, as by a producer that was not sure."""
+"""One in this many events is sent again at the end of its transaction, as by a producer that was not sure."""
 WINDOW = 300_000
 """Events among which duplicates are found: partitions are not read at the same pace."""
 KILLS = 14
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 IN_TRANSACTION, ABORTED = 5000, 4
-"""Events in each transaction; before one in so many, the same events are sent with other rewards, and are aborted."""
+"""Events in each transaction; before one in this many, the same events are sent with other rewards, and are aborted."""
 CLIENTS = get_args(KafkaSettings.model_fields["client"].annotation)
 
 
@@ -285,7 +285,7 @@ def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_full_disk_stops_nothing_and_snapshots_resume_once_there_is_room(
+def test_the_daemon_continues_on_a_full_disk_and_snapshots_resume_once_there_is_room(
     shorter: Log, tmp_path: Path, small_disk: Path
 ) -> None:
     """Older snapshots make room for new ones where that helps; else those that exist are kept."""

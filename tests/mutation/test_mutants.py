@@ -64,7 +64,7 @@ def test_options_that_decide_no_result_may_change(source: str) -> None:
     assert mutations(source) == set()
 
 
-def test_the_sample_is_the_same_each_time_and_has_so_many_of_each_kind() -> None:
+def test_the_sample_is_the_same_each_time_and_has_a_fixed_number_of_each_kind() -> None:
     chosen = sample()
     assert chosen == sample()
     assert Counter(one.mutant.kind for one in chosen) == SIZES

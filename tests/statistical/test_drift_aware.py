@@ -82,7 +82,7 @@ def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
 
 
 def batched(moments: Iterator[Moment], size: int) -> Iterator[list[Moment]]:
-    """So many at a time."""
+    """This many at a time."""
     while some := list(islice(moments, size)):
         yield some
 

@@ -26,7 +26,7 @@ def shares_missed(edge: str, kind: str, seeds: range) -> list[float]:
 
 
 def by_chance(seeds: range) -> float:
-    """The share beyond 5 % that chance explains in so many logs."""
+    """The share beyond 5 % that chance explains in this many logs."""
     return 3 * float(np.sqrt(PROMISED * (1 - PROMISED) / len(seeds)))
 
 

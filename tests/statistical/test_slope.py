@@ -1,4 +1,4 @@
-"""The error of `cap: auto` beside that of every fixed cap, in worlds with mild and with heavy-tailed weights."""
+"""The error of `cap: auto` next to that of every fixed cap, in worlds with mild and with heavy-tailed weights."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Bandit:
         return float((self.target * self.mean).sum(axis=1).mean())
 
     def log(self, events: int, seed: int) -> EventBatch:
-        """So many events; the features of an action are its position and its context's, each as marks."""
+        """This many events; the features of an action are its position and its context's, each as marks."""
         rng = np.random.default_rng(seed)
         contexts, actions = self.mean.shape
         context = rng.integers(contexts, size=events)

@@ -115,7 +115,7 @@ def build(dockerfile: Path, context: Path, directory: Path) -> Stage:
 
 
 def base_image(directory: Path) -> Path:
-    """A Python with pip, and without what Debian or `venv` may put beside it."""
+    """A Python with pip, and without what Debian or `venv` may put next to it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=100)
     (packages,) = directory.glob("lib/python*/site-packages")
     for file in distribution("pip").files or ():

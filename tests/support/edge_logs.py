@@ -54,7 +54,7 @@ class Kinds(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Logs of so many events; `later`: what their second half consists of, if that is something else."""
+    """Logs of this many events; `later`: what their second half consists of, if that is something else."""
 
     kinds: Kinds
     events: int

@@ -46,7 +46,7 @@ CASES: dict[str, Callable[[], bytes]] = {
     "an unknown action of 100 MB": lambda: (
         START.replace(b'"a"', b'"' + b"x" * (100 * MILLION) + b'"') + b'"actions": ["a"], "propensities": [1.0]}'
     ),
-    "100 MB that are no JSON": lambda: b"x" * (100 * MILLION),
+    "100 MB that are not JSON": lambda: b"x" * (100 * MILLION),
     "100 MB that end in the middle": lambda: START + b'"context": [' + b"1.5," * (25 * MILLION),
     "100 MB of zeros": lambda: bytes(100 * MILLION),
     "100 MB of objects in an ignored field": lambda: START + b'"context": [' + b'{"a":1},' * (12 * MILLION) + b"0]}",

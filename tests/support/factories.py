@@ -62,7 +62,7 @@ def make_report(
     averages: Sequence[str] = AVERAGES,
     seed: int = 7,
 ) -> Report:
-    """A full Report of production `logging` and so many candidates: better ones, worse ones and undecided ones."""
+    """A full Report of production `logging` and this many candidates: better ones, worse ones and undecided ones."""
     rng = np.random.default_rng(seed)
     names = ["logging", *(f"challenger-{suffix}" for suffix in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
@@ -220,7 +220,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 TURN, USUAL_TURNS = 10_000, 500
-"""So many numbers are added up so often within a tenth of a second, on machines of some years ago."""
+"""This many numbers are added up in a tenth of a second, on machines of some years ago."""
 
 
 def quickest(call: Callable[[], object], times: int = 5) -> float:

@@ -158,7 +158,7 @@ class Mutator:
         self._ends = [_ends(tokens) for tokens in self._tokens]
 
     def messages(self, count: int) -> list[bytes | None]:
-        """So many messages; one in five is left as it is."""
+        """This many messages; one in five is left as it is."""
         return [self._message() for _ in range(count)]
 
     def _message(self) -> bytes | None:

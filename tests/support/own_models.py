@@ -53,7 +53,7 @@ class Unteachable(Mean):
 
 
 class Infinite(Mean):
-    """Every third prediction is no number."""
+    """Every third prediction is not a number."""
 
     def predict(self, features: Array) -> Any:
         found = super().predict(features)

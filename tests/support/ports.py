@@ -27,7 +27,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _is_claimed(port: int) -> bool:
-    """Whether the port is ours from now on. A name of Linux's that is no file goes with the process that has it."""
+    """Whether the port is ours from now on. A name of Linux's that is not a file goes with the process that has it."""
     if sys.platform != "linux":
         return True
     claim = socket.socket(socket.AF_UNIX)

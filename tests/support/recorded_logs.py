@@ -196,7 +196,7 @@ def listed_messages(seed: int, events: int) -> list[Any]:
 
 
 def scored_messages(seed: int, events: int) -> list[Any]:
-    """Events with named actions, scores and features for policies in code, and some lines that are no events.
+    """Events with named actions, scores and features for policies in code, and some lines that are not events.
 
     The number of actions varies; some events lack scores, features, or the probabilities of `shadow`.
     """

@@ -37,7 +37,7 @@ def encode(event: Any) -> bytes:
 
 @st.composite
 def distributions(draw: st.DrawFn, size: int) -> list[float]:
-    """Probabilities of so many actions, with a sum of 1 but for rounding; some of them are 0."""
+    """Probabilities of this many actions, with a sum of 1 but for rounding; some of them are 0."""
     shares = draw(st.lists(st.integers(0, 100), min_size=size, max_size=size).filter(any))
     return [share / sum(shares) for share in shares]
 

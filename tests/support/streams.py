@@ -117,7 +117,7 @@ def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
 
 
 def evaluated(events: Stream | EventBatch, *, every: int | None = None, **settings: Any) -> Evaluator:
-    """An evaluator that has received the events, `every` so many at a time (all at once); of `CANDIDATE` by default."""
+    """An evaluator, by default of `CANDIDATE`, that has received the events: `every` at a time, or all at once."""
     evaluator = Evaluator(**{"candidates": [CANDIDATE], **settings})
     batch = events.batch() if isinstance(events, Stream) else events
     for first in range(0, len(batch), every or max(1, len(batch))):

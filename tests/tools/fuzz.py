@@ -76,7 +76,7 @@ class Subject:
         self.verdicts: Counter[str] = Counter()
 
     def feed(self, count: int) -> None:
-        """Decode so many mutated messages and count them in; raises AssertionError for a wrong result."""
+        """Decode this many mutated messages and count them in; raises AssertionError for a wrong result."""
         messages = self._mutator.messages(count)
         batch = self._format.decode_batch(messages)
         check_batch(batch, messages)
@@ -142,7 +142,7 @@ def numbers_in(value: Any, place: str = "report") -> list[tuple[str, float]]:
 
 
 def fuzz(count: int, seed: int, reward_range: tuple[float, float] | None = (0.0, 1.0)) -> Counter[str]:
-    """Feed so many messages, in equal parts of each format, and check all; returns the verdicts by format."""
+    """Feed this many messages, in equal parts of each format, and check all; returns the verdicts by format."""
     verdicts: Counter[str] = Counter()
     for kind in FORMATS:
         subject = (LateRewards if kind == "late_reward" else Subject)(kind, seed, reward_range)

@@ -350,7 +350,7 @@ def listed_slates() -> Reports:
 
 
 def policies_in_code() -> Reports:
-    """Policies computed from scores, beside a logged one; actions have names; some lines are no events."""
+    """Policies computed from scores, next to a logged one; actions have names; some lines are not events."""
     candidates: dict[str, Any] = {
         "shadow": se.Logged(),
         "even": "uniform",
@@ -498,7 +498,7 @@ CASES: dict[str, Callable[[], Reports]] = {
     )
 }
 DEFAULTS = {"default_on_plain_events", "default_on_full_events"}
-"""Cases of which only the recorded estimates and the counts are compared: other estimators may run beside them, and
+"""Cases of which only the recorded estimates and the counts are compared: other estimators may run next to them, and
 decisions may be made by these."""
 
 

@@ -1,7 +1,7 @@
 """A daemon under load for a long time, with a fault every minute: does it keep up, its memory, and every event?
 
 make soak                                    20 minutes at 20,000 events a second, 20 candidates
-make soak ARGS="--minutes 5 --rate 5000"     a shorter one; beside other work, a rate that the machine sustains
+make soak ARGS="--minutes 5 --rate 5000"     a shorter one; next to other work, a rate that the machine sustains
 
 Needs a Kafka broker as the integration tests do. Prints a line for each minute, and at the end the results and a
 verdict; exits with 1 unless all criteria hold.
@@ -55,7 +55,7 @@ WARM_UP = 120.0
 """Seconds of each run in which memory may rise: what was missed is caught up with in large portions, after a kill and
 after the outage that follows it, and the allocator keeps what these took."""
 MANY = 500
-"""So many scrapes have a 99th percentile; of fewer, the 90th is looked at."""
+"""This many scrapes have a 99th percentile; of fewer, the 90th is looked at."""
 GROWN = 2.0
 """MiB: two steps, for the interpreter takes memory for small objects by the MiB."""
 
@@ -284,7 +284,7 @@ def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0)
     slope, noise = found["resident_mib_per_hour"], 3 * found["resident_mib_per_hour_error"]
     checks = {
         "every event is counted once": found["accepted"] == found["events"],
-        "what is no event is rejected once": sum(found["rejected"].values()) == found["garbage"],
+        "what is not an event is rejected once": sum(found["rejected"].values()) == found["garbage"],
         "memory does not grow": slope <= noise + grown / found["hours"],
         "no descriptor leaks": max(found["descriptors"]) <= 3,
         "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(slower, found["load"]),

@@ -46,7 +46,7 @@ def test_the_comparison_ignores_order_words_and_estimates_without_a_value() -> N
     assert not differences("moments", copy, recorded("moments"))
 
 
-def test_a_default_configuration_may_have_other_estimates_beside_the_recorded_ones() -> None:
+def test_a_default_configuration_may_have_other_estimates_next_to_the_recorded_ones() -> None:
     case = "default_on_full_events"
     copy, report = changed(case, "end")
     report["estimates"].append(report["estimates"][0] | {"estimator": "another"})

@@ -57,16 +57,16 @@ class Bounded:
 
 
 def lines(
-    about: About, *queries: Query, log_scale: bool = False, zero: bool = False, names_beside: bool = False
+    about: About, *queries: Query, log_scale: bool = False, zero: bool = False, names_on_the_right: bool = False
 ) -> timeseries.Panel:
-    """Lines over time. `names_beside` puts a long legend beside the lines, where it takes no height from them."""
+    """Lines over time. `names_on_the_right` puts a long legend where it takes no height from the lines."""
     panel = (
         timeseries.Panel()
         .line_width(1)
         .fill_opacity(0)
         .show_points(shapes.VisibilityMode.NEVER)
         .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
-        .legend(_legend(shown=True, beside=names_beside))
+        .legend(_legend(shown=True, on_the_right=names_on_the_right))
     )
     if log_scale:
         panel.scale_distribution(common.ScaleDistributionConfig().type(shapes.ScaleDistribution.LOG).log(10))
@@ -204,9 +204,9 @@ def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = 
     return panel
 
 
-def _legend(*, shown: bool, beside: bool = False) -> common.VizLegendOptions:
+def _legend(*, shown: bool, on_the_right: bool = False) -> common.VizLegendOptions:
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.LIST)
-    placement = shapes.LegendPlacement.RIGHT if beside else shapes.LegendPlacement.BOTTOM
+    placement = shapes.LegendPlacement.RIGHT if on_the_right else shapes.LegendPlacement.BOTTOM
     return legend.placement(placement).show_legend(shown).calcs([])
 
 

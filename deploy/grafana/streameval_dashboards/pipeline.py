@@ -138,7 +138,7 @@ def _keeping_up() -> Placed:
         Query(total("streameval_consumer_rebuilds_total", "instance"), "{{instance}}, rebuilt"),
         Query(total("streameval_consumer_gaps_total", "instance", "kind"), "{{instance}}, gap: {{kind}}"),
         zero=True,
-        names_beside=True,
+        names_on_the_right=True,
     )
     return [*((8, 8, panel) for panel in (events, lag, newest, delay, held, rewards, waiting)), (16, 8, connection)]
 

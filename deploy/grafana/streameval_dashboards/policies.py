@@ -127,7 +127,7 @@ def _adaptation() -> Placed:
         metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
     ) -> AnyPanel:
         query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
-        panel = lines(About(title, description, unit), query, log_scale=log_scale, names_beside=True)
+        panel = lines(About(title, description, unit), query, log_scale=log_scale, names_on_the_right=True)
         return panel if decimals is None else panel.decimals(decimals)
 
     horizon = of_averages(

@@ -59,7 +59,7 @@ class Client(Protocol):
         """
 
     def position(self, partition: int) -> int:
-        """The offset to be read next, past markers of transactions, which are no messages."""
+        """The offset to be read next, past markers of transactions, which are not messages."""
 
     def epochs(self) -> dict[int, int]:
         """The leader epochs at the offsets to be read next, where known; see `Offsets`."""

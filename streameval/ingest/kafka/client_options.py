@@ -54,7 +54,7 @@ def require_usable(client: str, options: ClientOptions) -> None:
     for name in options:
         setting = next((setting for setting, names in NAMED.items() if name in names), None)
         if setting is not None:
-            raise ValueError(f"'{name}' is the setting {setting}: write that beside client_options")
+            raise ValueError(f"'{name}' has its own option: set {setting} instead")
         if name in REQUIRED:
             raise ValueError(f"'{name}' cannot be changed: the guarantees of streameval depend on it")
     for problem in (_kafka_python_problems if client == "kafka-python" else _confluent_problems)(options):

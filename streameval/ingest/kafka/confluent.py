@@ -34,7 +34,7 @@ UNKNOWN_EPOCH = -1
 REQUEST_TIMEOUT, SLICE = 5.0, 0.05
 CHECK_INTERVAL = 1.0
 """Seconds after which the id of the topic is requested again before messages are returned: the library reads on in a
-topic that was created again, without an error, if that has grown beyond the position."""
+topic that was recreated, without an error, if that has grown beyond the position."""
 UNPLACED = {
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError._LOG_TRUNCATION,

@@ -291,7 +291,7 @@ class KafkaPythonClient:
                 fetcher._next_partition_records = None
 
     def unblock(self, partitions: Collection[int]) -> None:
-        raise ClientError(f"partitions {sorted(partitions)} have unread events but none comes")
+        raise ClientError(f"partitions {sorted(partitions)} have unread events, but none arrives")
 
     def position(self, partition: int) -> int:
         with translated_errors():

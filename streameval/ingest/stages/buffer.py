@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Columns)
 MAX_PARTS = 512
 """With more parts than this, neighbours are merged."""
 LEAST_SHARE = 8
-"""A part of which less than one event in so many is left is copied."""
+"""A part of which less than one event in this many is left is copied."""
 
 
 @dataclass
@@ -154,7 +154,7 @@ def described(what: str, state: Any, times: Array | None = None, count: int = 0)
 
 
 def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:
-    """For each event a value that no other has, not even one at its place in a topic that was created again."""
+    """For each event a value that no other has, not even one at its place in a topic that was recreated."""
     origin = batch.origin
     if origin is None:
         return iter(())

@@ -17,7 +17,7 @@ from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
 
 SWEEPS = 16
-"""Rewards without a decision are dropped so many times per window."""
+"""Rewards without a decision are dropped this many times per window."""
 MICROSECOND = 1e-6
 
 
@@ -157,7 +157,9 @@ class EventOrder:
         batch = batch.reject(
             batch.timestamp < self._swept,
             "too_late",
-            lambda row: f"timestamp: {batch.timestamp[row]:.6f} is so far behind others that its rewards are gone",
+            lambda row: (
+                f"timestamp: {batch.timestamp[row]:.6f} is far behind the others: its rewards have been dropped"
+            ),
         )
         if len(batch):
             assert batch.origin is not None, "events must be decoded with their origin"

@@ -25,7 +25,7 @@ B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class ClockBehindError(Exception):
-    """The clock of this machine is so many seconds behind the events, none of which was taken."""
+    """The clock of this machine is this many seconds behind the events, none of which was taken."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the clock of this machine is {in_words(seconds)} behind the events")

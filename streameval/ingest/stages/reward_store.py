@@ -24,12 +24,12 @@ Run: TypeAlias = dict[str, Column]
 WAITS, LATE, JOINED = 0, 1, 2
 """The fate of a reward: not known yet; its decision was released without it; it counted."""
 REMEMBERED_WINDOWS, REMEMBERED_SECONDS = 10.0, 600.0
-"""For so many windows after a decision, and at least so many seconds, a reward for it is recognised as late."""
+"""For this many windows after a decision, and at least this many seconds, a reward for it is recognised as late."""
 REMEMBERED_SHARE = 0.25
 """Memory for the ids of released decisions, as a share of the memory for the buffer."""
 
 GROWTH = 4
-"""A run is merged with the one before it unless that is so many times larger."""
+"""A run is merged with the one before it unless that is this many times larger."""
 
 
 class SortedRuns:
@@ -120,11 +120,11 @@ class RewardStore:
 
     Args:
         topic: The topic of the rewards.
-        window: A decision gets the rewards with its id dated up to so many seconds later.
+        window: A decision gets the rewards with its id dated up to this many seconds later.
         default: The reward of a decision without any.
         combine: Which of several counts, by (timestamp, partition, offset), or their sum.
-        max_lateness: Clocks differ: a reward may be dated up to so many seconds before its decision. Rewards that come
-            before their decision wait for it.
+        max_lateness: Clocks differ: a reward may be dated up to this many seconds before its decision. Rewards that
+            come before their decision wait for it.
         max_bytes: Memory for the decisions and rewards that wait. Released decisions take up to a quarter as much.
 
     A reward takes 41 bytes, a remembered decision 16.
@@ -237,7 +237,7 @@ class RewardStore:
         late, unmatched = np.flatnonzero(gone["fate"] == LATE), gone["fate"] == WAITS
         earlier = unmatched & (gone["timestamp"] <= self._first + self._remembered)
         self.count(0, len(late), int(np.count_nonzero(unmatched)), int(np.count_nonzero(earlier)))
-        reason = f"more than {self.window:g} s after its decision, or the decision was released before it came"
+        reason = f"more than {self.window:g} s after its decision, or after the decision had been counted"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
             Rejected(
@@ -267,7 +267,7 @@ class RewardStore:
     def describe(state: State) -> tuple[list[State], State]:
         """Rows about the rewards and ids in a state (see `described`), and the counts of rewards."""
         kinds = {
-            "waiting": "rewards without an event yet",
+            "waiting": "rewards whose event has not arrived",
             "released": "ids of counted events, to recognise late rewards",
         }
         rows = []

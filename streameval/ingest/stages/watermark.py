@@ -14,7 +14,7 @@ from streameval.common.arrays import Array
 from streameval.events.origin import Origin
 
 CONFIRMED_BY = 10
-"""A partition has reached a time when so many events in a row are dated at or after it: after a single event from the
+"""A partition has reached a time when this many events in a row are dated at or after it: after a single event from the
 next century, all later ones would count out of order."""
 NEVER = -math.inf
 
@@ -88,7 +88,7 @@ class Watermarks:
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions exist: there is no watermark before each has a time, or is found at its end.
 
-        Others of the same topics are dropped, as when a topic was created again with fewer; a topic without partitions
+        Others of the same topics are dropped, as when a topic was recreated with fewer; a topic without partitions
         is unavailable.
         """
         known = set(partitions)

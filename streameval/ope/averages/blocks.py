@@ -78,7 +78,7 @@ class ProductTable:
     def pair_rows(self, u: Array, v: Array | None) -> list[int]:
         """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
 
-        The sum of squared averaging weights is no product of these; it has the place of 1.
+        The sum of squared averaging weights is not a product of these; it has the place of 1.
         """
         w, pu, pv = self._importance, self._of_production(u), None if v is None else self._of_production(v)
         terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))

@@ -63,7 +63,7 @@ BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
 
 
 upper_triangle = cache(np.triu_indices)
-"""The places of the products of so many terms, as `numpy.triu_indices`; asked for many times by every Report."""
+"""The places of the products of this many terms, as `numpy.triu_indices`; asked for many times by every Report."""
 
 
 def linear_form(sums: Array, terms: int) -> Array:

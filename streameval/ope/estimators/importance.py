@@ -1,4 +1,4 @@
-"""Estimators beside the interpolated family: self-normalised, with a control variate, stratified, and for slates.
+"""Estimators outside the interpolated family: self-normalised, with a control variate, stratified, and for slates.
 
 A slate as a whole has so many alternatives that its importance weight, a product over slots, is nearly always 0 and now
 and then huge. Where the expected reward is a sum of contributions of the slots (which need not be known), weights
@@ -67,7 +67,7 @@ class PseudoInverse(Estimator):
 
     `G = q' Gamma^+ 1_s` with q the candidate's probabilities in the slots, `Gamma` the second moments of the logging
     policy's slates and `1_s` the slate shown. Where the slots were filled each on its own this is
-    `sum over slots of pi(a|x) / pi0(a|x) - slots + 1`; for one slot, and for events that are no slates, the importance
+    `sum over slots of pi(a|x) / pi0(a|x) - slots + 1`; for one slot, and for events that are not slates, the importance
     weight. For uniform rankings of l of m actions there is a closed form too, which for `l = m` is
     `(m - 1) (sum over slots of pi(a|x)) - m + 2`; in general, with the logged slates listed, a system of equations.
 

@@ -42,7 +42,7 @@ class DriftDetector:
         """From a name, or a mapping with the `detector` and its parameters; None for `off`.
 
         Raises:
-            ValueError: The value is no detector.
+            ValueError: The value is not a detector.
         """
         if value is None or value == "off" or isinstance(value, DriftDetector):
             return value if isinstance(value, DriftDetector) else None

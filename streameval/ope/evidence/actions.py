@@ -19,7 +19,7 @@ from streameval.ope.policies.logged import LOGGING
 class Requirement(StrEnum):
     """A part of an event without which it is missing for an estimator, or the predictions of the reward model.
 
-    `SLOTS` asks for slates slot by slot; an event that is no slate counts as one with a single slot.
+    `SLOTS` asks for slates slot by slot; an event that is not a slate counts as one with a single slot.
     """
 
     TARGET = "target"

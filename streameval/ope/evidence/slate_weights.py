@@ -26,7 +26,7 @@ SMALLEST_EIGENVALUE = 1e-10
 
 
 def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """`G` of each slate for each policy, [n, P]; NaN where the event is no slate, or lacks the policy.
+    """`G` of each slate for each policy, [n, P]; NaN where the event is not a slate, or lacks the policy.
 
     The logging policy's is 1.
     """

@@ -40,7 +40,7 @@ class IntervalMethod(Component):
     """An interval for every column of a reading.
 
     `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
-    `export` shows that bound beside the interval only. `anytime`: it holds at all times at once. `description`: the
+    `export` shows that bound only next to the interval. `anytime`: it holds at all times at once. `description`: the
     sentence of the status page about this kind.
     """
 

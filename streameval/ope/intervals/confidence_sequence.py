@@ -65,7 +65,7 @@ class ConfidenceSequence(IntervalMethod):
 
     def __post_init__(self) -> None:
         if self.drift == "include":
-            raise ValueError("a confidence sequence is about the mean over its events: drift cannot be included")
+            raise ValueError("a confidence sequence covers the mean over its events: drift cannot be included")
         if self.method == "empirical_bernstein" and self.max_weight is None:
             raise ValueError("the method empirical_bernstein needs a max_weight that no importance weight exceeds")
 

@@ -167,7 +167,7 @@ def heaviest_likely(means: Means, limits: TermRange) -> Array:
 
 
 def extra_events(limits: TermRange, heaviest: Array) -> Extra:
-    """One more event of weight 0, 1, and the heaviest; the widest where the weight is no control variate."""
+    """One more event of weight 0, 1, and the heaviest; the widest where the weight is not a control variate."""
     controlled = limits.controlled
     weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
     lowest, highest = limits.lowest(weight), limits.highest(weight)
@@ -242,7 +242,7 @@ class EmpiricalLikelihood(IntervalMethod):
 
 
 def _means(reading: Reading, controlled: Mask) -> Means:
-    """The means of a reading; where the weight is no control variate, as if it were always 1.
+    """The means of a reading; where the weight is not a control variate, as if it were always 1.
 
     Where all terms are 0, those of production too if it is a lift, so is their mean, whatever a mixture starts with.
     """

@@ -77,7 +77,7 @@ def _decision(
     last = {name: float(column[place]) for name, column in {**kept["last"], "lower": lower}.items()}
     hold, held = kept["hold"], int(kept["hold"]["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking
-    reason = "there is no lift to decide by: add the average mixture with an estimator such as snips or stratified_ips"
+    reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     if monitor.lifts or not rule.needs_lift:
         reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
@@ -144,7 +144,7 @@ def _dependence(details: Sequence[Mapping[str, Any]]) -> str:
     """
     effects = [each["lift_design_effect"] for each in details if each.get("lift_design_effect") is not None]
     if effects and median(effects) > CORRELATED:
-        return f"; but events are correlated (design effect {median(effects):.1f}), which the proof does not allow for"
+        return f"; but events are correlated (design effect {median(effects):.1f}), and the proof assumes independence"
     if any(each.get("design_effect_of") == "units" for each in details):
         return ""
     return "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"

@@ -45,7 +45,8 @@ class Trust:
         default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may have no decision"
     )
     stale_after: Seconds | None = Field(
-        default=3600.0, description="age of the newest event at which nothing is promoted, e.g. 1h; null is never"
+        default=3600.0,
+        description="age of the newest event above which nothing is promoted, e.g. 1h; null disables this check",
     )
 
 
@@ -78,7 +79,7 @@ class Promotion:
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="no importance weight is larger (sea); absent: the largest seen",
+        description="upper limit of the importance weights (sea); absent: the largest seen",
     )
     tau: int | None = Field(
         default=None,
@@ -110,7 +111,7 @@ class Promotion:
         return replace(rule, **{key: shared[key] for key in missing})
 
     def check(self, block: int) -> None:
-        """Check the settings for blocks of so many events.
+        """Check the settings for blocks of this many events.
 
         Raises:
             ValueError: A setting does not fit such blocks, or two rules have one label.

@@ -155,7 +155,7 @@ def stream_checks(
     arrivals: Arrivals, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
-    ok, finding = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of events were rejected lately"
+    ok, finding = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of the latest events were rejected"
     yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
     if unmatched_share is not None:
         ok, finding = unmatched_share <= limits.unmatched_share, f"{unmatched_share:.1%} of rewards have no decision"
@@ -188,11 +188,11 @@ def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float,
         if each.lower is not None and each.upper is not None:
             found = f"the interval {where}, {significant(each.lower)} to {significant(each.upper)}"
             if each.lower > high + rounding or each.upper < low - rounding:
-                return "reward_range", False, f"{found}, lies outside the rewards, {low:g} to {high:g}"
+                return "reward_range", False, f"{found}, lies outside the reward range, {low:g} to {high:g}"
             if each.lower > each.upper + rounding:
-                return "reward_range", False, f"{found}, is empty: no value agrees with the events"
+                return "reward_range", False, f"{found}, is empty: its lower bound is above its upper bound"
         if each.lift_lower is not None and each.lift_upper is not None and each.lift_lower > each.lift_upper + rounding:
             ends = f"{significant(each.lift_lower)} to {significant(each.lift_upper)}"
-            finding = f"the interval of the lift {where}, {ends}, is empty: no lift agrees with the events"
+            finding = f"the interval of the lift {where}, {ends}, is empty: its lower bound is above its upper bound"
             return "reward_range", False, finding
-    return "reward_range", True, f"all intervals meet the rewards, {low:g} to {high:g}"
+    return "reward_range", True, f"all intervals overlap the reward range, {low:g} to {high:g}"

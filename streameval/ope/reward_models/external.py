@@ -203,7 +203,7 @@ class RiverModel(ExternalModel):
 
         regressor = _made(self.model, self.parameters)
         if not isinstance(regressor, Regressor):
-            raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
+            raise ConfigError(f"river's {self.model} is not a regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
     def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:

@@ -135,7 +135,7 @@ def read_tokens(path: Path) -> frozenset[bytes]:
     """The digests of the tokens in a file; several, so that one can be replaced without a gap.
 
     Raises:
-        ConfigError: A line is no token, or there is none.
+        ConfigError: A line is not a token, or there is none.
     """
     lines = dict(_lines(path, TOKEN_HINT))
     for number, line in lines.items():
@@ -150,7 +150,7 @@ def read_users(path: Path) -> dict[str, str]:
     """The users in a file with the hashes of their passwords.
 
     Raises:
-        ConfigError: A line is no user with a hash, a name is repeated, or there is none.
+        ConfigError: A line is not a user with a hash, a name is repeated, or there is none.
     """
     users: dict[str, str] = {}
     for number, line in _lines(path, USERS_HINT):
@@ -158,7 +158,7 @@ def read_users(path: Path) -> dict[str, str]:
         if not HASH.fullmatch(hashed):
             raise ConfigError(f"{path}, line {number}: expected {HASH_PREFIX}SALT$KEY after the name", hint=USERS_HINT)
         if not name or name in users:
-            raise ConfigError(f"{path}, line {number}: expected a user name that no line before has", hint=USERS_HINT)
+            raise ConfigError(f"{path}, line {number}: expected a user name that no earlier line has", hint=USERS_HINT)
         users[name] = hashed
     if not users:
         raise ConfigError(f"{path}: expected a user, found none", hint=USERS_HINT)
@@ -249,7 +249,7 @@ def load_certificate(context: ssl.SSLContext, certfile: str | None, keyfile: str
     """Use this certificate from the next connection on.
 
     Raises:
-        ConfigError: The files are no pair.
+        ConfigError: The files are not a pair.
     """
     try:
         context.load_cert_chain(str(certfile), keyfile, password=_no_password)

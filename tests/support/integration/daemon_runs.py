@@ -60,9 +60,9 @@ class DaemonRuns:
         self.process.send_signal(signal.SIGCONT)
 
     def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
-        """So many runs that are killed, some after a suspension; returns the number of kills and suspensions.
+        """This many runs that are killed, some after a suspension; returns the number of kills and suspensions.
 
-        After the last of them there are at least so many snapshots.
+        After the last of them there are at least this many snapshots.
         """
         moments = 0
         for kill in range(kills):

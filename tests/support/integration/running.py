@@ -63,7 +63,7 @@ def lag(client: httpx.Client) -> list[float]:
 
 
 def wait_for(client: httpx.Client, events: int) -> dict[str, Any]:
-    """The Report when so many events are in it and no partition has more."""
+    """The Report when this many events are in it and no partition has more."""
     deadline = time.monotonic() + PATIENCE
     report = None
     while time.monotonic() < deadline:

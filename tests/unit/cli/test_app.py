@@ -308,7 +308,7 @@ def test_the_schema_is_that_of_the_events(run: Run) -> None:
     assert json.loads(outcome.out) == json_schema()
 
 
-def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
+def test_a_reader_that_leaves_is_not_an_error(files: Path) -> None:
     command = f"{STREAMEVAL} simulate --events 200000 | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -51,7 +51,7 @@ def events() -> Iterator[Event]:
 
 
 def field(name: str, change: Callable[[Any], Any], every: int = 1) -> Callable[[int, Event], Event]:
-    """A mistake in one field of every so many events."""
+    """A mistake in one field of every this many events."""
     return lambda place, event: event if place % every else {**event, name: change(event[name])}
 
 
@@ -165,7 +165,7 @@ MISTAKES_IN_A_LOG = {
     ),
     "no reward was joined": (
         field("reward", lambda _: 0),
-        "warning: reward: it is 0 in all of 400 events, so all policies are worth the same\nhint: check reward.field",
+        "warning: reward: it is 0 in all of 400 events, so all policies have the same value\nhint: check reward.field",
     ),
     "the log comes from a deterministic policy": (
         field("propensity", lambda _: 1),
@@ -327,7 +327,7 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         HEADER + ROW + "1700000000,a,0.5\n",
         "3 cells for 5 columns (x.csv:2)\nhint: ",
     ),
-    "a file that is no Parquet": ("x.parquet", "nothing", "error: x.parquet cannot be read as Parquet: "),
+    "a file that is not Parquet": ("x.parquet", "nothing", "error: x.parquet cannot be read as Parquet: "),
 }
 
 
@@ -580,7 +580,7 @@ def test_check_refuses_dead_letters_that_cannot_be_written(run: Run, path: str) 
 
 
 @pytest.mark.parametrize("option", ["ssl_cafile", "ssl_certfile"])
-def test_check_refuses_files_that_are_no_certificates(run: Run, broker: EmbeddedBroker, option: str) -> None:
+def test_check_refuses_files_that_are_not_certificates(run: Run, broker: EmbeddedBroker, option: str) -> None:
     Path("x.pem").write_text("no certificate")
     write_config(topic(broker, security_protocol="SSL", **{option: "x.pem"}))
     outcome = run("check", "c.yaml")

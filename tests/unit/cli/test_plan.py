@@ -39,7 +39,7 @@ def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
     assert "warning: no event has a probability of the policy 'absent'" in outcome.err
 
 
-def test_a_log_without_rewards_is_no_plan(run: Run) -> None:
+def test_a_log_without_rewards_is_not_a_plan(run: Run) -> None:
     log = Path("log.ndjson")
     log.write_text(log.read_text().replace('"reward":1', '"reward":0'))
     assert "candidate-1: no forecast: fewer than ten of its events have a reward" in run(
@@ -120,6 +120,6 @@ def test_a_picture_without_any_candidate_is_refused(run: Run, tmp_path: Path) ->
     assert "no candidate has a forecast" in outcome.err
 
 
-def test_an_empty_log_is_no_plan(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_is_not_a_plan(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.ndjson").write_text("")
     assert "no event was accepted" in run("plan", "c.yaml", "empty.ndjson").err

@@ -186,7 +186,7 @@ def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_t
 def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace = traced(60)
     trace.reports = trace.reports[:1]
-    with pytest.raises(InputError, match="there is no line to draw"):
+    with pytest.raises(InputError, match="nothing to plot"):
         ReplayPlot(Path("plot.png"), [("stratified_ips", "mixture")], "A log", margin=0.0).draw(trace)
 
 
@@ -195,7 +195,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     [
         (1, False, "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"),
         (1, True, ""),
-        (20, True, "), which the proof does not allow for"),
+        (20, True, "), and the proof assumes independence"),
     ],
     ids=["no units", "units of one event", "units of twenty events that are alike"],
 )

@@ -138,7 +138,7 @@ def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding:
     events = "buffered events 45 2023-11-14 22:13:35 UTC 2023-11-14 22:14:19 UTC"
     assert "Buffers" in rows
     assert any(row.startswith(events) for row in rows)
-    assert "rewards without an event yet 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 410" in rows
+    assert "rewards whose event has not arrived 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 410" in rows
     assert "ids of events, to recognise duplicates 10 – – 80" in rows
     assert "watermark 2023-11-14 22:13:35 UTC, 0 events released before their turn" in rows
     assert "rewards 2 joined, 0 late, 0 unmatched" in rows
@@ -221,7 +221,7 @@ def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, sta
     running.close()
 
 
-def test_a_file_that_is_no_snapshot_is_reported_in_words(run: Run, state: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_snapshot_is_reported_in_words(run: Run, state: Path, tmp_path: Path) -> None:
     torn = found_in(state)[0]
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()

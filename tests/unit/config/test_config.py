@@ -181,7 +181,7 @@ def test_events_are_decoded_for_production_and_candidates_with_the_configured_re
     assert batch.probabilities.tolist() == [[1.0, 0.25]]
 
 
-def test_one_kind_may_be_there_twice_under_two_names(load: Loader) -> None:
+def test_one_kind_may_be_configured_twice_under_two_names(load: Loader) -> None:
     config = load(
         """
 policies: {candidates: [a]}
@@ -717,6 +717,6 @@ def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
     evaluator.update(
         EventBatch.from_arrays(reward=rng.random(30_000), propensity=np.full(30_000, 0.5), policies=policies)
     )
-    last_blocks = evaluator.full_bytes - expected  # in which the design effect compares blocks, beside all windows
+    last_blocks = evaluator.full_bytes - expected  # in which the design effect compares blocks, next to all windows
     assert 0 < last_blocks < 0.02 * expected
     assert 0.7 * expected < len(msgspec.msgpack.encode(evaluator.state())) < expected

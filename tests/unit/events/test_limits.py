@@ -107,7 +107,7 @@ def test_an_event_with_too_many_policies_is_rejected() -> None:
     assert len(batch_of(good | {"policies": crowd}, policies=["p7"])) == 1
 
 
-def test_an_action_with_too_many_features_is_rejected_beside_one_with_many_actions() -> None:
+def test_an_action_with_too_many_features_is_rejected_next_to_one_with_many_actions() -> None:
     wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 20_000]}
     many = BARE | {"action": 0, "actions": list(range(5_000)), "propensity": 1, "features": [[1]] * 5_000}
     batch = batch_of(wide, many)
@@ -118,7 +118,7 @@ def test_an_action_with_too_many_features_is_rejected_beside_one_with_many_actio
     assert batch.action_sets.widths.tolist() == [1]
 
 
-def test_many_actions_of_one_feature_beside_one_of_many_take_no_more_memory_than_apart() -> None:
+def test_many_actions_of_one_feature_next_to_one_of_many_take_no_more_memory_than_apart() -> None:
     wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 4096]}
     many = BARE | {"action": 0, "actions": list(range(20_000)), "propensity": 1, "features": [[1]] * 20_000}
     together, apart = batch_of(wide, many), [batch_of(wide), batch_of(many)]

@@ -105,7 +105,7 @@ def test_dead_letters_without_a_broker_end_soon_and_are_counted(
     connection = KafkaConnection(bootstrap_servers=[address])
     queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
     queue.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
-    wait_until(lambda: len(threads_since(before)) > 1)  # one of the library beside ours: it connects
+    wait_until(lambda: len(threads_since(before)) > 1)  # one of the library next to ours: it connects
     started_at = time.monotonic()
     queue.close()
     assert time.monotonic() - started_at < CONNECT_TIMEOUT * crowding()

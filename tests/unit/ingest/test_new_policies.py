@@ -51,7 +51,7 @@ def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_
 
 
 @pytest.mark.parametrize("duplicates", [0, 100])
-def test_events_of_a_topic_that_was_created_again_do_not_replace_those_buffered_before(duplicates: int) -> None:
+def test_events_of_a_topic_that_was_recreated_do_not_replace_those_buffered_before(duplicates: int) -> None:
     """They are at the same places."""
     settings = KafkaSettings(topic=TOPIC, duplicates=duplicates)
     live = EventPipeline(JsonDecoder(["early"], identified=duplicates > 0), settings)

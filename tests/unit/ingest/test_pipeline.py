@@ -69,7 +69,7 @@ class Log:
 
 
 def spread(count: int = EVENTS, copies: int = 0) -> Log:
-    """Events over partitions, the first of every ten sent so many times more."""
+    """Events over partitions, the first of every ten sent this many times more."""
     parts: dict[tuple[str, int], list[bytes]] = {(TOPIC, partition): [] for partition in range(PARTITIONS)}
     for number in range(count):
         repeated = 1 + copies * (number % 10 == 0)
@@ -247,7 +247,7 @@ class Reader:
         self._withheld: list[Records] = []
 
     def poll(self, count: int, now: float) -> int | None:
-        """The number of events that count after a poll of so many; None if all are withheld."""
+        """The number of events that count after a poll of this many; None if all are withheld."""
         numbers = range(self.number, self.number + count)
         self.number = numbers.stop
         if count:

@@ -160,7 +160,7 @@ def test_a_prepared_world_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a world", b"PK\x03\x04 torn", None])
-def test_a_file_that_is_no_world_is_an_input_error_with_a_hint(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_is_not_a_world_is_an_input_error_with_a_hint(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "world.npz"
     if content is not None:
         path.write_bytes(content)

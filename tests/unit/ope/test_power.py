@@ -96,7 +96,7 @@ def test_where_production_earns_nothing_the_range_of_rewards_is_the_measure() ->
 
 
 @pytest.mark.parametrize("wrong", ["x", "0", "-1", "nan", "inf", "%", ""])
-def test_text_that_is_no_lift_is_refused(wrong: str) -> None:
+def test_text_that_is_not_a_lift_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="expected a number above 0, or a percentage"):
         TargetLift.read(wrong)
 
@@ -129,7 +129,7 @@ def test_no_remedy_is_proposed_for_noise_of_every_origin() -> None:
     assert candidate.relief is None
 
 
-def test_one_wrong_propensity_is_no_reason_to_explore_more() -> None:
+def test_one_wrong_propensity_is_not_a_reason_to_explore_more() -> None:
     log = MILD.log(20_000, seed=8)
     propensity = log.propensity.copy()
     propensity[5_000] = 1e-6
@@ -163,7 +163,7 @@ def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
     ("events", "reason"),
     [
         (rows(1_000, target=np.full(1_000, np.nan)), "no event carries its probability"),
-        (rows(1_000, target=np.zeros(1_000)), "the log never takes an action that it would take"),
+        (rows(1_000, target=np.zeros(1_000)), "the log has no action that the candidate would take"),
         (rows(1_000, reward=np.zeros(1_000)), "fewer than ten of its events have a reward"),
         (rows(1_000, target=MILD.log(1_000, seed=9).propensity), "it has not yet differed from production"),
         (rows(5_000, propensity=np.minimum(2 * MILD.log(5_000, seed=9).propensity, 1)), "the log lacks actions"),
@@ -189,4 +189,4 @@ def test_more_events_do_not_help_for_actions_that_are_never_logged() -> None:
         timestamp=np.arange(events) / 10,
     )
     (candidate,) = forecast_of(batch, [TargetLift(0.01)]).candidates
-    assert candidate.reason == "10.0% of what it does is never logged: no number of events shows what that earns"
+    assert candidate.reason == "10.0% of its actions are never logged: no number of events shows their reward"

@@ -23,7 +23,7 @@ class Row:
     ("size", "most", "is_thin"),
     [(99.0, 990.0, True), (100.0, 10_000.0, False), (99.0, 989.0, False), (None, 50.0, True), (0.0, 0.0, False)],
 )
-def test_a_row_is_thin_that_has_few_events_beside_one_with_ten_times_as_many(
+def test_a_row_is_thin_that_has_few_events_next_to_one_with_ten_times_as_many(
     size: float | None, most: float, is_thin: bool
 ) -> None:
     rows = [Row("ips", "cumulative", most), Row("dr", "cumulative", size), Row("ips", "window", 1e6)]

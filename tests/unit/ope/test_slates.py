@@ -434,7 +434,7 @@ def test_arrays_and_messages_make_the_same_slates() -> None:
     assert from_arrays.propensity == close(0.12)
 
 
-def test_arrays_that_are_no_slates_are_refused_with_the_slot() -> None:
+def test_arrays_that_are_not_slates_are_refused_with_the_slot() -> None:
     with pytest.raises(ValueError, match=r"row 1: propensity_range: slots\.2\.propensity: 0 is not in"):
         EventBatch.from_arrays(reward=[1, 1], propensity=[[0.5, 0.5, 0.5], [0.5, 0.5, 0]])
     with pytest.raises(ValueError, match="no action twice"):
@@ -498,11 +498,11 @@ def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
 
 
 @pytest.mark.parametrize("field", ["action", "propensity", "policies", "actions", "propensities", "features"])
-def test_fields_of_slots_are_refused_beside_them(field: str) -> None:
+def test_fields_of_slots_are_refused_next_to_them(field: str) -> None:
     value = {"action": 1, "propensity": 0.5, "policies": {POLICY: 0.5}}.get(field, [[0.5]] if "f" in field else [1])
     assert rejection(slots=[coin(0)], **{field: value}) == (
         "malformed",
-        f"{field}: not allowed beside `slots`",
+        f"{field}: not allowed together with `slots`",
     )
 
 
@@ -518,7 +518,7 @@ def test_fields_of_slots_are_refused_beside_them(field: str) -> None:
         ([RANKED, RANKED | {"action": "b"}, RANKED | {"action": "c"}], "slots: 3 for a ranking of 2 actions"),
     ],
 )
-def test_slates_that_are_no_ranking_are_malformed(slots: Any, detail: str) -> None:
+def test_slates_that_are_not_a_ranking_are_malformed(slots: Any, detail: str) -> None:
     assert rejection(slots=slots, slate_logging="uniform_ranking") == ("malformed", detail)
 
 
@@ -572,11 +572,11 @@ def test_a_list_of_slates_that_does_not_fit_has_its_reason(fields: dict[str, Any
     assert rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields) == (reason, detail)
 
 
-def test_more_actions_than_can_be_solved_for_are_refused_beside_a_list_of_slates() -> None:
+def test_more_actions_than_can_be_solved_for_are_refused_next_to_a_list_of_slates() -> None:
     many = {"actions": list(range(251)), "action": 0}
     assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
         "malformed",
-        "slots: 502 actions beside `slates`, more than the limit of 500",
+        "slots: 502 actions with `slates`, more than the limit of 500",
     )
 
 

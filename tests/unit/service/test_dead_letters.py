@@ -163,7 +163,7 @@ def test_an_unexpected_error_loses_one_dead_letter_and_not_the_next_ones() -> No
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("most", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
-def test_a_stuck_sink_delays_nothing_and_a_bounded_number_is_kept(
+def test_a_stuck_sink_does_not_delay_the_loop_and_a_bounded_number_is_kept(
     monkeypatch: pytest.MonkeyPatch, most: int, most_bytes: int, kept: int
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
@@ -200,7 +200,7 @@ def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.
     assert box.closed
 
 
-def test_a_line_of_the_file_has_all_fields_and_keeps_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_a_line_of_the_file_has_all_fields_and_keeps_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "rejected.ndjson"
     queue = open_dead_letters(DeadLetterFile(path=path), KafkaConnection())
     queue.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", place=3), Rejected("not_finite", "so", b"{}")])

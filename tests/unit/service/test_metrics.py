@@ -158,7 +158,7 @@ def test_nothing_is_exported_that_is_not_known_yet() -> None:
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf"), None])
-def test_numbers_that_are_no_evidence_make_no_series(odd: float | None) -> None:
+def test_numbers_that_are_not_evidence_make_no_series(odd: float | None) -> None:
     samples = of_one(lower=odd, details={"horizon_events": odd, "design_effect": odd})
     assert "streameval_policy_value" in samples
     assert "streameval_policy_value_lower" not in samples

@@ -100,7 +100,7 @@ DAMAGES = {
     "no msgpack": lambda _: compressed(b"\xc1"),
     "no table": lambda _: compressed(b"\x07"),
     "an empty body": lambda _: with_body(b""),
-    "a text that is no UTF-8": lambda _: compressed(b"\x81\xa1a\xa1\xff"),
+    "a text that is not UTF-8": lambda _: compressed(b"\x81\xa1a\xa1\xff"),
     "a list of four billion entries": lambda _: compressed(b"\x81\xa1a\xdd\xff\xff\xff\xff"),
     "a list in a list, 100,000 times": lambda _: compressed(b"\x81\xa1a" + b"\x91" * 100_000),
 }
@@ -182,7 +182,7 @@ def test_a_directory_that_was_deleted_meanwhile_is_locked_again_before_a_write(t
         writer.write_last(lambda: {"number": 3})
     if not is_locked:
         assert [(entry["event"], entry["log_level"]) for entry in logs[:1]] == [("state_directory_missing", "warning")]
-        assert "it is created again" in logs[0]["reason"]
+        assert "the next snapshot recreates it" in logs[0]["reason"]
         assert numbers(first) == [2]
     if is_locked:
         assert "in use by another streameval" in logs[0]["reason"]
@@ -423,7 +423,7 @@ def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
 
 
 def stalls(work: threading.Thread | None) -> float:
-    """The longest time that a loop beside `work` had to wait for a turn."""
+    """The longest time that a loop next to `work` had to wait for a turn."""
     longest, last = 0.0, time.perf_counter()
     end = last + 0.2
     if work is not None:

@@ -326,7 +326,7 @@ WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
     "settings are other ones": lambda document: first_evaluator(document)["settings"].update(products=7),
     "there are no cohorts": lambda document: document["evaluator"].update(cohorts="none"),
     "there is no fingerprint": lambda document: document.pop("fingerprint"),
-    "offsets are no numbers": lambda document: document["offsets"].update(log={"positions": [["a", "b"]]}),
+    "offsets are not numbers": lambda document: document["offsets"].update(log={"positions": [["a", "b"]]}),
     "there are no stages": lambda document: document["pipeline"].clear(),
 }
 NAMED = {"schema", "settings"}
@@ -393,7 +393,7 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
     assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
-UNEXPLAINED = {"settings are other ones", "offsets are no numbers"}
+UNEXPLAINED = {"settings are other ones", "offsets are not numbers"}
 """Wrong contents that a mistake of the program could bring about, too."""
 
 

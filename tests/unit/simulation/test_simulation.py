@@ -221,7 +221,7 @@ def test_a_prepared_world_is_the_same_world_and_may_lack_some_candidates(world: 
 
 
 @pytest.mark.parametrize("broken", ["item_features", "user_indptr", "user_cluster", "theta"])
-def test_arrays_that_do_not_fit_together_are_no_world(world: World, broken: str) -> None:
+def test_arrays_that_do_not_fit_together_are_not_a_world(world: World, broken: str) -> None:
     arrays = arrays_of(world)
     arrays[broken] = arrays[broken][..., :-1]
     with pytest.raises(ValueError, match=r"fit|same users"):

@@ -124,7 +124,7 @@ def error_shares(error: float, ranks: Sequence[int], family_size: int | None = N
     """The error probability of each candidate; `ranks`: its number in the order of all that were ever added, from 1.
 
     The i-th gets `6 error / (pi i)^2`. These add up to `error` over any number of candidates, so that one more costs
-    the others nothing. With a `family_size`, each gets an equal share of so many.
+    the others nothing. With a `family_size`, each gets an equal share.
 
     >>> error_shares(0.05, [1, 2, 3]).round(4), error_shares(0.05, [1, 2, 3], family_size=10)
     (array([0.0304, 0.0076, 0.0034]), array([0.005, 0.005, 0.005]))

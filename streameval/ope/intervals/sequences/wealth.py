@@ -258,7 +258,7 @@ WealthProcess: TypeAlias = HeavyTailed | BernsteinWealth
 
 
 def measure(process: WealthProcess, seen: Observations, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
-    """The sums of consecutive parts of so many blocks, [parts, policies, sides, width].
+    """The sums of consecutive parts of this many blocks, [parts, policies, sides, width].
 
     The centre of a block is `min(1, (S + 1/2) / (count + 1))` of the count and total S before it. Observations of a row
     that had fewer than `FRESH` of them before the block have their own centres, from the observations before each.

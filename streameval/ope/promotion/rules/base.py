@@ -80,7 +80,7 @@ class PromotionRule(Component):
         return []
 
     def check(self, block: int) -> None:
-        """Check the parameters for blocks of so many events.
+        """Check the parameters for blocks of this many events.
 
         Raises:
             ValueError: A parameter does not fit such blocks.
@@ -115,26 +115,26 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
     'lower bound of lift -0.002 under margin 0; needs about 42,000 more events at the present rate'
     """
     if math.isnan(lift):
-        return f"no {what} is known yet"
+        return f"the {what} is not known yet"
     if math.isnan(lower):
-        return f"{what} {significant(lift)} has no known lower bound yet"
+        return f"the lower bound of {what} {significant(lift)} is not known yet"
     if lower > margin:
         return f"lower bound of {what} {significant(lower)} over margin {significant(margin)}"
     place = "at" if lower == margin else "under"
     compared = f"lower bound of {what} {significant(lower)} {place} margin {significant(margin)}"
     if lift <= margin:
-        return f"{compared}; the lift itself, {significant(lift)}, is not above it"
+        return f"{compared}; the {what}, {significant(lift)}, is not above it either"
     if more == UNREACHABLE:
-        return f"{compared}; more events alone will not help: the {what}, {significant(lift)}, moves too much"
+        return f"{compared}; more events alone will not help: the {what}, {significant(lift)}, varies too much"
     if more == EARLY:
-        return f"{compared}; how much the {what}, {significant(lift)}, moves is not known yet"
+        return f"{compared}; too early to know how much the {what}, {significant(lift)}, varies over time"
     return compared if math.isnan(more) else f"{compared}; {more_reason(more)}"
 
 
 def staying_reason(lower: float, margin: float) -> str:
     """Why a candidate stays promotable although its bound is below the margin again."""
     compared = f"lower bound of lift {significant(lower)} over margin {significant(margin)}"
-    return f"{compared} by the narrower interval that keeps it promotable"
+    return f"{compared} in the narrower interval for promotable candidates"
 
 
 def more_reason(more: float) -> str:

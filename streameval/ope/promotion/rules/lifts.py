@@ -1,4 +1,4 @@
-"""The rules `paired` and `anytime`: the lower bound of the present lift against the margin, alone or beside a proof."""
+"""The rules `paired` and `anytime`: the lower bound of the present lift against the margin, alone or with a proof."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Anytime(PromotionRule):
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         average = f"lower bound of average lift {significant(last['lower'])}"
         if math.isnan(last["lift"]):
-            return "no lift is known yet"
+            return "the lift is not known yet"
         if last["wealth"] == NO_EVIDENCE:
             return "nothing can be proven: events are sampled unevenly, or a weight was negative"
         if last["wealth"] < last["needed"]:

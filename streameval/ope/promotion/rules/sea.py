@@ -71,7 +71,7 @@ class Bsea(AllData):
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         lift = last["lift"]
         if math.isnan(lift):
-            return "no lift is known yet"
+            return "the lift is not known yet"
         place = "over" if lift > margin else "at" if lift == margin else "under"
         return f"lift {significant(lift)} {place} margin {significant(margin)}"
 

@@ -116,7 +116,7 @@ def test_a_last_line_without_newline_is_an_event(tmp_path: Path) -> None:
     assert values(drain(FileSource(write(tmp_path / "log", b"1\n2")))) == [b"1", b"2"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
     assert values(drain(FileSource(write(tmp_path / "log", b"\xef\xbb\xbf1\n2\n")))) == [b"1", b"2"]
 
 
@@ -179,7 +179,7 @@ def test_garbage_behind_a_compressed_file_is_damage(tmp_path: Path) -> None:
     ("name", "message"),
     [("missing", "missing does not exist"), ("", "is a directory"), ("file/below", "does not exist")],
 )
-def test_a_path_that_is_no_file_is_an_input_error_before_reading(tmp_path: Path, name: str, message: str) -> None:
+def test_a_path_that_is_not_a_file_is_an_input_error_before_reading(tmp_path: Path, name: str, message: str) -> None:
     good = write(tmp_path / "file", TEXT)
     with pytest.raises(InputError, match=message) as failure:
         FileSource([good, str(tmp_path / name)])

@@ -466,7 +466,7 @@ def test_a_partition_that_the_broker_does_not_list_for_now_is_waited_for(cluster
     assert before.seen_of(1) + after.seen_of(1) == gone
 
 
-def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: FakeCluster) -> None:
+def test_a_broker_that_learns_or_forgets_topic_ids_is_not_a_new_topic(cluster: FakeCluster) -> None:
     for before, after in [(None, "id-1"), ("id-1", None)]:
         cluster.topic_id = before
         _, bookmark = read_a_while(cluster)
@@ -639,15 +639,15 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
         (
             "kafka-python",
             {"bootstrap_servers": "b:1"},
-            "'bootstrap_servers' is the setting bootstrap_servers: write that",
+            "'bootstrap_servers' has its own option: set bootstrap_servers instead",
         ),
-        ("kafka-python", {"request_timeout_ms": 5}, "is the setting request_timeout"),
+        ("kafka-python", {"request_timeout_ms": 5}, "set request_timeout instead"),
         ("kafka-python", {"fetch_wait_max_ms": 5}, "no option 'fetch_wait_max_ms' .* did you mean 'fetch_max_wait_ms'"),
         ("kafka-python", {"fetch_max_wait_ms": "soon"}, "'fetch_max_wait_ms' is by default 500, and cannot be 'soon'"),
         ("kafka-python", {"metrics_enabled": 1}, "'metrics_enabled' is by default True, and cannot be 1"),
         ("kafka-python", {"ssl_context": "mine"}, "no option 'ssl_context' that a configuration can set"),
         ("confluent", {"enable.auto.commit": True}, "'enable.auto.commit' cannot be changed"),
-        ("confluent", {"group.id": "mine"}, "is the setting group_id"),
+        ("confluent", {"group.id": "mine"}, "set group_id instead"),
         ("confluent", {"fetch.wait.max": 5}, 'No such configuration property: "fetch.wait.max"'),
         ("confluent", {"fetch.wait.max.ms": "soon"}, 'Invalid value for configuration property "fetch.wait.max.ms"'),
     ],

@@ -183,7 +183,7 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
     assert joining.buffered().unmatched_share == 1.0
 
 
-def test_rewards_of_decisions_before_the_first_one_are_no_strangers() -> None:
+def test_rewards_of_decisions_before_the_first_one_are_not_strangers() -> None:
     """The daemon starts at the end of the topic: the first rewards belong to decisions that it never reads."""
     joining = fresh()
     decisions = decided(5000)
@@ -288,7 +288,7 @@ def test_a_joined_reward_replaces_the_reward_of_the_decision() -> None:
         (b'{"event_id": 1, "timestamp": 1, "reward": 1, "x": "\xff"}', "malformed", "not UTF-8"),
     ],
 )
-def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
+def test_a_message_that_is_not_a_reward_is_rejected_with_its_reason(
     message: bytes | None, reason: str, detail: str
 ) -> None:
     good = b'{"event_id": "e-1", "timestamp": "2026-01-31T00:00:00Z", "reward": true, "who": "me"}'

@@ -59,7 +59,7 @@ def consecutive(rng: np.random.Generator, count: int, size: int = 20) -> Units:
 
 
 def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sessions: int = 50) -> Units:
-    """Sessions of `size` events, so many of them open at a time."""
+    """Sessions of `size` events, this many of them open at a time."""
     left, names = rng.integers(1, size + 1, open_sessions), np.arange(open_sessions)
     units, new = np.empty(count, dtype=np.int64), open_sessions
     for event, place in enumerate(rng.integers(0, open_sessions, count)):
@@ -255,7 +255,7 @@ def long_effects(seed: int, arrange: Any, correlation: float, wave: Array) -> li
     return [mean, candidate["design_effect"], candidate["lift_design_effect"]]
 
 
-def test_slow_waves_are_no_clusters() -> None:
+def test_slow_waves_are_not_clusters() -> None:
     for seed in (20261122, 20261123):
         assert long_effects(seed, consecutive, 0.0, WAVE) == [pytest.approx(1, abs=0.3)] * 3
 
@@ -445,7 +445,7 @@ def test_a_unit_of_the_wrong_type_is_refused() -> None:
         EventBatch.from_arrays(reward=[1, 1], propensity=[1, 1], unit=["u"])
 
 
-def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> None:
+def test_batches_that_are_cut_and_joined_keep_units_next_to_their_events() -> None:
     log = Log(14, np.arange(30) // 4)
     batch = log.batch(0, 20, log.names())
     assert batch.unit is not None

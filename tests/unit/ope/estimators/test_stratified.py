@@ -251,7 +251,7 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
         assert one.value == pytest.approx(other.value, rel=1e-9)
 
 
-def test_arrays_with_features_that_are_no_numbers_are_refused() -> None:
+def test_arrays_with_features_that_are_not_numbers_are_refused() -> None:
     offers = Offers(1, 5)
     for wrong in (np.nan, np.inf):
         offers.features[3, 2, 1] = wrong

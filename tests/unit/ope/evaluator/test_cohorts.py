@@ -162,7 +162,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 
 
 def opened(count: int = 0, **options: Any) -> tuple[CohortEvaluator, se.EventBatch]:
-    """An evaluator of cohorts that has had so many of 2,000 events."""
+    """An evaluator of cohorts that has had this many of 2,000 events."""
     batch = events(2000, described=True)
     cohorts = CohortEvaluator(plan("early", **options))
     if count:
@@ -250,7 +250,7 @@ def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_value
     assert narrow.upper - narrow.lower < 0.7 * (wide.upper - wide.lower)
 
 
-def test_the_defaults_continue_beside_named_estimators_and_vice_versa() -> None:
+def test_the_defaults_continue_next_to_named_estimators_and_vice_versa() -> None:
     cohorts, batch = opened(1000)
     adopt(cohorts, plan("early", **FEW))
     cohorts.update(batch[1000:1500])

@@ -276,7 +276,7 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     assert one.state()["predictions"]["model"] == other.state()["predictions"]["model"]
 
 
-def test_a_policy_without_evidence_has_no_row_beside_others_that_have() -> None:
+def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None:
     log = Log(500)
     batch = se.EventBatch.from_arrays(
         reward=log.full.reward,

@@ -224,9 +224,7 @@ def test_decisions_come_from_the_cohort_with_their_lift() -> None:
     cohorts.update(batch[:1_000])
     nothing = decisions(cohorts.report())["second", "paired"]
     assert nothing.lift is None
-    assert nothing.reason.startswith(
-        "there is no lift to decide by: add the average mixture with an estimator such as "
-    )
+    assert nothing.reason.startswith("no lift can decide: add the average mixture, with an estimator such as ")
     join(cohorts, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     cohorts.update(batch[1_000:])
     decision = decisions(cohorts.report())["second", "paired"]

@@ -134,7 +134,7 @@ def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
     log.value[18] = 0.019
     still = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert still.promotable
-    assert "0.00638 over margin 0 by the narrower interval" in still.reason
+    assert "0.00638 over margin 0 in the narrower interval" in still.reason
     log.value[18] = 0.008
     assert not found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
 
@@ -147,15 +147,15 @@ def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
     assert first["bsea"] < first["sea"] < 6000
 
 
-def lately(values: Sequence[float] | Array) -> float:
+def recent(values: Sequence[float] | Array) -> float:
     """The mean over blocks, in which the latest count most."""
     weights = [math.exp(-age * BLOCK / 30_000) for age in range(len(values))]
     return sum(value * weight for value, weight in zip(reversed(values), weights, strict=True)) / sum(weights)
 
 
 def moved(lifts: Array) -> float:
-    """The mean squared distance of a path from its own mean, lately."""
-    return lately([(lift - lately(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)])
+    """The mean squared distance of the latest part of a path from its own mean."""
+    return recent([(lift - recent(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)])
 
 
 def test_paired_equals_a_loop_over_the_path() -> None:
@@ -167,7 +167,7 @@ def test_paired_equals_a_loop_over_the_path() -> None:
     for block in range(40):
         before, squares = slice(block + 1), []
         for candidate in (0, 1):
-            spread = lately(log.variance[1, before, candidate])
+            spread = recent(log.variance[1, before, candidate])
             movement = moved(log.value[before, candidate]) / 9 + 0.3 * moved(log.value[before].mean(axis=1))
             error = log.variance[0, block, candidate] + 4 * spread + movement
             squares.append((log.value[block, candidate] - 0.001) ** 2 / error)
@@ -184,7 +184,7 @@ def test_paired_equals_a_loop_over_the_path() -> None:
 
 
 def best_of(candidates: int, lead: float, others: float) -> float:
-    """The lower bound of one candidate with this lift in units of its error, beside others."""
+    """The lower bound of one candidate with this lift in units of its error, next to others."""
     lift = np.full((1, candidates), others)
     lift[0, 0] = lead
     path = Lift(lift, np.ones_like(lift), np.zeros_like(lift), np.full_like(lift, 20_000.0))
@@ -320,9 +320,9 @@ def test_paired_gives_the_number_of_missing_events() -> None:
 @pytest.mark.parametrize(
     ("lift", "spread2", "text"),
     [
-        (-0.01, 0.0, "the lift itself, -0.01, is not above it"),
-        (0.01, 1e-3, "more events alone will not help: the lift, 0.01, moves too much"),
-        (math.nan, 0.0, "no lift is known yet"),
+        (-0.01, 0.0, "the lift, -0.01, is not above it either"),
+        (0.01, 1e-3, "more events alone will not help: the lift, 0.01, varies too much"),
+        (math.nan, 0.0, "the lift is not known yet"),
     ],
 )
 def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float, text: str) -> None:
@@ -339,7 +339,7 @@ def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
     log = constant_path([0.01] * 10)
     log.variance[:] = 1e-3
     reason = found(monitor, log.folded(monitor))["candidate-1", "paired"].reason
-    assert reason.endswith("under margin 0; how much the lift, 0.01, moves is not known yet")
+    assert reason.endswith("under margin 0; too early to know how much the lift, 0.01, varies over time")
 
 
 def test_sea_needs_about_as_many_events_as_it_predicts() -> None:
@@ -361,7 +361,7 @@ def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     decision = found(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
-    assert "no lift is known" in decision.reason
+    assert "lift is not known" in decision.reason
 
 
 def test_anytime_equals_its_confidence_sequence() -> None:
@@ -395,7 +395,7 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
     decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
-    assert "lower bound of present lift -0.0314 under margin 0; the lift itself, -0.01, is not above it" in (
+    assert "lower bound of present lift -0.0314 under margin 0; the present lift, -0.01, is not above it either" in (
         decision.reason
     )
 
@@ -483,7 +483,7 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
     sentences = {
-        "20.0% of events were rejected lately, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
+        "20.0% of the latest events were rejected, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
@@ -514,7 +514,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
     assert 0 < estimate.upper < estimate.lower < 1
     check = next(each for each in report.trust if (each.policy, each.check) == ("a", "reward_range"))
     assert not check.ok
-    assert "is empty: no value agrees with the events" in check.reason
+    assert "is empty: its lower bound is above its upper bound" in check.reason
     crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
     monitor = make_monitor(candidates=1, rule="paired")
     check = checks_of(monitor, constant_path([0.1] * 20).folded(monitor), estimates=(crossed,))["reward_range"]
@@ -535,11 +535,11 @@ def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once()
     assert not rejected_check(evaluator).ok
     for _ in range(20):
         evaluator.update(batch)
-    assert rejected_check(evaluator).reason == "0.3% of events were rejected lately"
+    assert rejected_check(evaluator).reason == "0.3% of the latest events were rejected"
     evaluator.update(burst)
     resumed = Evaluator.from_state(evaluator.state())
     assert rejected_check(resumed) == rejected_check(evaluator)
-    assert rejected_check(resumed).reason == "18.6% of events were rejected lately, over 5%"
+    assert rejected_check(resumed).reason == "18.6% of the latest events were rejected, over 5%"
     assert evaluator.report().events.rejected == {"malformed": 40_000}
 
 

@@ -323,7 +323,7 @@ def test_events_without_features_are_missing_and_not_shown_to_a_model_that_needs
         (PythonModel(target="support.own_models:broken"), "OSError: no such file"),
         (PythonModel(target="support.own_models:Mean", options={"of": 1}), "unexpected keyword argument 'of'"),
         (RiverModel(model="linear_model.Bayesian"), "river's linear_model.Bayesian cannot be made"),
-        (RiverModel(model="linear_model.LogisticRegression"), "is no regressor"),
+        (RiverModel(model="linear_model.LogisticRegression"), "is not a regressor"),
         (RiverModel(model="linear_model.LinearRegression", parameters={"lr": 1}), "'lr'"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(
     assert worked_out.count(PASSWORD) == 1
 
 
-def test_of_passwords_that_were_right_only_so_many_are_remembered(
+def test_of_passwords_that_were_right_only_a_limited_number_is_remembered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.service.http.auth.MOST_REMEMBERED", 2)
@@ -302,7 +302,7 @@ def test_a_renewed_certificate_is_shown_to_the_next_client(tmp_path: Path) -> No
         new_certificate, new_key = make_certificate(tmp_path, "new")
         os.replace(new_certificate, certificate)
         asyncio.run(security.renew())
-        assert ssl.get_server_certificate(server.address) == before, "half of a pair is no pair"
+        assert ssl.get_server_certificate(server.address) == before, "half of a pair is not a pair"
         os.replace(new_key, key)
         asyncio.run(security.renew())
         assert ssl.get_server_certificate(server.address) != before
