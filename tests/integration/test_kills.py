@@ -28,7 +28,7 @@ from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
 from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state, settled
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 
 EVENTS = 1_000_000
 FEWER = 100_000

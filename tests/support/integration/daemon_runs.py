@@ -24,7 +24,7 @@ from support.asking import asking, report_of
 from support.factories import wait_until
 
 RUN = "from streameval.cli.app import main; main()"
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 class DaemonRuns:
