@@ -26,7 +26,7 @@ NAMES: Mapping[str, str] = {
     "recent_spread": "… its mean over the last 30,000 events",
     "recent_movement": "its distance from its own mean over the last 30,000 events, `moved^2`, averaged likewise",
     "drift": "common drift of all lifts, `drift^2`",
-    "drift_lately": "… its mean over the last 30,000 events",
+    "recent_drift": "… its mean over the last 30,000 events",
     "paired": "the combination in `paired` for one candidate, `se^2 + (2 spread)^2 + (moved / 3)^2`",
     "drift_aware": "the combination in `drift_aware`, `se^2 + spread^2 + drift^2`",
 }
@@ -90,7 +90,7 @@ def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> 
         "recent_spread": recent_spread,
         "recent_movement": recent_movement,
         "drift": drift,
-        "drift_lately": mean(drift),
+        "recent_drift": mean(drift),
         "paired": sampling + SPREAD**2 * recent_spread + MOVED**2 * recent_movement,
         "drift_aware": sampling + spread + drift,
     }
