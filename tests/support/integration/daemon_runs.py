@@ -59,26 +59,39 @@ class DaemonRuns:
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
-    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
-        """This many runs that are killed, some after a suspension; returns the number of kills and suspensions.
+    def refused(self) -> str:
+        """The end of the log of a second process, which has to end at once while the first one runs."""
+        command = [sys.executable, "-c", self._program, "run", "--log-format", "json"]
+        second = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, timeout=PATIENCE)
+        assert second.returncode > 0, second.stderr
+        return second.stderr[-1000:]
 
-        After the last of them there are at least this many snapshots.
+    @property
+    def saved(self) -> int:
+        """The number of events in the newest snapshot."""
+        paths = self.snapshots()
+        try:
+            return events_in(paths[-1]) if paths else 0
+        except FileNotFoundError:  # a newer one has taken its place
+            return self.saved
+
+    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1, events: int = 0) -> None:
+        """This many runs that are killed, some after a suspension.
+
+        After the last of them there are at least this many snapshots, and this many events in them; after the others,
+        their share of these. Runs are killed soon after that: a fast machine must not have read all by the last kill.
         """
-        moments = 0
         for kill in range(kills):
             reached = len(self.logged("source_reached"))
             self.start()
             wait_until(lambda before=reached: len(self.logged("source_reached")) > before, PATIENCE)  # type: ignore[misc]
-            time.sleep(chance.uniform(0.2, 1.5))
             if chance.random() < 0.4:
                 self.sleep(chance.uniform(0.2, 1.0))
-                time.sleep(chance.uniform(0.0, 0.8))
-                moments += 1
+            wait_until(lambda least=events * (kill + 1) // kills: self.saved >= least, PATIENCE)  # type: ignore[misc]
             if kill == kills - 1:
                 wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
+            time.sleep(chance.uniform(0.0, 0.3))
             self.kill()
-            moments += 1
-        return moments
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
         """Run until this number of events was accepted; the last report of that run."""
@@ -128,6 +141,12 @@ def final_state(state: Path) -> Any:
     buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
     assert "buffered events" not in buffers
     return settled(CohortEvaluator.from_state_without_code(document["evaluator"]))
+
+
+def events_in(snapshot: Path) -> int:
+    """The number of events that a snapshot has counted."""
+    cohorts = CohortEvaluator.describe(read_document(snapshot)["evaluator"])
+    return max(cohort["events"]["accepted"] for cohort in cohorts)
 
 
 def settled(cohorts: CohortEvaluator) -> Any:
