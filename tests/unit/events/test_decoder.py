@@ -159,7 +159,7 @@ def test_the_reward_cannot_be_a_field_that_means_something_else() -> None:
 
 
 def test_a_policy_cannot_be_named_twice() -> None:
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="contain a duplicate"):
         JsonDecoder(["a", "b", "a"])
 
 
