@@ -180,7 +180,7 @@ def test_wide_intervals_at_the_start_do_not_set_the_scale(tmp_path: Path, monkey
 
 
 def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nothing to plot: 30 events, and a point every 50"):
+    with pytest.raises(InputError, match="nothing to plot: 30 events, but a plot has one point per 50"):
         picture(tmp_path / "p.png").draw(traced(30))
 
 
