@@ -155,7 +155,7 @@ def create_topic_again(schedule: Schedule) -> None:
     topic = schedule.some_topic()
     for partition, log in topic.logs.items():
         schedule.remove(topic, partition, topic.first_offset(partition), len(log), schedule.replaced)
-    schedule.is_complete = False
+    schedule.is_complete, schedule.is_replaced = False, True
     topic.create_again()
 
 

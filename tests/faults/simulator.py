@@ -128,6 +128,7 @@ class Schedule:
     is_punctual: whether no clock was wrong, and every message was written when it is dated; in half of the schedules
         with a topic of rewards no fault changes that, so that every reward is known to come in time
     is_complete: whether no message was lost
+    is_replaced: whether a topic was deleted and recreated
     deleted, cut, replaced: messages that were deleted by retention, cut off with the end of a log, or deleted with
         their topic
     """
@@ -140,7 +141,7 @@ class Schedule:
         self.topics = {TOPIC: self._topic(TOPIC)} | ({} if self.combine is None else {REWARDS: self._topic(REWARDS)})
         keeps_time = self.combine is not None and self.random.random() < 0.5
         self.producers = Producers(self.random, self.clock, self.topics, is_punctual=keeps_time)
-        self.is_punctual, self.is_complete = self.producers.are_punctual, True
+        self.is_punctual, self.is_complete, self.is_replaced = self.producers.are_punctual, True, False
         self.account = Account()
         self.candidates: list[str] = [self.random.choice(CANDIDATES)]
         self.history: list[str] = []
@@ -390,12 +391,12 @@ class Schedule:
         """The messages that were deleted before they were read are counted; unread ones of other logs may be."""
         read_and_gone = [number for number in (*self.cut, *self.replaced) if number in given]
         require(self.account.gaps > 0 or not read_and_gone, "gaps are reported", read_and_gone=read_and_gone)
-        deleted = sum(
-            number not in given and offset >= self._read_from[place] for number, (place, offset) in self.deleted.items()
-        )
+        unread = {number: place for number, place in self.deleted.items() if number not in given}
+        deleted = sum(offset >= self._read_from[place] for place, offset in unread.values())
         others = sum(number not in given for number in (*self.cut, *self.replaced))
         lost = self.daemon.published.source.lost
-        least, most = (0, deleted + others) if self.replaced else (deleted, deleted)
+        least = 0 if self.is_replaced else deleted  # the new log may have lost some before the daemon knew of it
+        most = len(unread) + others if self.cut or self.is_replaced else deleted  # a cut log is read from further back
         require(least <= lost <= most, "messages lost unread are counted", found=lost, deleted=deleted, others=others)
 
     def _check_recovery(self) -> None:
