@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -34,12 +34,8 @@ class Background(Generic[T]):
 
     def result(self, timeout: float) -> T | None:
         """The value, or None when there is none after `timeout` seconds; what the call raised is raised here."""
-        try:
-            return self._future.result(timeout)
-        except TimeoutError:
-            if self._future.done():
-                raise
-            return None
+        done, _ = wait([self._future], timeout)
+        return self._future.result() if done else None
 
 
 class RetryError(Exception):

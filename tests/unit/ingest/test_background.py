@@ -1,4 +1,4 @@
-"""Closing a source leaves no threads behind that still look for its broker."""
+"""Calls in the background, and closing a source leaves no threads behind that still look for its broker."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
-from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.background import Background, ConnectionGroup
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.settings import KafkaSettings
@@ -52,6 +54,32 @@ def test_a_connection_that_is_gone_is_not_remembered() -> None:
     del connection
     gc.collect()
     assert not any(reference() for reference in references)
+
+
+def test_a_call_that_ends_just_when_the_wait_for_it_does_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, due = Future.result, threading.Event()
+
+    def ends_late(future: Future[Any], timeout: float | None = None) -> Any:
+        try:
+            return wait(future, timeout)
+        except TimeoutError:
+            due.set()
+            wait(future)
+            raise
+
+    monkeypatch.setattr(Future, "result", ends_late)
+    call = Background(due.wait)
+    assert call.result(timeout=0.0) in (None, True)
+    due.set()
+    assert call.result(timeout=60.0) is True
+
+
+def test_a_call_that_raises_a_timeout_raises_it_where_its_value_is_asked_for() -> None:
+    def expires() -> None:
+        raise TimeoutError("of the call")
+
+    with pytest.raises(TimeoutError, match="of the call"):
+        Background(expires).result(timeout=60.0)
 
 
 @pytest.fixture
