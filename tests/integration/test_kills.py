@@ -43,10 +43,14 @@ DUPLICATED = 1000
 MOVED = 75_000
 """Among the first of them, half are sent again to another partition, which is not read at the same pace."""
 WINDOW = 300_000
-"""Events among which duplicates are found: partitions are not read at the same pace."""
+"""Events among which duplicates are found, in the order of time. In the order of arrival, copies in two partitions may
+be further apart: these are not read at the same pace, least of all by runs that are killed.
+"""
 KILLS = 28
 KILLED_WITHIN = 0.7
 """Share of the events in the last snapshot before the last kill, at least."""
+OFTEN = {"state": {"interval": "100ms"}}
+"""Snapshots between which even a fast machine reads a small part of the events."""
 SLEEP = 60.0
 """Seconds of a stop by SIGSTOP: longer than brokers and clients wait for an answer."""
 CODECS = ("gzip", "snappy", "lz4", "zstd")
@@ -258,21 +262,58 @@ def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
     assert report["events"]["rejected"] == {"duplicate": log.events // DUPLICATED}
 
 
+KILLED_WITH = """
+import os, signal, sys, threading
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service import snapshots
+
+after, least, write, saved = float(sys.argv.pop()), int(sys.argv.pop()), snapshots.write_document, 0
+
+def write_document(file, document, **arguments):
+    global saved
+    saved = CohortEvaluator.describe(document["evaluator"])[0]["events"]["accepted"]
+    write(file, document, **arguments)
+
+def reached(step):
+    if step == "committed" and saved >= least:
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+snapshots.write_document, snapshots.reached = write_document, reached
+from streameval.cli.app import main
+main()
+"""
+"""A daemon that is killed soon after a snapshot of at least this many events: a fast one must not have read all."""
+
+
+def kill_again_and_again(runs: DaemonRuns, chance: random.Random, kills: int) -> None:
+    """Let one run after another add its share of the events to a snapshot, and be killed."""
+    for kill in range(kills):
+        least = max(runs.saved + 1, round(KILLED_WITHIN * EVENTS * (kill + 1) / kills))
+        runs.start(str(least), str(chance.uniform(0.0, 0.05)))
+        time.sleep(chance.uniform(1.0, 2.0))
+        runs.suspend_for(chance)
+        assert runs.process is not None
+        assert runs.process.wait(PATIENCE) == -9, runs.log.read_text()
+    assert runs.saved < EVENTS, "all kills fall before the end"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
     log: Log, tmp_path: Path, client: str
 ) -> None:
-    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="event_time", client=client))
-    runs.disturbed(random.Random(1), KILLS, events=round(KILLED_WITHIN * EVENTS))
-    assert runs.saved < EVENTS, "all kills fall before the end"
-    runs.start()
-    wait_until(lambda: len(runs.logged("source_reached")) > KILLS, PATIENCE)
+    config = log.config(order="event_time", client=client) | OFTEN
+    runs, killed = (DaemonRuns(tmp_path / "disturbed", config, *program) for program in ((), (KILLED_WITH,)))
+    kill_again_and_again(killed, random.Random(1), KILLS)
+    runs.reach()
+    runs.suspend()
     assert "is in use" in runs.refused(), "a second daemon"
-    runs.sleep(SLEEP)
+    time.sleep(SLEEP)
+    runs.wake()
     report = runs.report_of(EVENTS)
     runs.end()
-    assert len(runs.logged("continued")) == runs.continuing > 0, "every run continues from a snapshot if there is one"
+    starts = runs.continuing + killed.continuing
+    assert len(runs.logged("continued")) == starts > 0, "every run continues from a snapshot if there is one"
     assert_every_event_once(report, log)
     assert_same(final_state(runs.state), log.state_in_order_of_time())
 
@@ -282,10 +323,9 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
 def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills(
     log: Log, tmp_path: Path, client: str
 ) -> None:
-    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="arrival", client=client))
-    runs.disturbed(random.Random(2), KILLS // 2, events=round(KILLED_WITHIN * EVENTS))
-    assert runs.saved < EVENTS, "all kills fall before the end"
-    assert_every_event_once(runs.finish(EVENTS), log)
+    config = log.config(order="arrival", client=client, duplicates=EVENTS) | OFTEN
+    kill_again_and_again(DaemonRuns(tmp_path / "disturbed", config, KILLED_WITH), random.Random(2), KILLS // 2)
+    assert_every_event_once(DaemonRuns(tmp_path / "disturbed", config).finish(EVENTS), log)
 
 
 def tear(path: Path, chance: random.Random) -> None:

@@ -52,11 +52,20 @@ class DaemonRuns:
         self.process.kill()
         self.process.wait(PATIENCE)
 
-    def sleep(self, seconds: float) -> None:
-        """Suspend the run for a while, as a machine is suspended."""
+    def reach(self) -> None:
+        """Start a run, and wait until it reads."""
+        reached = len(self.logged("source_reached"))
+        self.start()
+        wait_until(lambda: len(self.logged("source_reached")) > reached, PATIENCE)
+
+    def suspend(self) -> None:
+        """Suspend the run, as a machine is suspended."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
+
+    def wake(self) -> None:
+        """Continue the run."""
+        assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
     def refused(self) -> str:
@@ -75,23 +84,23 @@ class DaemonRuns:
         except FileNotFoundError:  # a newer one has taken its place
             return self.saved
 
-    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1, events: int = 0) -> None:
-        """This many runs that are killed, some after a suspension.
-
-        After the last of them there are at least this many snapshots, and this many events in them; after the others,
-        their share of these. Runs are killed soon after that: a fast machine must not have read all by the last kill.
-        """
+    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> None:
+        """This many runs that are killed, some after a suspension; after the last there are this many snapshots."""
         for kill in range(kills):
-            reached = len(self.logged("source_reached"))
-            self.start()
-            wait_until(lambda before=reached: len(self.logged("source_reached")) > before, PATIENCE)  # type: ignore[misc]
-            if chance.random() < 0.4:
-                self.sleep(chance.uniform(0.2, 1.0))
-            wait_until(lambda least=events * (kill + 1) // kills: self.saved >= least, PATIENCE)  # type: ignore[misc]
+            self.reach()
+            time.sleep(chance.uniform(0.2, 1.5))
+            self.suspend_for(chance)
             if kill == kills - 1:
                 wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
-            time.sleep(chance.uniform(0.0, 0.3))
             self.kill()
+
+    def suspend_for(self, chance: random.Random) -> None:
+        """Suspend the run for up to a second, or not at all."""
+        if chance.random() < 0.4:
+            self.suspend()
+            time.sleep(chance.uniform(0.2, 1.0))
+            self.wake()
+            time.sleep(chance.uniform(0.0, 0.8))
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
         """Run until this number of events was accepted; the last report of that run."""
