@@ -1,7 +1,4 @@
-"""A million events in transactions, by both clients and all codecs, for daemons that are killed again and again.
-
-Counts are exact, and so are sums, except for rounding.
-"""
+"""A million events in transactions and all codecs, daemons that are killed again and again: exact counts and sums."""
 
 from __future__ import annotations
 
@@ -15,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 from uuid import uuid4
 
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaProducer
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
@@ -40,91 +36,15 @@ PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
 DUPLICATED = 1000
 """One in this many events is sent again at the end of its transaction, as by a producer that was not sure."""
-MOVED = 75_000
-"""Among the first of them, half are sent again to another partition, which is not read at the same pace."""
 WINDOW = 300_000
-"""Events among which duplicates are found, in the order of time. In the order of arrival, copies in two partitions may
-be further apart: these are not read at the same pace, least of all by runs that are killed.
+"""Events among which duplicates are found, in the order of time. In the order of arrival, copies may be further apart:
+partitions are not read at the same pace, least of all by runs that are killed.
 """
-KILLS = 28
-KILLED_WITHIN = 0.7
-"""Share of the events in the last snapshot before the last kill, at least."""
-OFTEN = {"state": {"interval": "100ms"}}
-"""Snapshots between which even a fast machine reads a small part of the events."""
-SLEEP = 60.0
-"""Seconds of a stop by SIGSTOP: longer than brokers and clients wait for an answer."""
+KILLS = 14
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 IN_TRANSACTION, ABORTED = 5000, 4
 """Events in each transaction; before one in this many, the same events are sent with other rewards, and are aborted."""
 CLIENTS = get_args(KafkaSettings.model_fields["client"].annotation)
-
-
-class TransactionalProducer(Protocol):
-    """A producer of one client library, with one codec, that writes in transactions."""
-
-    def __init__(self, broker: Broker, topic: str, codec: str) -> None: ...
-
-    def start(self) -> None: ...
-
-    def send(self, partition: int, value: bytes) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class ConfluentProducer(TransactionalProducer):
-    """Writes with confluent-kafka."""
-
-    def __init__(self, broker: Broker, topic: str, codec: str) -> None:
-        transactional = {"transactional.id": f"{topic}-{codec}", "compression.type": codec}
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50, **transactional})
-        self._producer.init_transactions(PATIENCE)
-        self._topic = topic
-
-    def start(self) -> None:
-        self._producer.begin_transaction()
-
-    def send(self, partition: int, value: bytes) -> None:
-        self._producer.produce(self._topic, value, partition=partition)
-
-    def commit(self) -> None:
-        self._producer.commit_transaction(PATIENCE)
-
-    def abort(self) -> None:
-        self._producer.flush(PATIENCE)  # so that the messages are in the log
-        self._producer.abort_transaction(PATIENCE)
-
-    def close(self) -> None:
-        self._producer.flush(PATIENCE)
-
-
-class KafkaPythonProducer(TransactionalProducer):
-    """Writes with kafka-python."""
-
-    def __init__(self, broker: Broker, topic: str, codec: str) -> None:
-        transactional = {"transactional_id": f"{topic}-kafka-python-{codec}", "compression_type": codec}
-        self._producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=50, **transactional)
-        self._producer.init_transactions()
-        self._topic = topic
-
-    def start(self) -> None:
-        self._producer.begin_transaction()
-
-    def send(self, partition: int, value: bytes) -> None:
-        self._producer.send(self._topic, value, partition=partition)
-
-    def commit(self) -> None:
-        self._producer.commit_transaction()
-
-    def abort(self) -> None:
-        self._producer.flush(PATIENCE)  # so that the messages are in the log
-        self._producer.abort_transaction()
-
-    def close(self) -> None:
-        self._producer.close(PATIENCE)
 
 
 @dataclass(frozen=True)
@@ -134,17 +54,13 @@ class Log:
     broker: Broker
     topic: str
     events: int = EVENTS
-    producers: tuple[type[TransactionalProducer], ...] = (ConfluentProducer, KafkaPythonProducer)
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         rng, count = np.random.default_rng(7), self.events
-        partition = rng.choice(PARTITIONS, count, p=SHARES)
-        timestamp = 1_700_000_000 + (np.arange(count) * 0.01 + rng.uniform(0, 0.5, count)).round(4)
-        timestamp[::DUPLICATED] += 0.00005  # no other event has the time of one that is also in another partition
         return {
-            "partition": partition,
-            "timestamp": timestamp,
+            "partition": rng.choice(PARTITIONS, count, p=SHARES),
+            "timestamp": 1_700_000_000 + (np.arange(count) * 0.01 + rng.uniform(0, 0.5, count)).round(4),
             "propensity": rng.uniform(0.1, 1.0, count).round(4),
             "reward": rng.integers(0, 1000, count) / 1000,
             "early": rng.uniform(0.0, 1.0, count).round(4),
@@ -152,28 +68,33 @@ class Log:
         }
 
     def fill(self) -> None:
-        clients = [make(self.broker, self.topic, codec) for codec in CODECS for make in self.producers]
+        producers = [self._producer(codec) for codec in CODECS]
         names = ("partition", "timestamp", "propensity", "reward", "early", "late")
         rows = list(enumerate(zip(*(self.columns[name].tolist() for name in names), strict=True)))
         for number, first in enumerate(range(0, self.events, IN_TRANSACTION)):
-            client, events = clients[number % len(clients)], rows[first : first + IN_TRANSACTION]
+            producer, events = producers[number % len(CODECS)], rows[first : first + IN_TRANSACTION]
             if number % ABORTED == 0 and not isinstance(self.broker, MockBroker):  # which returns them all the same
-                client.start()
-                self._send(client, [(each, (*row[:3], 1.0 - row[3], *row[4:])) for each, row in events])
-                client.abort()
-            client.start()
-            self._send(client, [*events, *map(_sent_again, (each for each in events if each[0] % DUPLICATED == 0))])
-            client.commit()
-        for client in clients:
-            client.close()
+                producer.begin_transaction()
+                self._send(producer, [(each, (*row[:3], 1.0 - row[3], *row[4:])) for each, row in events])
+                producer.flush(PATIENCE)
+                producer.abort_transaction(PATIENCE)
+            producer.begin_transaction()
+            self._send(producer, [*events, *(event for event in events if event[0] % DUPLICATED == 0)])
+            producer.commit_transaction(PATIENCE)
 
-    def _send(self, client: TransactionalProducer, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
+    def _producer(self, codec: str) -> Producer:
+        transactional = {"transactional.id": f"{self.topic}-{codec}", "compression.type": codec}
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 50, **transactional})
+        producer.init_transactions(PATIENCE)
+        return producer
+
+    def _send(self, producer: Producer, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
         for number, (partition, timestamp, propensity, reward, early, late) in rows:
             value = (
                 f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
                 f'"reward":{reward},"policies":{{"early":{early},"late":{late}}}}}'
             )
-            client.send(partition, value.encode())
+            producer.produce(self.topic, value, partition=partition)
 
     def config(self, **source: Any) -> dict[str, Any]:
         address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
@@ -212,14 +133,8 @@ class Log:
         return ips | {("snips", name): total / float(weights[name].sum()) for name, total in earned.items()}
 
 
-def _sent_again(event: tuple[int, Any]) -> tuple[int, Any]:
-    number, (partition, *fields) = event
-    moves = number < MOVED and number % (2 * DUPLICATED) == 0
-    return number, ((partition + moves) % PARTITIONS, *fields)
-
-
-def filled(broker: Broker, events: int, *producers: type[TransactionalProducer]) -> Log:
-    log = Log(broker, f"kills-{uuid4().hex[:8]}", events, producers)
+def filled(broker: Broker, events: int) -> Log:
+    log = Log(broker, f"kills-{uuid4().hex[:8]}", events)
     broker.create_topic(log.topic, PARTITIONS)
     log.fill()
     return log
@@ -227,13 +142,12 @@ def filled(broker: Broker, events: int, *producers: type[TransactionalProducer])
 
 @pytest.fixture(scope="module")
 def log(broker: Broker) -> Log:
-    both = (ConfluentProducer, KafkaPythonProducer)
-    return filled(broker, EVENTS, *both[: 1 if isinstance(broker, MockBroker) else 2])
+    return filled(broker, EVENTS)
 
 
 @pytest.fixture(scope="module")
 def shorter(broker: Broker) -> Log:
-    return filled(broker, FEWER, ConfluentProducer)
+    return filled(broker, FEWER)
 
 
 @pytest.fixture(scope="module")
@@ -262,58 +176,15 @@ def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
     assert report["events"]["rejected"] == {"duplicate": log.events // DUPLICATED}
 
 
-KILLED_WITH = """
-import os, signal, sys, threading
-from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service import snapshots
-
-after, least, write, saved = float(sys.argv.pop()), int(sys.argv.pop()), snapshots.write_document, 0
-
-def write_document(file, document, **arguments):
-    global saved
-    saved = CohortEvaluator.describe(document["evaluator"])[0]["events"]["accepted"]
-    write(file, document, **arguments)
-
-def reached(step):
-    if step == "committed" and saved >= least:
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-snapshots.write_document, snapshots.reached = write_document, reached
-from streameval.cli.app import main
-main()
-"""
-"""A daemon that is killed soon after a snapshot of at least this many events: a fast one must not have read all."""
-
-
-def kill_again_and_again(runs: DaemonRuns, chance: random.Random, kills: int) -> None:
-    """Let one run after another add its share of the events to a snapshot, and be killed."""
-    for kill in range(kills):
-        least = max(runs.saved + 1, round(KILLED_WITHIN * EVENTS * (kill + 1) / kills))
-        runs.start(str(least), str(chance.uniform(0.0, 0.05)))
-        time.sleep(chance.uniform(1.0, 2.0))
-        runs.suspend_for(chance)
-        assert runs.process is not None
-        assert runs.process.wait(PATIENCE) == -9, runs.log.read_text()
-    assert runs.saved < EVENTS, "all kills fall before the end"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
     log: Log, tmp_path: Path, client: str
 ) -> None:
-    config = log.config(order="event_time", client=client) | OFTEN
-    runs, killed = (DaemonRuns(tmp_path / "disturbed", config, *program) for program in ((), (KILLED_WITH,)))
-    kill_again_and_again(killed, random.Random(1), KILLS)
-    runs.reach()
-    runs.suspend()
-    assert "is in use" in runs.refused(), "a second daemon"
-    time.sleep(SLEEP)
-    runs.wake()
-    report = runs.report_of(EVENTS)
-    runs.end()
-    starts = runs.continuing + killed.continuing
-    assert len(runs.logged("continued")) == starts > 0, "every run continues from a snapshot if there is one"
+    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="event_time", client=client))
+    assert runs.disturbed(random.Random(1), KILLS) >= KILLS
+    report = runs.finish(EVENTS)
+    assert len(runs.logged("continued")) == runs.continuing > 0, "every run continues from a snapshot if there is one"
     assert_every_event_once(report, log)
     assert_same(final_state(runs.state), log.state_in_order_of_time())
 
@@ -323,9 +194,9 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
 def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills(
     log: Log, tmp_path: Path, client: str
 ) -> None:
-    config = log.config(order="arrival", client=client, duplicates=EVENTS) | OFTEN
-    kill_again_and_again(DaemonRuns(tmp_path / "disturbed", config, KILLED_WITH), random.Random(2), KILLS // 2)
-    assert_every_event_once(DaemonRuns(tmp_path / "disturbed", config).finish(EVENTS), log)
+    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="arrival", client=client, duplicates=EVENTS))
+    runs.disturbed(random.Random(2), KILLS)
+    assert_every_event_once(runs.finish(EVENTS), log)
 
 
 def tear(path: Path, chance: random.Random) -> None:

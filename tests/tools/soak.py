@@ -149,9 +149,7 @@ class Soak:
         if kind == "garbage":
             self.garbage += 1000
         elif kind == "standstill":
-            self.runs.suspend()
-            time.sleep(2.0)
-            self.runs.wake()
+            self.runs.sleep(2.0)
         elif kind == "reload":
             assert self.runs.process is not None
             self.runs.process.send_signal(1)

@@ -52,55 +52,33 @@ class DaemonRuns:
         self.process.kill()
         self.process.wait(PATIENCE)
 
-    def reach(self) -> None:
-        """Start a run, and wait until it reads."""
-        reached = len(self.logged("source_reached"))
-        self.start()
-        wait_until(lambda: len(self.logged("source_reached")) > reached, PATIENCE)
-
-    def suspend(self) -> None:
-        """Suspend the run, as a machine is suspended."""
+    def sleep(self, seconds: float) -> None:
+        """Suspend the run for a while, as a machine is suspended."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
-
-    def wake(self) -> None:
-        """Continue the run."""
-        assert self.process is not None
+        time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
-    def refused(self) -> str:
-        """The end of the log of a second process, which has to end at once while the first one runs."""
-        command = [sys.executable, "-c", self._program, "run", "--log-format", "json"]
-        second = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, timeout=PATIENCE)
-        assert second.returncode > 0, second.stderr
-        return second.stderr[-1000:]
+    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
+        """This many runs that are killed, some after a suspension; returns the number of kills and suspensions.
 
-    @property
-    def saved(self) -> int:
-        """The number of events in the newest snapshot."""
-        paths = self.snapshots()
-        try:
-            return events_in(paths[-1]) if paths else 0
-        except FileNotFoundError:  # a newer one has taken its place
-            return self.saved
-
-    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> None:
-        """This many runs that are killed, some after a suspension; after the last there are this many snapshots."""
+        After the last of them there are at least this many snapshots.
+        """
+        moments = 0
         for kill in range(kills):
-            self.reach()
+            reached = len(self.logged("source_reached"))
+            self.start()
+            wait_until(lambda before=reached: len(self.logged("source_reached")) > before, PATIENCE)  # type: ignore[misc]
             time.sleep(chance.uniform(0.2, 1.5))
-            self.suspend_for(chance)
+            if chance.random() < 0.4:
+                self.sleep(chance.uniform(0.2, 1.0))
+                time.sleep(chance.uniform(0.0, 0.8))
+                moments += 1
             if kill == kills - 1:
                 wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
             self.kill()
-
-    def suspend_for(self, chance: random.Random) -> None:
-        """Suspend the run for up to a second, or not at all."""
-        if chance.random() < 0.4:
-            self.suspend()
-            time.sleep(chance.uniform(0.2, 1.0))
-            self.wake()
-            time.sleep(chance.uniform(0.0, 0.8))
+            moments += 1
+        return moments
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
         """Run until this number of events was accepted; the last report of that run."""
@@ -150,12 +128,6 @@ def final_state(state: Path) -> Any:
     buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
     assert "buffered events" not in buffers
     return settled(CohortEvaluator.from_state_without_code(document["evaluator"]))
-
-
-def events_in(snapshot: Path) -> int:
-    """The number of events that a snapshot has counted."""
-    cohorts = CohortEvaluator.describe(read_document(snapshot)["evaluator"])
-    return max(cohort["events"]["accepted"] for cohort in cohorts)
 
 
 def settled(cohorts: CohortEvaluator) -> Any:
