@@ -21,7 +21,10 @@ def set_up_process() -> None:
     """Settings for every verb, made before numpy is imported.
 
     BLAS gets one thread unless the environment says otherwise: with more, our small matrices take three times the CPU.
+    The working directory is the last on the path of modules, so that a configuration can name Python code in it.
     """
+    if "" not in sys.path:
+        sys.path.append("")
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, "1")
     keep_freed_memory()

@@ -63,7 +63,7 @@ def find(target: str) -> Callable[..., Any]:
     except Exception as error:  # importing runs code that may raise anything
         raise ConfigError(
             f"the module {module_name} cannot be imported: {_described(error)}",
-            hint="install it, or put its directory on PYTHONPATH",
+            hint="install it, put its directory on PYTHONPATH, or run streameval in that directory",
         ) from error
     for part in name.split("."):
         found = getattr(found, part, None)

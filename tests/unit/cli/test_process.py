@@ -125,3 +125,15 @@ def test_the_library_leaves_the_settings_of_the_process_alone(files: list[str]) 
     before, after = last_line(OF_A_LIBRARY_USER, *files)
     assert after == before
     assert after["memory"] == 0
+
+
+def test_a_configuration_names_code_in_the_working_directory(tmp_path: Path, files: list[str]) -> None:
+    (tmp_path / "own_policy.py").write_text("def even():\n    return lambda decisions: [[0.5, 0.5]] * 200\n")
+    (tmp_path / "json.py").write_text("raise ImportError('hides a module of Python')\n")
+    target = "{even: {kind: python, target: 'own_policy:even'}}"
+    Path(files[0]).write_text(f"policies: {{candidates: {target}}}\n")
+    program = "from streameval.cli.app import main; main()"
+    verb = [sys.executable, "-P", "-c", program, "check", files[0]]
+    done = subprocess.run(verb, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "even (python)" in done.stdout
