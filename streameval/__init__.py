@@ -60,9 +60,13 @@ _HOMES = (
 )
 """A name is imported from the first of these modules that has it."""
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    __version__: str
+else:
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return import_module("importlib.metadata").version(__name__)
         if name in __all__:
             for home in _HOMES:
                 module = import_module(f"{__name__}.{home}")
@@ -72,4 +76,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 strict = ConfigDict(extra="forbid")
@@ -21,3 +23,38 @@ class Component:
     def label(self) -> str:
         """The name given by the user, else the kind."""
         return self.name or self.kind
+
+
+Chosen = TypeVar("Chosen", bound=Component)
+
+
+def chosen(option: str, value: Component | Mapping[str, Any] | str, kinds: TypeAdapter[Chosen]) -> Chosen:
+    """The component that a caller gives as such, by the name of its kind, or as a mapping of options with its kind.
+
+    Raises:
+        ValueError: There is no such kind, or it has no such option.
+    """
+    if isinstance(value, Component):
+        return value  # type: ignore[return-value]
+    try:
+        return kinds.validate_python({"kind": value} if isinstance(value, str) else value)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        if detail["type"] == "union_tag_invalid":
+            known = detail["ctx"]["expected_tags"].replace("'", "")
+            raise ValueError(f"{option}: expected one of {known}; found {detail['ctx']['tag']!r}") from None
+        place = ".".join(map(str, detail["loc"]))
+        raise ValueError(f"{option}: {place}: {detail['msg']}" if place else f"{option}: {detail['msg']}") from None
+
+
+def chosen_all(
+    option: str, values: Sequence[Component | Mapping[str, Any] | str], kinds: TypeAdapter[Chosen]
+) -> tuple[Chosen, ...]:
+    """The components of a list, each as `chosen` takes it.
+
+    Raises:
+        ValueError: This is not a list, or an item is not a component.
+    """
+    if isinstance(values, str | Mapping | Component):
+        raise ValueError(f"{option} must be a list, found {values!r}")
+    return tuple(chosen(f"{option}.{place}", value, kinds) for place, value in enumerate(values))

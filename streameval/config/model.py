@@ -32,7 +32,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.policies.python import find
 from streameval.ope.promotion import Promotion
@@ -271,20 +271,16 @@ class Config(StrictModel):
         Raises:
             ConfigError: The events cannot carry the configured reward.
         """
-        production = [] if self.policies.production == LOGGING else [self.policies.production]
-        named = named_policies(self.policies.candidates)
-        scores = fields_read(named.values())  # of policies in code; None if nothing reads more than the columns
-        if scores is None and self.reward_model.needs_raw_fields:
-            scores = ()
+        plan = self.plan()
         vowpal_wabbit = (written or self.written) == "dsjson"
         joined = self.reward_topic is not None and written is None
         form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
         try:
             return form(
-                policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
+                policies=plan.logged_policies,
                 reward_field=self.reward.field,
                 reward_range=None if of_log else (self.reward.min, self.reward.max),
-                scores=scores,
+                scores=plan.scores,
                 identified=of_log or joined or (self.source is not None and self.source.dedupe_window > 0),
                 **({"rewarded": False} if joined else {}),
             )

@@ -63,6 +63,11 @@ def test_the_installed_package_has_every_file_of_the_checkout_and_no_other() -> 
     assert Path("py.typed") in shipped(PACKAGE)
 
 
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert streameval.__version__ == version("streameval")
+    assert "__version__" in dir(streameval)
+
+
 def test_the_changelog_has_a_section_for_this_version() -> None:
     assert f"## [{version('streameval')}]" in (ROOT / "CHANGELOG.md").read_text()
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
+from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.events import EventBatch
+from streameval.events import EventBatch, JsonDecoder
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
+from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingField, Plan
 from streameval.ope.evaluator.report_rows import report_rows
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
@@ -57,6 +58,9 @@ class Evaluator:
         drift: the drift detector, a name or `{"detector": name, ...}`; None for none. No estimate depends on it
         promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`; None for no decisions
 
+    Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
+    configuration (`{"kind": "window", "tau": 5000}`).
+
     Raises:
         ValueError: an argument is wrong, or does not fit another one
 
@@ -74,14 +78,14 @@ class Evaluator:
     def __init__(
         self,
         candidates: Candidates,
-        estimators: Sequence[AnyEstimator] | None = None,
-        averages: Sequence[AnyAverage] | None = None,
+        estimators: Sequence[AnyEstimator | KindOrOptions] | None = None,
+        averages: Sequence[AnyAverage | KindOrOptions] | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         production: str = LOGGING,
-        intervals: Mapping[str, AnyInterval | str] | None = None,
+        intervals: Mapping[str, AnyInterval | KindOrOptions] | None = None,
         confidence: float = 0.95,
         block: int = 100,
-        reward_model: AnyRewardModel | None = None,
+        reward_model: AnyRewardModel | KindOrOptions | None = None,
         drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
     ) -> None:
@@ -220,8 +224,40 @@ class Evaluator:
         evaluator._state["events"] |= {name: self._state["events"][name] for name in ("rejected", "arrivals")}
         return evaluator
 
+    def __repr__(self) -> str:
+        events, plan = counted(self.accepted, "event"), self.plan
+        parts = f"policies={list(plan.policies)}, estimators={list(plan.estimators)}, averages={list(plan.averages)}"
+        return f"Evaluator({events}, {parts})"
+
+    def update_one(self, event: Mapping[str, Any]) -> None:
+        """Take the next event, a dictionary with the fields of its JSON; `event_id` and `timestamp` may be absent.
+
+        Raises:
+            TypeError: this is not a mapping.
+            ValueError: the fields are not those of an event; the evaluator does not change.
+
+        >>> evaluator = Evaluator(candidates=["challenger"], estimators=["ips"], averages=["cumulative"])
+        >>> evaluator.update_one({"action": "a", "propensity": 0.25, "reward": 1, "policies": {"challenger": 0.5}})
+        >>> evaluator.report().get("challenger", "ips", "cumulative").value
+        2.0
+        """
+        if not isinstance(event, Mapping):
+            raise TypeError(f"update_one takes one event as a dictionary, found {type(event).__name__}")
+        plan = self.plan
+        decoder = JsonDecoder(plan.logged_policies, reward_range=plan.reward_range, scores=plan.scores)
+        batch = decoder.decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
+        for rejected in batch.rejected:
+            raise ValueError(f"{rejected.reason}: {rejected.detail}")
+        self.update(batch if "timestamp" in event else replace(batch, timestamp=np.full(1, np.nan)))
+
     def update(self, batch: EventBatch) -> None:
-        """Take the next events of the stream; rejected events are counted by reason."""
+        """Take the next events of the stream; rejected events are counted by reason.
+
+        Raises:
+            TypeError: this is not an `EventBatch`; the message names the way to one.
+        """
+        if not isinstance(batch, EventBatch):
+            raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {_way_to_a_batch(batch)}")
         batch = batch.with_rewards_in(*self.plan.reward_range)
         events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
@@ -470,6 +506,15 @@ class Evaluator:
         evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]
         evaluator._pending_events = sum(map(len, evaluator._pending))
         return evaluator
+
+
+def _way_to_a_batch(value: object) -> str:
+    """How a caller makes a batch of a value of another type."""
+    if isinstance(value, Mapping):
+        return "give one event to update_one, and columns to EventBatch.from_arrays"
+    if hasattr(value, "__arrow_c_stream__"):
+        return "EventBatch.from_frame makes one"
+    return "read_events yields them; call update with each"
 
 
 def require_schema(state: State) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, State
+from streameval.common.component import chosen, chosen_all
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
@@ -29,7 +30,7 @@ from streameval.ope.evidence.actions import Actions, Requirement, Requirements, 
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
-from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor, RuleContext
 from streameval.ope.reward_models import AnyRewardModel, Ridge
@@ -41,6 +42,9 @@ BEST_AVERAGE = Mixture()
 
 Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities; or policies by name."""
+
+KindOrOptions: TypeAlias = Mapping[str, Any] | str
+"""The name of a kind; or a mapping with the kind and its options."""
 
 Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 """Every one of these estimators is evaluated on every one of these averages."""
@@ -106,14 +110,14 @@ class Plan:
     def of(
         cls,
         candidates: Candidates,
-        estimators: Sequence[AnyEstimator] | None,
-        averages: Sequence[AnyAverage] | None,
+        estimators: Sequence[AnyEstimator | KindOrOptions] | None,
+        averages: Sequence[AnyAverage | KindOrOptions] | None,
         reward_range: tuple[float, float],
         production: str,
-        intervals: Mapping[str, AnyInterval | str] | None,
+        intervals: Mapping[str, AnyInterval | KindOrOptions] | None,
         confidence: float,
         block: int,
-        reward_model: AnyRewardModel | None,
+        reward_model: AnyRewardModel | KindOrOptions | None,
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
     ) -> Plan:
@@ -132,13 +136,12 @@ class Plan:
             products=_products(estimators, averages),
             default_estimators=estimators is None,
             intervals={
-                label: _INTERVAL.validate_python({"kind": each} if isinstance(each, str) else each)
-                for label, each in (intervals or {}).items()
+                label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
             },
             reward_range=_ordered(reward_range),
             confidence=confidence,
             block=int(block),
-            reward_model=reward_model or Ridge(),
+            reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
             candidate_order={name: number for number, name in enumerate(candidates, start=1)},
@@ -174,6 +177,17 @@ class Plan:
     def averages(self) -> dict[str, AnyAverage]:
         """All averages, by label."""
         return {average.label: average for _, averages in self.products for average in averages}
+
+    @property
+    def scores(self) -> tuple[str, ...] | None:
+        """The fields of events that policies in code read; None if nothing reads more than the columns."""
+        read = fields_read(self.computed_policies.values())
+        return () if read is None and self.reward_model.needs_raw_fields else read
+
+    @property
+    def logged_policies(self) -> list[str]:
+        """The policies whose probabilities are in the events."""
+        return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
 
     @property
     def pairs(self) -> dict[Pair, tuple[AnyEstimator, AnyAverage, AnyRewardModel | None]]:
@@ -367,14 +381,24 @@ class Plan:
 
 
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
+_ESTIMATOR: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
+_AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
+_REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
-def _products(estimators: Sequence[AnyEstimator] | None, averages: Sequence[AnyAverage] | None) -> tuple[Product, ...]:
+def _products(
+    estimators: Sequence[AnyEstimator | KindOrOptions] | None, averages: Sequence[AnyAverage | KindOrOptions] | None
+) -> tuple[Product, ...]:
     if estimators is None and averages is None:
         return ((PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,)))
-    every = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS) if estimators is None else tuple(estimators)
-    return ((every, (*PUBLISHED_AVERAGES, BEST_AVERAGE) if averages is None else tuple(averages)),)
+    every, on = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
+    return (
+        (
+            every if estimators is None else chosen_all("estimators", estimators, _ESTIMATOR),
+            on if averages is None else chosen_all("averages", averages, _AVERAGE),
+        ),
+    )
 
 
 def _usable(actions: Actions | None, needs: Requirements) -> bool:

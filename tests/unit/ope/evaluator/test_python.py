@@ -1,0 +1,114 @@
+"""The evaluator as Python code uses it: names for classes, single events, and wrong types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import streameval as se
+
+EVENT = {"action": "a", "propensity": 0.25, "reward": 1, "policies": {"challenger": 0.5}}
+
+
+def evaluator(**options: Any) -> se.Evaluator:
+    return se.Evaluator(["challenger"], **{"estimators": ["ips"], "averages": ["cumulative"]} | options)
+
+
+def test_names_and_mappings_stand_for_values() -> None:
+    named = se.Evaluator(
+        {"challenger": "logged", "even": "uniform"},
+        estimators=["ips", {"kind": "clipped_ips", "cap": 10}],
+        averages=["cumulative", {"kind": "window", "tau": 500}],
+        intervals={"window": "normal"},
+        reward_model="tabular",
+    )
+    built = se.Evaluator(
+        {"challenger": se.Logged(), "even": se.Uniform()},
+        estimators=[se.IPS(), se.ClippedIPS(cap=10)],
+        averages=[se.Cumulative(), se.Window(tau=500)],
+        intervals={"window": se.Normal()},
+        reward_model=se.Tabular(),
+    )
+    assert named.plan == built.plan
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimators": ["isp"]}, r"estimators\.0: expected one of ips, .*; found 'isp'"),
+        ({"estimators": "ips"}, "estimators must be a list, found 'ips'"),
+        ({"averages": ["cumulative", "widow"]}, r"averages\.1: expected one of cumulative, .*; found 'widow'"),
+        ({"averages": [{"kind": "window", "taus": 5}]}, r"averages\.0: window\.taus: "),
+        ({"intervals": {"cumulative": "nrmal"}}, r"intervals\.cumulative: expected one of .*; found 'nrmal'"),
+        ({"reward_model": "rigde"}, r"reward_model: expected one of ridge, .*; found 'rigde'"),
+        ({"estimators": [se.IPS]}, r"estimators\.0: "),
+    ],
+)
+def test_a_name_that_is_not_known_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluator(**options)
+
+
+def test_single_events_count_like_a_batch() -> None:
+    one, whole = evaluator(), evaluator()
+    rewards = [1, 0, 1]
+    for reward in rewards:
+        one.update_one(EVENT | {"reward": reward})
+    columns = {"propensity": [0.25] * 3, "policies": {"challenger": [0.5] * 3}}
+    whole.update(se.EventBatch.from_arrays(reward=rewards, **columns))
+    assert one.report().to_json() == whole.report().to_json()
+
+
+def test_single_events_carry_what_policies_in_code_read() -> None:
+    policies = se.Evaluator({"greedy": se.Softmax()}, estimators=["ips"], averages=["cumulative"])
+    policies.update_one(
+        {"action": "a", "actions": ["a", "b"], "propensities": [0.5, 0.5], "reward": 1, "scores": [0.0, 0.0]}
+    )
+    assert policies.report().get("greedy", "ips", "cumulative").value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"propensity": 25}, "propensity_range: propensity: 25 is not in"),
+        ({"reward": 2}, "reward_range: "),
+        ({"reward": None}, "missing_field: reward: missing"),
+        ({"timestamp": 1e14}, "timestamp"),
+    ],
+)
+def test_an_invalid_event_is_refused_and_changes_nothing(change: dict[str, Any], message: str) -> None:
+    estimates = evaluator()
+    before = estimates.report()
+    with pytest.raises(ValueError, match=message):
+        estimates.update_one(EVENT | change)
+    assert estimates.report() == before
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (EVENT, "update takes an EventBatch, found dict: give one event to update_one, and columns to"),
+        (pd.DataFrame({"reward": [1]}), "found DataFrame: EventBatch.from_frame makes one"),
+        (iter([1]), "read_events yields them; call update with each"),
+        (np.zeros(3), "found ndarray: "),
+    ],
+)
+def test_update_names_the_way_from_another_type(value: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        evaluator().update(value)
+
+
+def test_update_one_refuses_a_frame() -> None:
+    with pytest.raises(TypeError, match="update_one takes one event as a dictionary, found DataFrame"):
+        evaluator().update_one(pd.DataFrame({"reward": [1]}))  # type: ignore[arg-type]
+
+
+def test_an_evaluator_shows_its_parts() -> None:
+    estimates = evaluator()
+    estimates.update_one(EVENT)
+    assert repr(estimates) == (
+        "Evaluator(1 event, policies=['logging', 'challenger'], estimators=['ips'], averages=['cumulative'])"
+    )
