@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import import_module
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
+from streameval.common.text import counted, decimal, decimals_for
+from streameval.errors import InputError
 from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
@@ -74,6 +79,10 @@ class Estimate(msgspec.Struct, frozen=True):
     def interval(self) -> Interval:
         """The interval around `value`; its bounds are None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
+
+
+_COLUMNS = tuple(field for field in Estimate.__struct_fields__ if field != "details")
+_NUMBERS = tuple(field for field in _COLUMNS if Estimate.__annotations__[field] == "float | None")
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -170,3 +179,40 @@ class Report(msgspec.Struct, frozen=True):
         """The Report as JSON."""
         encoded = msgspec.json.encode(self)
         return msgspec.json.format(encoded, indent=indent) if indent else encoded
+
+    def to_frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
+        """The estimates as a data frame, a row for each, without their `details`; unknown numbers are missing values.
+
+        Raises:
+            InputError: The library is not installed.
+        """
+        options = {"pandas": {}, "polars": {"nan_to_null": True}}[library]
+        try:
+            module = import_module(library)
+        except ImportError as error:
+            hint = f"pip install {library}"
+            raise InputError(f"to_frame needs {library}, which is not installed", hint=hint) from error
+        columns = {field: [getattr(each, field) for each in self.estimates] for field in _COLUMNS}
+        numbers = {field: np.array(columns[field], dtype=float) for field in _NUMBERS}  # NaN where it is None
+        return module.DataFrame(columns | numbers, **options)
+
+    def _repr_html_(self) -> str:
+        """The estimates as a table, as notebooks show it."""
+        decimals = decimals_for(each.value for each in self.estimates)
+        interval = f"{self.confidence * 100:g}% interval"
+        headings = ("policy", "estimator", "average", "value", interval, "lift", interval, "effective events")
+        lines = [_row("th", headings)]
+        for each in self.estimates:
+            name = f"{each.policy} (production)" if each.policy == self.production else each.policy
+            bounds = f"{decimal(each.lower, decimals)} … {decimal(each.upper, decimals)}"
+            lift, low, high = (
+                decimal(one, decimals, signed=True) for one in (each.lift, each.lift_lower, each.lift_upper)
+            )
+            cells = (name, each.estimator, each.average, decimal(each.value, decimals), bounds, lift, f"{low} … {high}")
+            lines.append(_row("td", (*cells, decimal(each.effective_sample_size, 0))))
+        caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
+        return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -53,8 +53,8 @@ INSIDE = {
 }
 """Helpers of tests, and tests of several packages or outside of `tests/unit/<package>`, with these packages."""
 
-DOCUMENTED = {"_asdict", "_fields", "_make", "_replace", "_current_frames"}
-"""Names of the standard library that start with an underscore and are public."""
+DOCUMENTED = {"_asdict", "_fields", "_make", "_replace", "_current_frames", "_repr_html_"}
+"""Names of the standard library and of IPython that start with an underscore and are public."""
 
 
 class Import(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
+from streameval.errors import InputError
 from streameval.ope.report import EventCounts, Report
 from support.factories import make_estimate
 
@@ -31,3 +34,42 @@ def test_a_row_is_thin_that_has_few_events_next_to_one_with_ten_times_as_many(
     report = Report(0.95, "logging", EventCounts(0, {}, None), policies=(), estimates=tuple(estimates))
     assert (("dr", "cumulative") in report.thin()) == is_thin
     assert report.thin() <= {("dr", "cumulative")}, "a row is compared with those on the same average"
+
+
+def reported() -> Report:
+    rows = [
+        make_estimate("logging", "ips", "cumulative", value=0.5, lift=None),
+        make_estimate("a < b", "ips", "cumulative", value=0.25, lift=-0.25),
+    ]
+    return Report(0.95, "logging", EventCounts(12_000, {"malformed": 3}, None), policies=(), estimates=tuple(rows))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_report_becomes_a_frame_with_a_row_for_each_estimate(library: Literal["pandas", "polars"]) -> None:
+    frame = reported().to_frame(library)
+    assert type(frame).__module__.startswith(library)
+    assert list(frame["policy"]) == ["logging", "a < b"]
+    assert list(frame["value"]) == [0.5, 0.25]
+    unknown = frame["lift"].isna() if library == "pandas" else frame["lift"].is_null()
+    assert list(unknown) == [True, False]
+    assert "details" not in frame.columns
+
+
+def test_a_report_without_estimates_becomes_an_empty_frame() -> None:
+    report = Report(0.95, "logging", EventCounts(0, {}, None), policies=(), estimates=())
+    assert len(report.to_frame()) == 0
+    assert list(report.to_frame().columns)[:4] == ["policy", "estimator", "average", "value"]
+
+
+def test_a_frame_of_a_library_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(InputError, match="to_frame needs polars, which is not installed"):
+        reported().to_frame("polars")
+
+
+def test_notebooks_show_a_report_as_a_table() -> None:
+    shown = reported()._repr_html_()
+    assert shown.startswith("<table><caption>12,000 events, 3 rejected</caption><tr><th>policy</th>")
+    assert "<td>logging (production)</td><td>ips</td><td>cumulative</td><td>0.5000</td>" in shown
+    assert "<td>a &lt; b</td>" in shown
+    assert shown.count("<tr>") == 3
