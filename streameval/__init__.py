@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
     from streameval.events import EventBatch
-    from streameval.ingest.files.source import read_events
+    from streameval.ingest.files.reading import read_events
     from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
     from streameval.ope.estimators import (
         CAB,
@@ -56,7 +56,7 @@ __all__.sort()
 _HOMES = (
     *("errors", "events", "ope.policies.coded", "ope.policies.python", "ope.reward_models", "ope.averages"),
     *("ope.estimators", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
-    "ingest.files.source",
+    "ingest.files.reading",
 )
 """A name is imported from the first of these modules that has it."""
 

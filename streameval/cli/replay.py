@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from streameval.cli.log_warnings import LogCounts, missing_complaints, remedy, trust_complaints
 from streameval.cli.terminal import progress_of_bytes, say
@@ -17,14 +16,12 @@ from streameval.events import EventBatch, JsonDecoder, Rejected
 from streameval.events.origin import Origin
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_records
-from streameval.ingest.files.tables import read_table
+from streameval.ingest.files.tables import read_table, table_format
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.report import Report
 
 __all__ = ["Replay", "choices"]
-
-TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
 
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
@@ -61,7 +58,9 @@ class Replay:
         with progress_of_bytes() as advance:
             for place, file in enumerate(files):
                 before = sum(size or 0 for size in sizes[:place])
-                for batch in self._batches(file, written or _ending(file), partial(_advance, advance, before, total)):
+                for batch in self._batches(
+                    file, written or table_format(file), partial(_advance, advance, before, total)
+                ):
                     self._counts.add(batch)
                     batch = replace(batch.with_rewards_in(*self._counts.reward_range), origin=None)
                     for rejected in batch.rejected:
@@ -130,11 +129,6 @@ def _example(rejected: Rejected) -> str:
 
 def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
     advance(before + read, total)
-
-
-def _ending(file: str) -> str | None:
-    """The format that the suffixes of a file name, if any."""
-    return next((written for ending, written in TABLES.items() if ending in Path(file).suffixes), None)
 
 
 def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tuple[str, str]]:

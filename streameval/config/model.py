@@ -22,8 +22,9 @@ from streameval.config.memory import usable_memory
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
+from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
-from streameval.ingest.files.source import ColumnNames, FileSettings
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.averages import AnyAverage

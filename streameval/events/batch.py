@@ -230,6 +230,46 @@ class EventBatch(Batch):
         return batch
 
     @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        columns: Mapping[str, Any] | None = None,
+        *,
+        policies: Sequence[str] = (),
+        reward_field: str = "reward",
+        reward_range: tuple[float, float] | None = None,
+        scores: Sequence[str] | None = None,
+    ) -> EventBatch:
+        """Build a batch from a frame of pandas, polars or another library whose frames Arrow can read; needs pyarrow.
+
+        Rows that are not events are in `rejected`, where `place` is the position of the row. Dates and times are read
+        by the type of their column; without a timestamp, rows count in their order.
+
+        Args:
+            frame: one row for each event
+            columns: which column holds which field, as in the configuration; by default the one of the same name.
+                `{"policies": {"challenger": "p_new"}}` names the columns of policies
+            policies: policies whose columns have their own names
+            reward_field: the field of the reward
+            reward_range: smallest and largest reward; rows outside are rejected
+            scores: fields that policies in Python read; if not None, these also see contexts and the names of actions
+
+        Raises:
+            TypeError: this is not a frame.
+            InputError: pyarrow is not installed, or a column is missing or mixes types.
+
+        >>> frame = {"action": ["a", "b"], "p": [0.5, 0.5], "reward": [1, 0], "challenger": [0.7, 0.2]}
+        >>> EventBatch.from_frame(frame, {"propensity": "p"}, policies=["challenger"])
+        EventBatch(2 events, policies=['challenger'], 0 rejected)
+        """
+        from streameval.events.decoder import JsonDecoder
+        from streameval.events.tables import ColumnNames, from_frame
+
+        names = ColumnNames.of(columns, policies)
+        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, scores)
+        return replace(from_frame(frame, names, decoder), origin=None)
+
+    @classmethod
     def unchecked(
         cls,
         *,

@@ -12,7 +12,6 @@ import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from streameval.errors import InputError
-from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
 from streameval.ingest.base import (
     BackfillStart,
     DataLoss,
@@ -24,8 +23,6 @@ from streameval.ingest.base import (
     Source,
     SourceOffsets,
     SourceStatus,
-    StrictModel,
-    WireFormat,
 )
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume
 
@@ -69,61 +66,6 @@ class FileSettings(LogSettings):
         if "-" in self.path:
             raise InputError("standard input cannot be read a second time", hint="leave --backfill out, or name a file")
         return super().backfill_start(text)
-
-
-class ColumnNames(StrictModel):
-    """Which column of a table (Parquet, CSV) holds which field. A column named like its field may be absent."""
-
-    event_id: str | None = Field(default=None, description="The identifier of an event; it shows copies.")
-    timestamp: str = Field(
-        default="timestamp", description="The time of the decision: UTC if it has no zone, or seconds since 1970."
-    )
-    action: str = Field(default="action", description="The chosen action.")
-    propensity: str = Field(default="propensity", description="The logging policy's probability of the action.")
-    reward: str | None = Field(default=None, description="The reward; by default the column named like its field.")
-    sampling_probability: str = Field(
-        default="sampling_probability", description="The probability with which a downsampled log kept the event."
-    )
-    unit: str = Field(default="unit", description="The user or session that the event belongs to.")
-    actions: str = Field(default="actions", description="The list of actions to choose from.")
-    propensities: str = Field(default="propensities", description="The list of the logging policy's probabilities.")
-    features: str = Field(default="features", description="The list of the features of each action.")
-    context: str = Field(default="context", description="The features known at decision time.")
-    policies: dict[str, str] = Field(
-        default={}, description="By policy, the column of its probability or probabilities; by default its own name."
-    )
-
-
-def read_events(
-    paths: AnyPath | Iterable[AnyPath],
-    *,
-    policies: Sequence[str] | None = None,
-    reward_field: str = "reward",
-    reward_range: tuple[float, float] | None = None,
-    batch_size: int = 2000,
-    format: WireFormat = "json",
-    scores: Sequence[str] | None = None,
-) -> Iterator[EventBatch]:
-    """The events of NDJSON files (plain, gzip or zstd; `-` is standard input), in batches of at most `batch_size`.
-
-    Lines that are not events are in the `rejected` of their batch.
-
-    Args:
-        paths: One path or several, read one after another.
-        policies: The columns of every batch; None = in each batch, all that its events name.
-        reward_field: The field of the reward.
-        reward_range: Least and largest reward; events outside it are rejected.
-        batch_size: Most events in a batch.
-        format: `json`, or `dsjson` for the decision logs of Vowpal Wabbit.
-        scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
-
-    Raises:
-        InputError: A file is missing or damaged; raised after all lines before the damage.
-    """
-    decoder = DsjsonDecoder if format == "dsjson" else JsonDecoder
-    events = decoder(policies, reward_field, reward_range, scores)
-    for lines in read_lines(paths, batch=batch_size):
-        yield events.decode_batch(lines)
 
 
 def read_lines(

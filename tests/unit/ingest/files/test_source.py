@@ -21,7 +21,8 @@ from streameval.errors import InputError, SourceError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.files import lines
-from streameval.ingest.files.source import FileSource, read_events
+from streameval.ingest.files.reading import read_events
+from streameval.ingest.files.source import FileSource
 from support.strategies import encode
 
 LINES = [b'{"line": %d}' % number for number in range(1, 6)]

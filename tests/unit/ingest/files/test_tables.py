@@ -24,7 +24,8 @@ from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch, JsonDecoder, Origin
-from streameval.ingest.files.source import ColumnNames
+from streameval.events.tables import ColumnNames
+from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.tables import read_table
 from streameval.ope.report import Report
 from support.commands import command
@@ -459,3 +460,78 @@ def test_replay_on_the_command_line_takes_a_table(tmp_path: Path, capfd: pytest.
     refused = command(capfd, "replay", str(tmp_path / "streameval.yaml"), str(file), "--format", "csv")
     assert refused.code == 2
     assert "cannot be read as CSV" in refused.err
+
+
+def user_log(tmp_path: Path, suffix: str) -> Path:
+    table = {
+        "ts": [1.0, 2.0],
+        "a": ["x", "y"],
+        "p": [0.5, 0.5],
+        "reward": [1, 0],
+        "p_new": [0.25, 0.75],
+        "user": [7, 8],
+        "country": ["de", "fr"],
+    }
+    return as_csv(tmp_path / f"x{suffix}", table) if suffix == ".csv" else as_parquet(tmp_path / f"x{suffix}", table)
+
+
+NAMED = {"timestamp": "ts", "action": "a", "propensity": "p", "policies": {"challenger": "p_new"}}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_read_events_reads_tables_by_their_suffix(tmp_path: Path, suffix: str) -> None:
+    batches = list(read_events(user_log(tmp_path, suffix), columns=NAMED, batch_size=1))
+    assert [len(batch) for batch in batches] == [1, 1]
+    batch = EventBatch.concat(batches)
+    assert (batch.policies, batch.origin) == (("challenger",), None)
+    assert batch.probabilities.tolist() == [[0.25], [0.75]]
+    assert batch.timestamp.tolist() == [1.0, 2.0]
+
+
+def test_read_events_needs_the_policies_of_a_table(tmp_path: Path) -> None:
+    log = user_log(tmp_path, ".csv")
+    with pytest.raises(InputError, match=r"x\.csv is a table, and no column of a policy is named"):
+        next(read_events(log, columns={"timestamp": "ts"}))
+    columns = {field: column for field, column in NAMED.items() if field != "policies"}
+    assert next(read_events(log, columns=columns, policies=[])).policies == ()
+    assert next(read_events(log, columns=columns, policies=["p_new"])).policies == ("p_new",)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_one_column_serves_two_fields(tmp_path: Path, suffix: str) -> None:
+    columns = NAMED | {"unit": "user", "context": "user"}
+    (batch,) = read_events(user_log(tmp_path, suffix), columns=columns, scores=[])
+    assert batch.rejected == ()
+    assert batch.unit is not None
+    assert batch.unit.all()
+    assert batch.raw_fields is not None
+    assert [fields["context"] for fields in batch.raw_fields.values] == [7, 8]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_several_columns_are_the_context_and_actions_may_be_constant(tmp_path: Path, suffix: str) -> None:
+    text = (
+        "policies: {candidates: {even: uniform}}\nestimators: [ips]\naverages: [cumulative]\n"
+        "columns: {timestamp: ts, action: a, propensity: p, actions: [x, y], context: [user, country]}\n"
+    )
+    report = replayed(tmp_path, user_log(tmp_path, suffix), text=text)
+    assert report.get("even", "ips", "cumulative").value == 0.5
+    (batch,) = read_events(user_log(tmp_path, suffix), columns=NAMED | {"context": ["user", "country"]}, scores=[])
+    assert batch.raw_fields is not None
+    assert batch.raw_fields.values[1]["context"] == {"user": 8, "country": "fr"}
+
+
+def test_csv_is_read_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with user_log(tmp_path, ".csv").open() as log:
+        monkeypatch.setattr("sys.stdin", log)
+        (batch,) = read_events("-", format="csv", columns=NAMED)
+    assert batch.reward.tolist() == [1.0, 0.0]
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIGURED.replace("click", "reward").replace(", even]", "]"))
+    with user_log(tmp_path, ".csv").open() as log:
+        monkeypatch.setattr("sys.stdin", log)
+        outcome = command(capfd, "replay", str(config), "-", "--format", "csv")
+    assert outcome.code == 0
+    assert outcome.out.startswith("2 events until ")

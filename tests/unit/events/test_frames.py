@@ -1,0 +1,170 @@
+"""Frames of pandas, polars and Arrow give the events that the same rows give as arrays or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from streameval.errors import InputError
+from streameval.events import EventBatch
+
+FRAMES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "arrow": pa.table,
+    "chunks": lambda columns: pa.concat_tables([pa.table(columns).slice(0, 1), pa.table(columns).slice(1)]),
+    "categories": lambda columns: pd.DataFrame(columns).astype(
+        {name: "category" for name, cells in columns.items() if isinstance(cells[0], str)}
+    ),
+    "dictionary": dict,
+}
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ROWS: dict[str, list[Any]] = {
+    "ts": [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)],
+    "action": ["a", "b", "a"],
+    "p": [0.5, 0.25, 0.1],
+    "click": [True, False, True],
+    "p_new": [0.1, None, 0.3],
+    "user": ["u", None, "u"],
+}
+COLUMNS = {"timestamp": "ts", "propensity": "p", "reward": "click", "unit": "user", "policies": {"challenger": "p_new"}}
+
+frames = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+
+
+@frames
+def test_a_frame_gives_the_events_of_the_same_arrays(frame: Callable[[Any], Any]) -> None:
+    found = EventBatch.from_frame(frame(ROWS), COLUMNS)
+    expected = EventBatch.from_arrays(
+        reward=[1, 0, 1],
+        propensity=[0.5, 0.25, 0.1],
+        policies={"challenger": [0.1, np.nan, 0.3]},
+        timestamp=[moment.timestamp() for moment in ROWS["ts"]],
+        unit=["u", None, "u"],
+    )
+    assert (found.policies, found.rejected) == (("challenger",), ())
+    for name in ("reward", "propensity", "probabilities", "timestamp", "sampling_probability", "unit"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+@frames
+def test_an_invalid_row_is_rejected_at_its_place(frame: Callable[[Any], Any]) -> None:
+    found = EventBatch.from_frame(frame(ROWS | {"p": [0.5, 25.0, 0.1]}), COLUMNS)
+    assert found.reward.tolist() == [1.0, 1.0]
+    (rejected,) = found.rejected
+    assert (rejected.reason, rejected.place) == ("propensity_range", 1)
+
+
+@frames
+def test_lists_and_constant_actions_and_several_context_columns(frame: Callable[[Any], Any]) -> None:
+    rows = {
+        "action": ["a", "b"],
+        "propensities": [[0.5, 0.5], [0.2, 0.8]],
+        "reward": [1, 0],
+        "even": [[0.5, 0.5], [0.5, 0.5]],
+        "country": ["de", "fr"],
+        "age": [31, 42],
+    }
+    columns = {"actions": ["a", "b"], "context": ["country", "age"]}
+    found = EventBatch.from_frame(frame(rows), columns, policies=["even"], scores=[])
+    assert found.propensity.tolist() == [0.5, 0.8]
+    assert found.probabilities.tolist() == [[0.5], [0.5]]
+    assert found.raw_fields is not None
+    assert [fields["context"] for fields in found.raw_fields.values] == [
+        {"country": "de", "age": 31},
+        {"country": "fr", "age": 42},
+    ]
+    assert [fields["actions"] for fields in found.raw_fields.values] == [["a", "b"]] * 2
+
+
+@frames
+def test_lists_of_names_differ_from_row_to_row(frame: Callable[[Any], Any]) -> None:
+    rows = {
+        "action": ["a", "c"],
+        "actions": [["a", "b"], ["c"]],
+        "propensities": [[0.5, 0.5], [1.0]],
+        "reward": [1, 0],
+        "new": [[0.25, 0.75], [1.0]],
+    }
+    found = EventBatch.from_frame(frame(rows), policies=["new"])
+    assert found.probabilities.tolist() == [[0.25], [1.0]]
+    assert found.action_sets is not None
+    assert found.action_sets.sizes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.Series(pd.to_datetime(["2026-01-31T12:00:00"])).astype("datetime64[s]"),
+        pd.Series(pd.to_datetime(["2026-01-31T12:00:00"])).astype("datetime64[ns]"),
+        pd.Series(pd.to_datetime(["2026-01-31T13:00:00+01:00"])),
+        pd.Series([NOON], dtype=object),
+        pd.Series(["2026-01-31T12:00:00"]),
+        pd.Series([1769860800]),
+        pl.Series([NOON.replace(tzinfo=None)], dtype=pl.Datetime("ms")),
+        pl.Series([NOON], dtype=pl.Datetime("ns", "UTC")),
+    ],
+)
+def test_times_are_read_by_the_type_of_their_column(times: Any) -> None:
+    rows = {"timestamp": times, "action": ["a"], "propensity": [0.5], "reward": [1]}
+    frame = pd.DataFrame(rows) if isinstance(times, pd.Series) else pl.DataFrame(rows)
+    assert EventBatch.from_frame(frame).timestamp.tolist() == [1769860800.0]
+
+
+def test_dates_count_from_midnight() -> None:
+    rows = {"timestamp": [date(2026, 1, 31)], "action": ["a"], "propensity": [0.5], "reward": [1]}
+    assert EventBatch.from_frame(pl.DataFrame(rows)).timestamp.tolist() == [1769817600.0]
+
+
+def test_without_a_timestamp_rows_have_no_time() -> None:
+    rows = {"action": ["a", "b"], "propensity": [0.5, 2.0], "reward": [1, 0]}
+    found = EventBatch.from_frame(pd.DataFrame(rows))
+    assert np.isnan(found.timestamp).tolist() == [True]
+    assert [each.reason for each in found.rejected] == ["propensity_range"]
+
+
+def test_the_index_of_pandas_can_hold_a_field() -> None:
+    frame = pd.DataFrame(ROWS).set_index("ts")
+    assert EventBatch.from_frame(frame, COLUMNS).timestamp[0] == datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+
+def test_the_frame_is_left_as_it_was_and_may_be_empty() -> None:
+    frame = pd.DataFrame(ROWS)
+    before = frame.copy()
+    EventBatch.from_frame(frame, COLUMNS)
+    pd.testing.assert_frame_equal(frame, before)
+    assert len(EventBatch.from_frame(frame[:0], COLUMNS)) == 0
+    assert len(EventBatch.from_frame(pl.DataFrame(ROWS)[:0], COLUMNS)) == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "columns", "message"),
+    [
+        (pd.DataFrame(ROWS), {"action": "act"}, r"the frame has no column 'act' for action; it has ts, action, p, "),
+        (pd.DataFrame(ROWS), {"policy": "p_new"}, "columns: policy: events have no such field"),
+        (pd.DataFrame(ROWS), {"action": 3}, "columns: action: expected the name of a column"),
+        (
+            pd.DataFrame(ROWS),
+            {"policies": ["newer"], "reward": "click", "propensity": "p"},
+            "no column 'newer' for newer",
+        ),
+        (pd.DataFrame({"action": ["a", 1]}), None, "the frame cannot become an Arrow table: "),
+        (pd.DataFrame(ROWS), {"reward": "click"}, "the frame has no column with the propensity"),
+    ],
+)
+def test_a_frame_that_lacks_a_column_is_refused(frame: Any, columns: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EventBatch.from_frame(frame, columns)
+
+
+@pytest.mark.parametrize("value", [[1, 2], "log.csv", np.zeros(3)])
+def test_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="expected a frame of pandas or polars, or an Arrow table, found "):
+        EventBatch.from_frame(value)
