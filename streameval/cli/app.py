@@ -38,10 +38,16 @@ DriftKind = Literal["smooth", "abrupt", "stationary"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
-EventFiles = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE", help="NDJSON or CSV (also .gz, .zst) or Parquet files; - is stdin.", show_default=False
+EVENT_FILES = "NDJSON or CSV (also .gz, .zst) or Parquet files; - is stdin."
+EventFiles = Annotated[list[str], typer.Argument(metavar="FILE", help=EVENT_FILES, show_default=False)]
+ConfigOrFile = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="The configuration; left out with --candidates.", show_default=False)
+]
+OptionalFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help=EVENT_FILES, show_default=False)]
+CandidateNames = Annotated[
+    str | None,
+    typer.Option(
+        "--candidates", metavar="NAMES", help="Evaluate these (separated by commas) with the defaults, without CONFIG."
     ),
 ]
 FormatOfEvents = Annotated[
@@ -149,8 +155,9 @@ def demo(
 
 @app.command()
 def replay(
-    config: ConfigPath,
-    files: EventFiles,
+    config: ConfigOrFile,
+    files: OptionalFiles = None,
+    candidates: CandidateNames = None,
     events_format: FormatOfEvents = None,
     as_json: AsJson = False,
     decisions: Annotated[
@@ -173,12 +180,16 @@ def replay(
     """Estimate from files of events.
 
     Uses the same evaluator as the daemon. The configuration needs no source.
+
+    `replay log.csv --candidates challenger` needs no configuration: columns are named like the fields of an event, and
+    a candidate's probability is in the column of its name.
     """
     from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
     from streameval.cli.replay import Replay, choices
     from streameval.cli.tables import decisions_table, events_line, report_table
+    from streameval.ope.evaluator.evaluator import Evaluator
 
-    settings = _load(config)
+    settings, files = _settings_and_files(config, files, candidates)
     promotion, trace, picture = settings.promotion, Trace(), None
     if decisions and promotion is None:
         raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
@@ -192,13 +203,16 @@ def replay(
         chosen = choices(settings.plan(), plot_estimator, plot_average)
         picture = ReplayPlot(plot, chosen, title, true_values, margin)
         check_path(plot)
-    report = (Replay(settings, update=trace.update) if picture else Replay(settings)).read(files, events_format)
+    reader = Replay(settings, update=trace.update if picture else Evaluator.update, timed=candidates is None)
+    report = reader.read(files, events_format)
     if picture:
         trace.finish(report)
         picture.draw(trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
     else:
+        for line in reader.notes() if candidates else ():
+            print(line)
         console().print(report_table(report, title=events_line(report)))
     if decisions and not as_json:
         console().print(decisions_table(report))
@@ -413,6 +427,19 @@ def main() -> NoReturn:
     """The entry point."""
     set_up_process()
     run_app(app)
+
+
+def _settings_and_files(config: str, files: list[str] | None, candidates: str | None) -> tuple[Config, list[str]]:
+    """The configuration and the files of a replay; with candidates, the first argument is a file, too."""
+    from streameval.cli.replay import settings_for
+
+    if candidates is not None:
+        _quieten()
+        return settings_for(candidates, config), [config, *(files or ())]
+    if not files:
+        hint = "name one after the configuration; `replay FILE --candidates NAMES` needs no configuration"
+        raise InputError("no file of events is named", hint=hint)
+    return _load(Path(config)), files
 
 
 def _quieten() -> None:

@@ -80,7 +80,7 @@ class LogCounts:
 
     `backward`: events dated more than `ORDER_TOLERANCE` before an earlier one, by at most `furthest` seconds.
     `repeated`: events with the id of a recent one. `outside`: rewards below and above `reward_range`; `rewards`: the
-    extremes.
+    extremes. `identified`: some event has an id.
     """
 
     reward_range: tuple[float, float]
@@ -91,6 +91,7 @@ class LogCounts:
     repeated: int = 0
     outside: tuple[int, int] = (0, 0)
     rewards: tuple[float, float] = (math.inf, -math.inf)
+    identified: bool = False
     _ids: Deduplication = field(default_factory=lambda: Deduplication(REMEMBERED))
 
     def add(self, batch: EventBatch) -> None:
@@ -104,10 +105,17 @@ class LogCounts:
         self.furthest = max(self.furthest, float(behind.max()))
         self.newest = float(latest[-1])
         self.repeated += len(batch) - len(self._ids.take(batch))
+        identity = None if batch.origin is None else batch.origin.identity
+        self.identified |= identity is not None and bool(identity.any())
         low, high = self.reward_range
         below, above = np.count_nonzero(batch.reward < low), np.count_nonzero(batch.reward > high)
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
         self.rewards = min(self.rewards[0], float(batch.reward.min())), max(self.rewards[1], float(batch.reward.max()))
+
+    def absent_fields(self) -> list[str]:
+        """The fields for the order and the identity of events that no event has."""
+        known = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
+        return [field for field, is_known in known.items() if not is_known]
 
     def complaints(self) -> Iterator[Complaint]:
         """The defects of the log itself."""

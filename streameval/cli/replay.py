@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pydantic import ValidationError
+
 from streameval.cli.log_warnings import LogCounts, missing_complaints, remedy, trust_complaints
 from streameval.cli.terminal import progress_of_bytes, say
 from streameval.common.text import counted
-from streameval.config.errors import did_you_mean, expecting, one_of
+from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
@@ -21,23 +23,48 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.report import Report
 
-__all__ = ["Replay", "choices"]
+__all__ = ["Replay", "choices", "settings_for"]
 
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
 SHOWN_CHARACTERS = 120  # characters of the detail of a rejected event
 
 
+def settings_for(candidates: str, file: str) -> Config:
+    """The defaults for these candidates, separated by commas; each has a column of its own name in tables.
+
+    Raises:
+        InputError: No candidate is named, or `file` is a configuration.
+    """
+    names = [name.strip() for name in candidates.split(",") if name.strip()]
+    if not names:
+        raise InputError("--candidates names no candidate", hint="e.g. --candidates challenger,even")
+    if file.endswith((".yaml", ".yml")):
+        hint = f"leave --candidates out, or {file}"
+        raise InputError(f"--candidates is for logs without a configuration, and {file} is one", hint=hint)
+    try:
+        return Config.model_validate(
+            {"policies": {"candidates": names}, "columns": {"event_id": "event_id", "policies": names}}
+        )
+    except ValidationError as error:
+        problem = next(problems_of(error, Config))
+        raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
+
+
 class Replay:
-    """Reads files of events; `update` gives each batch to the evaluator. Keeps one rejected event per reason."""
+    """Reads files of events; `update` gives each batch to the evaluator. Keeps one rejected event per reason.
+
+    `timed`: rows of tables must have a timestamp.
+    """
 
     def __init__(
         self,
         config: Config,
         evaluator: Evaluator | None = None,
         update: Callable[[Evaluator, EventBatch], None] = Evaluator.update,
+        timed: bool = True,
     ) -> None:
-        self.config = config
+        self.config, self._timed = config, timed
         self.evaluator = evaluator or config.evaluator()
         self._update = update
         self._counts = LogCounts((config.reward.min, config.reward.max))
@@ -81,12 +108,18 @@ class Replay:
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
             events = self.config.event_format("json", of_log=True)
-            yield from read_table(file, written, self.config.columns, events, advance)
+            yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed)
             return
         events = self.config.event_format(written or self.config.written, of_log=True)
         for lines in read_records([file], advance=advance):
             self._first_lines = self._first_lines or lines.values
             yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
+
+    def notes(self) -> Iterator[str]:
+        """A line about fields that no event has, if any."""
+        absent = self._counts.absent_fields()
+        if absent:
+            yield f"the log has no {' and no '.join(absent)}: its rows count in their order, each once"
 
     def warnings(self, report: Report) -> Iterator[str]:
         """Lines about rejected events, failing policies, what the events lack, and trust checks that fail."""

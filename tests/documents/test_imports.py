@@ -48,7 +48,6 @@ INSIDE = {
     "tests/support": ("streameval",),
     "tests/unit/ingest/test_background.py": ("streameval.service",),
     "tests/unit/ope/evaluator/test_mixed_streams.py": ("streameval.cli", "streameval.service.status_page"),
-    "tests/unit/service/http/test_auth.py": ("streameval.config",),
     "tests/unit/service/test_dead_letters.py": ("streameval.ingest",),
 }
 """Helpers of tests, and tests of several packages or outside of `tests/unit/<package>`, with these packages."""

@@ -1,0 +1,77 @@
+"""`replay FILE --candidates NAMES`: columns named like the fields of an event need no configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.commands import command
+
+ROWS = "a,.5,1,.3,.1\nb,.5,0,.3,.9\n"
+LOG = f"action,propensity,reward,challenger,even\n{ROWS}"
+TIMED = "event_id,timestamp,action,propensity,reward,challenger\n1,1600000000,a,.5,1,.3\n2,1600000001,b,.5,0,.3\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text(LOG)
+    return path
+
+
+def test_the_first_line_says_that_rows_count_in_their_order(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = command(capfd, "replay", str(log), "--candidates", "challenger")
+    assert outcome.code == 0
+    first, second, *_ = outcome.out.splitlines()
+    assert first == "the log has no event_id and no timestamp: its rows count in their order, each once"
+    assert second.strip() == "2 events, 0 rejected"
+
+
+def test_a_log_with_ids_and_times_has_no_such_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(TIMED)
+    outcome = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", "challenger")
+    assert outcome.out.startswith("2 events until 2020-09-13 12:26:41 UTC, 0 rejected")
+
+
+def test_several_candidates_are_separated_by_commas(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = command(capfd, "replay", str(log), str(log), "--candidates", "challenger, even", "--json")
+    report = json.loads(outcome.out)
+    assert report["events"]["accepted"] == 4
+    assert [each["policy"] for each in report["policies"]] == ["logging", "challenger", "even"]
+    values = {
+        row["policy"]: row["value"]
+        for row in report["estimates"]
+        if (row["estimator"], row["average"]) == ("ips", "cumulative")
+    }
+    assert values == pytest.approx({"logging": 0.5, "challenger": 0.3, "even": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (
+            ["log.csv", "--candidates", "absent"],
+            "log.csv has no column 'absent' for absent; it has action, ",
+            "columns",
+        ),
+        (["log.csv", "--candidates", " , "], "--candidates names no candidate", "e.g. --candidates challenger"),
+        (["log.csv", "--candidates", "a,a"], "--candidates: expected each policy once", "remove one"),
+        (["c.yaml", "log.csv", "--candidates", "a"], "c.yaml is one", "leave --candidates out"),
+        (["log.csv"], "no file of events is named", "`replay FILE --candidates NAMES`"),
+    ],
+)
+def test_mistakes_are_answered(
+    arguments: list[str],
+    message: str,
+    hint: str,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(log.parent)
+    outcome = command(capfd, "replay", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert hint in outcome.err.splitlines()[-1]
