@@ -137,7 +137,7 @@ class EventPipeline:
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
         stages = dict.fromkeys(STAGES) | {name: stage.state() for name, stage in self._stages.items()}
-        return {"is_decided": self._is_decided, "newest": self._clock.newest, **stages}
+        return {"is_decided": self._is_decided, "clock": self._clock.state(), **stages}
 
     @staticmethod
     def describe(state: State) -> State:
@@ -164,7 +164,7 @@ class EventPipeline:
             DamagedError: The state is not one of these stages.
         """
         require_fit(state, EventPipeline(self.events).state())
-        self._clock.newest = float(state["newest"])
+        self._clock.restore(state["clock"])
         if state["is_decided"]:
             self._decide(2 if state[ORDER]["by_time"] else 1)
         for name, stage in self._stages.items():

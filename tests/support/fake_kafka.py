@@ -116,7 +116,7 @@ class FakeClient:
         return {partition: place(partition) for partition in partitions}
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        self.positions, self.read = dict(positions), dict(epochs)
+        self.positions, self.read, self.ends = dict(positions), dict(epochs), {}
         self.empty.clear()
 
     def pause(self, partitions: Collection[int]) -> None:

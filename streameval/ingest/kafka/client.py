@@ -37,7 +37,8 @@ class Client(Protocol):
         """Read these partitions, each from its offset on.
 
         `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
-        raises `OffsetsGoneError` with the first offset that differs.
+        raises `OffsetsGoneError` with the first offset that differs. The ends of the logs are unknown until
+        brokers answer again.
         """
 
     def pause(self, partitions: Collection[int]) -> None:
@@ -65,7 +66,7 @@ class Client(Protocol):
         """The leader epochs at the offsets to be read next, where known; see `Offsets`."""
 
     def highwater(self, partition: int) -> int | None:
-        """The offset that the next message will get, in the last answer of the broker."""
+        """The offset that the next message will get, in the last answer of the broker; None before one."""
 
     def close(self) -> None:
         """Leave the cluster."""

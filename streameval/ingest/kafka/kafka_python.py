@@ -214,6 +214,7 @@ class KafkaPythonClient:
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self._unreadable.clear()
         with translated_errors():
+            self._consumer.assign([])  # the library would keep the ends of logs, which may have been cut
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
                 self._consumer.seek(self._key(partition), offset)

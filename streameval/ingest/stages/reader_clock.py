@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from streameval.common.arrays import Array, State
 from streameval.common.text import in_words
 from streameval.events import EventBatch, RewardBatch
 
@@ -35,13 +36,14 @@ class ReaderClock:
     """Dates events and rewards that are more than `tolerance` seconds ahead of the reader's clock at its time.
 
     `ahead`: how many were. `mostly_ahead`: whether more of the last ones were than one producer with a wrong clock may
-    write. `newest`: the time that all events so far have shown.
+    write. `newest`: the time that events so far have shown. `last`: times of the last events and rewards, which decide
+    together whether it is later: those of one poll may all come from one producer with a wrong clock.
     """
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
         self.ahead, self.mostly_ahead = 0, False
-        self.newest, self._behind_since = -math.inf, math.inf
+        self.newest, self.last, self._behind_since = -math.inf, np.empty(0), math.inf
         self._judged = np.zeros(2)  # events and rewards since `mostly_ahead` was set, and those of them that were ahead
 
     def latest(self, now: float) -> float:
@@ -52,7 +54,7 @@ class ReaderClock:
         """Refuse the messages of a poll if they show that it is not the time of `now`, but much later.
 
         Those of this poll and earlier ones must both show it, where there are both: either may have a wrong clock.
-        Where there are no earlier ones and few of this poll, `now` is right after all once they have waited long.
+        Where there are few of both, `now` is right after all once they have waited long.
 
         Raises:
             ClockBehindError: It is much later; no message is taken.
@@ -61,15 +63,27 @@ class ReaderClock:
         times = times[~np.isnan(times)]
         if self._tolerance == math.inf or (not len(times) and self.newest - now <= CLOCK_BEHIND):
             return
-        rank = int((1.0 - CLOCKS_AHEAD) * len(times))
-        seen = float(np.partition(times, rank)[rank]) if len(times) else math.inf
-        is_first = self.newest == -math.inf
-        known = seen if is_first else min(seen, self.newest)
+        all_times = np.concatenate([self.last, times])
+        seen = _reached_by_most(times) if len(times) else math.inf
+        known = seen if self.newest == -math.inf else min(seen, self.newest)
         self._behind_since = min(self._behind_since, now) if known - now > CLOCK_BEHIND else math.inf
-        has_waited = is_first and len(times) < CLOCK_EVIDENCE and now - self._behind_since >= CLOCK_PATIENCE
+        has_waited = len(all_times) < CLOCK_EVIDENCE and now - self._behind_since >= CLOCK_PATIENCE
         if known - now > CLOCK_BEHIND and not has_waited:
             raise ClockBehindError(known - now)
-        self.newest = min(max(seen, self.newest), now)
+        self.newest = min(max(_reached_by_most(all_times), self.newest), now)
+        self.last = all_times[-CLOCK_EVIDENCE:].copy()
+
+    def state(self) -> State:
+        """The times that events have shown, as plain values."""
+        return {"newest": self.newest, "last": self.last.tolist()}
+
+    def restore(self, state: State) -> None:
+        """Continue from a state.
+
+        Raises:
+            ValueError: A time is a text.
+        """
+        self.newest, self.last = float(state["newest"]), np.array(state["last"], dtype=float)
 
     def redated(self, batch: B, now: float) -> B:
         """The events or rewards; those dated too far ahead get the time `now`."""
@@ -82,3 +96,9 @@ class ReaderClock:
             return batch
         self.ahead += int(np.count_nonzero(is_ahead))
         return replace(batch, timestamp=np.where(is_ahead, now, batch.timestamp))
+
+
+def _reached_by_most(times: Array) -> float:
+    """The time that all of these have reached but those of one producer with a wrong clock."""
+    rank = int((1.0 - CLOCKS_AHEAD) * len(times))
+    return float(np.partition(times, rank)[rank])

@@ -291,6 +291,23 @@ def test_a_producer_with_a_wrong_clock_delays_no_event_that_another_producer_vou
     assert reader.pipeline.ahead_of_clock == 31
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("right", "waits"), [(30, []), (1, [None] * 2), (0, [None] * 2)])
+def test_a_quiet_topic_is_read_on_after_the_clocks_of_a_producer_and_of_this_machine_were_ahead(
+    right: int, waits: list[None], restarts: bool
+) -> None:
+    """The last dozen events were read by a clock that did not show that they were dated ahead.
+
+    At once where earlier events have shown the time, otherwise when few have shown none for long.
+    """
+    reader = Reader([*[RIGHT] * right, *[RIGHT + 300 * DAY] * 12])
+    assert [reader.poll(right, RIGHT + YEARS), reader.poll(12, RIGHT + YEARS)] == [right, 12]
+    if restarts:
+        reader.pipeline = restarted(reader.pipeline, config(order="arrival"))
+    assert [reader.poll(0, RIGHT + wait) for wait in (1.0, 300.0)[: len(waits)]] == waits
+    assert reader.poll(0, RIGHT + (601.0 if waits else 1.0)) == 0
+
+
 def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
     pipeline, log = start_fresh(settings).pipeline, Log({(TOPIC, 0): [], (REWARDS, 0): []})

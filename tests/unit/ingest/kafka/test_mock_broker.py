@@ -6,14 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from streameval.errors import InputError
+from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.kafka.source import KafkaSource, connect
 from support.integration.faulty_cluster import StoppableBroker
 
 VALUES = [b"%d" % number for number in range(600)]
@@ -60,6 +62,24 @@ def test_messages_outlast_an_outage_and_come_once(broker: StoppableBroker) -> No
         produce(VALUES[300:], "clicks", broker.connection)
         seen += poll_until(source, lambda: sum(source.positions.values()) == 600)
     assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
+
+
+def test_the_end_of_a_log_is_unknown_until_the_broker_answers_a_new_assignment(broker: StoppableBroker) -> None:
+    """The client is placed elsewhere because a log was cut; the end from before counts messages that are gone."""
+    produce(VALUES, "clicks", broker.connection)
+    clients: list[Client] = []
+
+    def recorded(*arguments: Any) -> Client:
+        clients.append(connect(*arguments))
+        return clients[-1]
+
+    settings = KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": "clicks"})
+    with closing(KafkaSource(settings, connect=recorded)) as source:
+        poll_until(source, lambda: sum(source.positions.values()) == 600)
+        (client,) = clients
+        assert [client.highwater(partition) for partition in range(3)] == [200] * 3
+        client.assign({0: 5, 1: 200, 2: 200}, {})
+        assert [client.highwater(partition) for partition in range(3)] == [None] * 3
 
 
 def test_closing_twice_is_harmless(broker: StoppableBroker) -> None:
