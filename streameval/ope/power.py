@@ -15,7 +15,7 @@ from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.policies.coded import AnyPolicy, CodedPolicies
+from streameval.ope.policies.coded import AnyPolicy, fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
@@ -123,7 +123,7 @@ class LogSummary:
 
     def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
         self.policies, self.reward_range = tuple(policies), reward_range
-        self._coded = CodedPolicies(coded)
+        self._coded = prepared(coded)
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
         # Products of 1, w, w r, v, v r, where v is the weight of production
@@ -140,7 +140,7 @@ class LogSummary:
         if not len(batch):
             return
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
-        evidence = Evidence.from_batch(self._coded.fill(named)[0], self.policies, len(batch))
+        evidence = Evidence.from_batch(fill(named, self._coded)[0], self.policies, len(batch))
         other, reward = evidence.importance_weight[:, 0], evidence.reward
         for place in range(1, len(self.policies)):
             q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, place], 0.0)

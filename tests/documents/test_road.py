@@ -18,7 +18,7 @@ from streameval.service.startup import start_fresh
 from support.messages import message
 from support.paths import ROOT
 
-MOST = 48
+MOST = 47
 """Classes to learn. A merge of two halves of one idea lowers the number; nothing may raise it."""
 FAMILIES = {"Average", "Estimator", "IntervalMethod", "PromotionRule", "RewardModel"}
 STAGES = (ArrivalOrder, Deduplication, EventOrder, RewardRange)
@@ -92,6 +92,6 @@ def test_contributing_lists_all_classes_on_the_road() -> None:
     """One of each family counts. Sections of the configuration do not, nor do classes that stay within a module."""
     found = {class_to_learn(met) for met in classes_met() if is_to_learn(met)}
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    (listed,) = re.findall(r"^Classes on this road, .*?\. `tests", text, re.MULTILINE | re.DOTALL)
+    (listed,) = re.findall(r"^Classes on this road, .*?\.\s`tests", text, re.MULTILINE | re.DOTALL)
     assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(found)
     assert len(found) <= MOST

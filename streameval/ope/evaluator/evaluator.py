@@ -25,7 +25,7 @@ from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies.coded import CodedPolicies, Faults
+from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING, has_support_information
 from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
@@ -120,7 +120,7 @@ class Evaluator:
 
     def _start(self) -> None:
         plan = self.plan
-        self._computed = CodedPolicies(plan.computed_policies)
+        self._computed = prepared(plan.computed_policies)
         self._use_grids()
         self._drift = None if plan.drift is None else DriftWatch(plan.drift, len(plan.policies))
         self._pending: list[EventBatch] = []
@@ -268,7 +268,7 @@ class Evaluator:
         events["accepted"] += len(batch)
         newest = np.fmax.reduce(batch.timestamp, initial=np.nan if events["newest"] is None else events["newest"])
         events["newest"] = None if np.isnan(newest) else float(newest)
-        batch, faults = self._computed.fill(batch.with_policies(self._named))
+        batch, faults = fill(batch.with_policies(self._named), self._computed)
         self._count_failures(faults)
         keeps_raw_fields = self._needs(Requirement.PREDICTION) and self.plan.reward_model.needs_raw_fields
         self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
@@ -306,7 +306,7 @@ class Evaluator:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
-        return self.plan.missing_fields(self._computed.fill(batch.with_policies(self._named))[0])
+        return self.plan.missing_fields(fill(batch.with_policies(self._named), self._computed)[0])
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():

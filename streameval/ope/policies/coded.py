@@ -216,63 +216,64 @@ def _scores_fault(name: str, given: Any, actions: int) -> Fault | None:
     return None
 
 
-Faults = Mapping[str, Mapping[int, Fault]]
+Faults: TypeAlias = dict[str, dict[int, Fault]]
 """By policy, the events for which it has no distribution."""
 
 
-class CodedPolicies:
-    """The policies that are code, ready to be evaluated.
+def prepared(policies: Mapping[str, AnyPolicy]) -> dict[str, Ask]:
+    """The functions that compute the distributions of those policies that are code, by name.
 
     Raises:
-        ConfigError: One of them cannot be made.
+        ConfigError: A policy cannot be made.
     """
+    return {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}
 
-    def __init__(self, policies: Mapping[str, AnyPolicy]) -> None:
-        self._asks = {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}
 
-    def fill(self, batch: EventBatch) -> tuple[EventBatch, Faults]:
-        """The batch with the columns of these policies filled in; it has a column for each of them already.
+def fill(batch: EventBatch, asks: Mapping[str, Ask]) -> tuple[EventBatch, Faults]:
+    """The batch with the columns of these policies filled in; it has a column for each of them already.
 
-        An event for which a policy has no distribution lacks that policy, and only that.
-        """
-        if not self._asks:
-            return batch, {}
-        sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
-        raw_fields = batch.raw_fields or RawFields.none(len(batch))
-        per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, raw_fields)
-        batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
-        return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, raw_fields, faults)
+    An event for which a policy has no distribution lacks that policy, and only that.
+    """
+    if not asks:
+        return batch, {}
+    sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
+    raw_fields = batch.raw_fields or RawFields.none(len(batch))
+    per_event, filled, faults = _asked(asks, batch.policies, batch.probabilities, sets, raw_fields)
+    batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
+    return (batch, faults) if batch.slates is None else _with_slates(batch, batch.slates, asks, raw_fields, faults)
 
-    def _asked(
-        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
-    ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
-        """The columns [n, P] and the sets with the distributions in them, and by policy the events without one."""
-        per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
-        events, logged = sets.logged
-        faults = {}
-        for name, ask in self._asks.items():
-            column = policies.index(name)
-            per_action[column], faults[name] = _checked(ask, sets, raw_fields)
-            per_event[column] = np.nan
-            per_event[column, events] = per_action[column, logged]
-        return per_event.T, replace(sets, probabilities=per_action.T), faults
 
-    def _with_slates(
-        self, batch: EventBatch, slates: SlateColumns, raw_fields: RawFields, faults: dict[str, dict[int, Fault]]
-    ) -> tuple[EventBatch, Faults]:
-        """The batch with the answers for each slot on its own."""
-        owner = slates.owner
-        of_slots = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
-        per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
-        slates = replace(slates, probabilities=per_slot, actions=actions)
-        is_slate = slates.sizes > 0
-        for name, by_event in faults.items():
-            by_slate = {int(owner[slot]): fault for slot, fault in sorted(slot_faults[name].items(), reverse=True)}
-            plain = {event: fault for event, fault in by_event.items() if not is_slate[event]}
-            faults[name] = plain | by_slate
-        _, whole = as_one_action(slates)
-        probabilities = np.where(is_slate, whole.T, batch.probabilities.T).T
-        return replace(batch, slates=slates, probabilities=probabilities), faults
+def _asked(
+    asks: Mapping[str, Ask], policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
+) -> tuple[Array, ActionSets, Faults]:
+    """The columns [n, P] and the sets with the distributions in them, and by policy the events without one."""
+    per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
+    events, logged = sets.logged
+    faults = {}
+    for name, ask in asks.items():
+        column = policies.index(name)
+        per_action[column], faults[name] = _checked(ask, sets, raw_fields)
+        per_event[column] = np.nan
+        per_event[column, events] = per_action[column, logged]
+    return per_event.T, replace(sets, probabilities=per_action.T), faults
+
+
+def _with_slates(
+    batch: EventBatch, slates: SlateColumns, asks: Mapping[str, Ask], raw_fields: RawFields, faults: Faults
+) -> tuple[EventBatch, Faults]:
+    """The batch with the answers for each slot on its own."""
+    owner = slates.owner
+    of_slots = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
+    per_slot, actions, slot_faults = _asked(asks, batch.policies, slates.probabilities, slates.actions, of_slots)
+    slates = replace(slates, probabilities=per_slot, actions=actions)
+    is_slate = slates.sizes > 0
+    for name, by_event in faults.items():
+        by_slate = {int(owner[slot]): fault for slot, fault in sorted(slot_faults[name].items(), reverse=True)}
+        plain = {event: fault for event, fault in by_event.items() if not is_slate[event]}
+        faults[name] = plain | by_slate
+    _, whole = as_one_action(slates)
+    probabilities = np.where(is_slate, whole.T, batch.probabilities.T).T
+    return replace(batch, slates=slates, probabilities=probabilities), faults
 
 
 def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
