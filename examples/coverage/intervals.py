@@ -19,7 +19,6 @@ from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, D
 from streameval.ope.averages.moments import Moments
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence import Evidence, largest_weights
-from streameval.ope.evidence.largest_weights import WeightLimits
 from streameval.ope.intervals import (
     AnyInterval,
     ConfidenceSequence,
@@ -81,7 +80,7 @@ class Run(NamedTuple):
     policies: Sequence[str]
     truth: Floats
     looks: int
-    limits: WeightLimits
+    limits: Floats
 
     @classmethod
     def of(cls, world: World, stream: Stream, production: str, looks: int) -> Run:
@@ -203,14 +202,14 @@ def of_mixture(world: World) -> Mapping[str, AnyInterval]:
     }
 
 
-def limits_of(batch: EventBatch, policies: Sequence[str], looks: int) -> WeightLimits:
-    """The largest weights that the log shows to be possible at each look, [policies, looks]."""
+def limits_of(batch: EventBatch, policies: Sequence[str], looks: int) -> Floats:
+    """The largest weights that the log shows to be possible at each look, [2, policies, looks]."""
     state, found, every = largest_weights.start(len(policies)), [], len(batch) // looks
     for first in range(0, len(batch), every):
         part = batch[first : first + every]
         state = largest_weights.fold(state, Evidence.from_batch(part, policies, BLOCK), part)
         found.append(largest_weights.limits(state, policies))
-    return WeightLimits(*(np.stack(each, axis=1) for each in zip(*found, strict=True)))
+    return np.stack(found, axis=-1)
 
 
 def _ends(

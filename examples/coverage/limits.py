@@ -15,7 +15,7 @@ import numpy as np
 from worlds import DEPLOYED, DRAWS, LOGGING, PERIOD, SEED, SWING, WORLDS, Floats, World
 
 from streameval.ope.estimators import IPS, Estimator, PseudoInverse, TermRange
-from streameval.ope.evidence.largest_weights import NEARLY_SURE, WEIGHTS_KEPT, Kind, WeightLimits, limits
+from streameval.ope.evidence.largest_weights import NEARLY_SURE, WEIGHTS_KEPT, Kind, limits
 from streameval.ope.intervals.empirical_likelihood import Means, extra_events, heaviest_likely, likely, reach
 
 CANDIDATE = "new"
@@ -326,7 +326,7 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
             cells = phases.send(np.stack([counted, rewarded]))
 
 
-def _rates(log: Log, average: str, part: Step, known: WeightLimits, seen: Floats, last: int) -> Iterator[Rate]:
+def _rates(log: Log, average: str, part: Step, known: Floats, seen: Floats, last: int) -> Iterator[Rate]:
     for place, quantity in enumerate(QUANTITIES):
         for kind in KINDS:
             bounds = interval(kind, quantity, log, part, known, seen)
@@ -356,9 +356,7 @@ def table_of_limits(rows: Sequence[Rate]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def interval(
-    kind: str, quantity: str, log: Log, part: Step, known: WeightLimits, seen: Floats
-) -> tuple[Floats, Floats]:
+def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen: Floats) -> tuple[Floats, Floats]:
     """The bounds of one kind of interval, [runs] each; `seen` [runs]: the largest weight of the policy deployed."""
     *columns, rewarded = part.sums[QUANTITIES.index(quantity)] / part.events
     means = Means(np.full(len(rewarded), float(part.events)), *columns)
@@ -366,8 +364,8 @@ def interval(
         width = Z * np.sqrt((means.term_square - means.term**2) / (part.events - 1))
         width = np.where(rewarded * part.events >= FEWEST_NONZERO, width, np.nan)
         return means.term - width, means.term + width
-    own, others = zip(*(limit.reshape(2, -1) for limit in known), strict=True)
-    both = WeightLimits(*(np.stack([other, each]) for other, each in zip(others, own, strict=True)))
+    own, others = known.reshape(2, 2, -1).swapaxes(0, 1)
+    both = np.stack([others, own], axis=1)
     terms = TermRange.by_column([log.estimator], (0.0, 1.0), np.stack([seen, seen]), both)
     if quantity != "value":
         production = np.ones_like(seen)

@@ -13,7 +13,6 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.largest_weights import WeightLimits
 
 Range = tuple[float, float]
 """A lower and a higher number, such as the lowest and the highest reward."""
@@ -44,7 +43,7 @@ class TermRange(NamedTuple):
     that matters, may be infinite. `controlled`: whether the estimate relies on the mean weight being 1 in truth, so
     that an interval may use it. `width`: largest minus smallest possible term when no weight exceeds the given one; of
     a ratio, of its linearised term. `ratio`: whether terms have a denominator. `likely_weight`, `possible_weight`: the
-    `WeightLimits` of the log, infinite where it has none.
+    `largest_weights.limits` of the log, infinite where it has none.
 
     The term `w r` of a reward between 0 and 1:
 
@@ -76,18 +75,13 @@ class TermRange(NamedTuple):
 
     @classmethod
     def by_column(
-        cls,
-        estimators: Sequence[Estimator],
-        reward_range: Range,
-        max_weight: Array,
-        limits: WeightLimits | None = None,
+        cls, estimators: Sequence[Estimator], reward_range: Range, max_weight: Array, limits: Array | None = None
     ) -> TermRange:
-        """Those of all columns; `max_weight`, `limits`: [policies, ...]. Estimators vary fastest."""
-        unlimited = np.full(max_weight.shape, np.inf)
-        known = WeightLimits(unlimited, unlimited) if limits is None else limits
+        """Those of all columns; `max_weight` [policies, ...], `limits` [2, policies, ...]. Estimators vary fastest."""
+        likely, possible = np.full((2, *max_weight.shape), np.inf) if limits is None else limits
         ranges = [
             each.term_range(reward_range, max_weight)._replace(
-                ratio=np.full(max_weight.shape, each.ratio), likely_weight=known.likely, possible_weight=known.possible
+                ratio=np.full(max_weight.shape, each.ratio), likely_weight=likely, possible_weight=possible
             )
             for each in estimators
         ]

@@ -16,7 +16,6 @@ from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
-from streameval.ope.evidence.largest_weights import WeightLimits
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
@@ -71,7 +70,7 @@ def report_rows(
 
 
 def _term_range(
-    plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: WeightLimits | None
+    plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None
 ) -> TermRange:
     """The range of the terms of all columns, without a width where a policy was never logged."""
     limit = interval.largest_weight(largest_weight)

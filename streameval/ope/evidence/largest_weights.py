@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
 
-__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "WeightLimits", "fold", "limits", "start"]
+__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "fold", "limits", "start"]
 
 WEIGHTS_KEPT = 10
 SPAN = 200_000
@@ -47,13 +46,6 @@ class Kind(IntEnum):
     OTHERS = 2  # (1 - pi) / (1 - p)
     WHOLE = 3  # the largest pi(a) / p(a)
     SLOTS = 4  # of a slate by its slots, sum of 1 / p - slots + 1
-
-
-class WeightLimits(NamedTuple):
-    """The largest weights, [policies]: with the largest probability seen of the policy, and with a probability of 1."""
-
-    likely: Array
-    possible: Array
 
 
 def start(policies: int) -> State:
@@ -85,16 +77,17 @@ def rarity(propensity: Array) -> Array:
 
 def limits(
     state: State, policies: Sequence[str], effective_events: float | None = None, by_slot: bool = False
-) -> WeightLimits:
-    """The limits for an average of this effective number of events, None where it is not fixed.
+) -> Array:
+    """The largest weights, [2, policies]: with the largest probability seen of a policy, and with a probability of 1.
 
+    `effective_events`: those of the average that the limits are for, None where that number is not fixed.
     Where fewer than ten events have a number, the tenth counts as 1, or as a probability of 0. The limits of the
     logging policy are 1. `by_slot`: of the weights of slates by their slots.
 
     >>> log = EventBatch.from_arrays(reward=[0] * 20, propensity=[0.5, 0.1] * 10, policies={"new": [0.1, 0.9] * 10})
     >>> state = fold(start(1), Evidence.from_batch(log, ["new"], 10), log)
-    >>> [float(limit[0].round(9)) for limit in limits(state, ["new"])]
-    [9.0, 10.0]
+    >>> limits(state, ["new"]).ravel()
+    array([ 9., 10.])
     """
     forgets = effective_events is not None and effective_events <= FORGETTING
     kept = state["largest"][:, 1:] if forgets else state["largest"][:, :1]
@@ -106,11 +99,11 @@ def limits(
     beyond = np.maximum(reached[:, Kind.OTHERS], reached[:, Kind.WHOLE])
     rarest, probability = reached[:, Kind.RARITY], np.minimum(reached[:, Kind.PROBABILITY], 1.0)
     confirmed = np.where(probability > 0, rarest, 0.0) * probability
-    found = np.maximum(confirmed, beyond), np.maximum(rarest, beyond)
+    found = np.maximum([confirmed, rarest], beyond)
     if by_slot:
-        found = (reached[:, Kind.SLOTS],) * 2
+        found = np.stack([reached[:, Kind.SLOTS]] * 2)
     logged = np.array([policy == LOGGING for policy in policies])
-    return WeightLimits(*(np.where(logged, 1.0, np.maximum(limit, 1.0)) for limit in found))
+    return np.where(logged, 1.0, np.maximum(found, 1.0))
 
 
 def _numbers(evidence: Evidence, batch: EventBatch, part: slice) -> Iterator[tuple[Kind, Array]]:
