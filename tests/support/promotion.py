@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.common.arrays import Array
 from streameval.ope.intervals.sequences import error_shares
-from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, RuleContext, Trust
+from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, RuleContext, Trust, start_arrivals
 
 BLOCK = 100
 LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
@@ -33,7 +33,7 @@ def make_monitor(
 
 def trust_figures(**more: Any) -> dict[str, Any]:
     """The moment of a Report in good order."""
-    return {"arrivals": Arrivals(), "newest": None, "now": None, "estimates": (), **more}
+    return {"arrivals": start_arrivals(), "newest": None, "now": None, "estimates": (), **more}
 
 
 def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity
 from streameval.ingest.stages.buffer import described
-from streameval.ope.promotion import Arrivals
+from streameval.ope.promotion import fold_arrivals, rejected_share, start_arrivals
 
 Column: TypeAlias = NDArray[Any]
 Run: TypeAlias = dict[str, Column]
@@ -144,7 +144,7 @@ class RewardStore:
         self._default, self._combine = default, combine
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
-        self.counts, self._recent = RewardCounts(), Arrivals()
+        self.counts, self._recent = RewardCounts(), start_arrivals()
         self._newest = -math.inf  # or an earlier one, which is no longer here
         self._remembered = max(REMEMBERED_WINDOWS * window, REMEMBERED_SECONDS)
         self._first = math.inf  # the time of the first decision
@@ -250,17 +250,17 @@ class RewardStore:
         """Count rewards by their outcome; `earlier`: unmatched ones whose decision may be before the first."""
         counts = self.counts
         self.counts = RewardCounts(counts.joined + joined, counts.late + late, counts.unmatched + unmatched)
-        self._recent = self._recent.after(joined + late, {"unmatched": unmatched - earlier})
+        self._recent = fold_arrivals(self._recent, joined + late, {"unmatched": unmatched - earlier})
 
     @property
     def unmatched_share(self) -> float | None:
         """The share of recent rewards that have no decision, although decisions of that time have been read."""
-        return self._recent.share if any(self._recent) else None
+        return rejected_share(self._recent) if any(self._recent.values()) else None
 
     def state(self) -> State:
         """All that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
-        more = {"recent": list(self._recent), "first": self._first}
+        more = {"recent": self._recent, "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
 
     @staticmethod
@@ -280,6 +280,6 @@ class RewardStore:
         """Continue from a state."""
         self._waiting.runs = from_plain(state["waiting"]["runs"])
         self._released.runs = from_plain(state["released"]["runs"])
-        self.counts, self._recent = RewardCounts(**state["counts"]), Arrivals(*state["recent"])
+        self.counts, self._recent = RewardCounts(**state["counts"]), state["recent"]
         self._first = state["first"]
         self._newest = max((float(run["timestamp"].max()) for run in self._waiting.runs), default=-math.inf)

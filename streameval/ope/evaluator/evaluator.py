@@ -27,11 +27,11 @@ from streameval.ope.evidence.evidence import Evidence, start_recent, start_slate
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING, has_support_information
-from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
+from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 10
+STATE_SCHEMA = 11
 COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
@@ -126,7 +126,7 @@ class Evaluator:
         self._pending: list[EventBatch] = []
         self._pending_events = 0
         self._state: State = {
-            "events": {"accepted": 0, "rejected": {}, "newest": None, "arrivals": Arrivals()},
+            "events": {"accepted": 0, "rejected": {}, "newest": None, "arrivals": start_arrivals()},
             "failures": {},  # of policies in code: by policy and reason, the number of events and an example
             "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
             **self._start_learning(),
@@ -262,7 +262,7 @@ class Evaluator:
         events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
             events["rejected"][reason] = events["rejected"].get(reason, 0) + number
-        events["arrivals"] = events["arrivals"].after(len(batch), reasons)
+        events["arrivals"] = fold_arrivals(events["arrivals"], len(batch), reasons)
         if not len(batch):
             return
         events["accepted"] += len(batch)
@@ -493,7 +493,6 @@ class Evaluator:
         monitor, own = evaluator._monitor, ("promotion", "predictions", "grids")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
         events = evaluator._state["events"]
-        events["arrivals"] = Arrivals(*events["arrivals"])
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
         events["newest"] = None if events["newest"] is None else float(events["newest"])
         if monitor is not None and saved["promotion"] is not None:

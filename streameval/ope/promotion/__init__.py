@@ -9,7 +9,7 @@ from streameval.ope.promotion.lift import MOVED, SPREAD, Lift, recent_mean
 from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.rules import RuleContext
 from streameval.ope.promotion.settings import Promotion, Trust
-from streameval.ope.promotion.trust_checks import Arrivals
+from streameval.ope.promotion.trust_checks import fold_arrivals, rejected_share, start_arrivals
 
-__all__ = ["MOVED", "SPREAD", "Arrivals", "Lift", "Promotion", "PromotionMonitor", "RuleContext", "Trust", "decide"]
-__all__ += ["recent_mean"]
+__all__ = ["MOVED", "SPREAD", "Lift", "Promotion", "PromotionMonitor", "RuleContext", "Trust", "decide"]
+__all__ += ["fold_arrivals", "recent_mean", "rejected_share", "start_arrivals"]

@@ -11,7 +11,6 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.promotion.trust_checks import Arrivals
 from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
 
 CORRELATED = 1.5
@@ -24,7 +23,7 @@ def decide(
     monitor: PromotionMonitor,
     state: State,
     estimates: Sequence[Estimate],
-    arrivals: Arrivals,
+    arrivals: State,
     newest: float | None,
     now: float | None,
     unmatched_share: float | None = None,

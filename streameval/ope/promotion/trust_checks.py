@@ -22,35 +22,36 @@ ARRIVALS_HORIZON = 100_000.0
 """Horizon in events of the share of rejected events."""
 
 
-class Arrivals(NamedTuple):
-    """Decayed numbers of accepted and rejected events, without duplicates.
+def start_arrivals() -> State:
+    """The decayed numbers of accepted and of rejected events, without duplicates, before the first event."""
+    return {"accepted": 0.0, "rejected": 0.0}
+
+
+def fold_arrivals(state: State, accepted: int, reasons: Mapping[str, int]) -> State:
+    """The numbers after some more events, which count as evenly mixed because their order is unknown.
 
     A burst of rejected events blocks promotion while it lasts and for some time after.
+
+    >>> burst = {"malformed": 10_000}
+    >>> early = fold_arrivals(start_arrivals(), 90, {"malformed": 10, "duplicate": 500})
+    >>> now = fold_arrivals(fold_arrivals(early, 5_000_000, {}), 0, burst)
+    >>> long_ago = fold_arrivals(fold_arrivals(early, 0, burst), 500_000, {})
+    >>> [f"{rejected_share(each):.2%}" for each in (early, now, long_ago)]
+    ['10.00%', '9.52%', '0.06%']
     """
+    rejected = sum(count for reason, count in reasons.items() if reason != "duplicate")
+    if not accepted + rejected:
+        return state
+    fading = math.exp(-(accepted + rejected) / ARRIVALS_HORIZON)
+    kept = ARRIVALS_HORIZON * (1.0 - fading) / (accepted + rejected)
+    new = {"accepted": accepted, "rejected": rejected}
+    return {name: state[name] * fading + kept * count for name, count in new.items()}
 
-    accepted: float = 0.0
-    rejected: float = 0.0
 
-    def after(self, accepted: int, reasons: Mapping[str, int]) -> Arrivals:
-        """The numbers after some more events, which count as evenly mixed because their order is unknown.
-
-        >>> early = Arrivals().after(90, {"malformed": 10, "duplicate": 500})
-        >>> burst = {"malformed": 10_000}
-        >>> now, long_ago = early.after(5_000_000, {}).after(0, burst), early.after(0, burst).after(500_000, {})
-        >>> [f"{each.share:.2%}" for each in (early, now, long_ago)]
-        ['10.00%', '9.52%', '0.06%']
-        """
-        rejected = sum(count for reason, count in reasons.items() if reason != "duplicate")
-        if not accepted + rejected:
-            return self
-        fading = math.exp(-(accepted + rejected) / ARRIVALS_HORIZON)
-        kept = ARRIVALS_HORIZON * (1.0 - fading) / (accepted + rejected)
-        return Arrivals(self.accepted * fading + kept * accepted, self.rejected * fading + kept * rejected)
-
-    @property
-    def share(self) -> float:
-        """The share of rejected events; 0 before the first event."""
-        return self.rejected / (self.accepted + self.rejected) if self.rejected else 0.0
+def rejected_share(arrivals: State) -> float:
+    """The share of rejected events; 0 before the first event."""
+    accepted, rejected = arrivals["accepted"], arrivals["rejected"]
+    return float(rejected / (accepted + rejected)) if rejected else 0.0
 
 
 TOTALS = ("present", "q", "weight", "weight_square", "term_size")
@@ -152,10 +153,11 @@ def _policies_last(state: State) -> tuple[Array, Array]:
 
 
 def stream_checks(
-    arrivals: Arrivals, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
+    arrivals: State, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
-    ok, finding = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of the latest events were rejected"
+    share = rejected_share(arrivals)
+    ok, finding = share <= limits.rejected_share, f"{share:.1%} of the latest events were rejected"
     yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
     if unmatched_share is not None:
         ok, finding = unmatched_share <= limits.unmatched_share, f"{unmatched_share:.1%} of rewards have no decision"

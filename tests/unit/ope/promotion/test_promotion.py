@@ -18,7 +18,7 @@ from streameval import IPS, Cumulative, Evaluator, read_events
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch, Rejected
 from streameval.ope.evidence import Evidence
-from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
+from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
 from streameval.ope.promotion.monitor import held
 from streameval.ope.promotion.rules.lifts import ENTERING, lower_bound
 from support.factories import make_estimate
@@ -482,13 +482,14 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
+    seen = fold_arrivals(start_arrivals(), 80, {"malformed": 20})
     sentences = {
-        "20.0% of the latest events were rejected, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
+        "20.0% of the latest events were rejected, over 5%": {"arrivals": seen},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
     assert found(monitor, state)["candidate-1", "paired"].promotable
-    seen_before = Arrivals().after(80, {"duplicate": 90_000})
+    seen_before = fold_arrivals(start_arrivals(), 80, {"duplicate": 90_000})
     assert found(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
     assert found(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in sentences.items():
