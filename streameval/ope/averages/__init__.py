@@ -8,7 +8,7 @@ from pydantic import Field
 
 from streameval.ope.averages import moments, variance
 from streameval.ope.averages.adaptive import AdaptiveDecay, AdaptiveWindow
-from streameval.ope.averages.base import Average, ColumnLayout, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import SHORTEST, DriftRate
 from streameval.ope.averages.fixed import DEFAULT_ALPHA, Cumulative, Decay, Window
@@ -19,6 +19,6 @@ AnyAverage = Annotated[
 ]
 
 __all__ = ["AnyAverage", "Average", "Reading"]
-__all__ += ["DEFAULT_ALPHA", "MEMORY", "SHORTEST", "Blocks", "ColumnLayout", "DecayBank", "DriftRate"]
+__all__ += ["DEFAULT_ALPHA", "MEMORY", "SHORTEST", "Blocks", "ColumnLayout", "DecayBank", "DriftRate", "Lift"]
 __all__ += ["lift_blocks", "lift_layout", "moments", "variance"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]

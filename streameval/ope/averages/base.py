@@ -46,22 +46,25 @@ class ColumnLayout(NamedTuple):
         return sum(self.components)
 
 
-class MixturePath(NamedTuple):
-    """An average that mixes components, along the blocks of one fold.
+class Lift(NamedTuple):
+    """The paired difference to production on a mixture after each block, [blocks, candidates].
 
-    Before each block, [blocks, component columns]: `value_before`, the estimate; `denominator_before`, the recent mean
-    denominator. After each block, [blocks, columns]: `value`, and its variances by sampling and between the decays.
+    An average gives it for every estimator, [blocks, columns] without columns of production.
+
+    `sampling_variance`: with the design effect; it falls with more events. `drift_square`: the squared error from
+    drift, which does not: as an average reports it, the squared disagreement of its decays; as rules read it, see
+    `promotion.lift.known`. `events`: those that both policies have, in the block, or for rules until then. All are NaN
+    in blocks that were left out because no event had the fields that the estimator needs.
     """
 
-    value_before: Array
-    denominator_before: Array
     value: Array
     sampling_variance: Array
-    memory_spread: Array
+    drift_square: Array
+    events: Array
 
 
-FoldedState: TypeAlias = tuple[State, MixturePath | None]
-"""The state of an average, and the path of the lifts where the average mixes components."""
+FoldedState: TypeAlias = tuple[State, Lift | None]
+"""The state of an average, and the lifts where the average mixes components."""
 
 
 class Reading:
@@ -120,7 +123,7 @@ class Average(Component):
     numbers that policies share are not arrays.
 
     `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
-    the components of a term apart, starts from recent evidence, and reports a path of lifts that promotion can use.
+    the components of a term apart, starts from recent evidence, and reports lifts that promotion can use.
     `drift_on_request`: the drift rate is measured only where an interval includes it.
     `preference`: plots show the average with the lowest number. `weighting`: how events are weighted where
     `last_events` is unknown, as the predicate of a sentence about the average.

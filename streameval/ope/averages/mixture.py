@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import ROUNDING, Array, Mask, State, beyond_rounding, decayed_path, ratio, take_columns
+from streameval.common.arrays import (
+    ROUNDING,
+    Array,
+    Mask,
+    State,
+    beyond_rounding,
+    decayed_path,
+    per_block,
+    ratio,
+    take_columns,
+)
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import Average, ColumnLayout, FoldedState, MixturePath, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
@@ -38,6 +48,20 @@ DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
 """The sums of an estimator's whole term that each decay keeps."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
+
+
+class MixturePath(NamedTuple):
+    """The mixture along the blocks of one fold.
+
+    Before each block, [blocks, component columns]: `value_before`, the estimate; `denominator_before`, the recent mean
+    denominator. After each block, [blocks, columns]: `value`, and its variances by sampling and between the decays.
+    """
+
+    value_before: Array
+    denominator_before: Array
+    value: Array
+    sampling_variance: Array
+    memory_spread: Array
 
 
 @dataclass(frozen=True, config=strict)
@@ -71,16 +95,18 @@ class Mixture(Average):
         }
 
     def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
-        """The state after whole blocks, and the path of the lifts: its sampling variance includes the design effect."""
+        """The state after whole blocks, and the lifts of every estimator."""
         lifts = state["lifts"]
         values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
         if layout.policies < 2:
             return {"values": values, "lifts": lifts}, None
         differences, parts = lift_blocks(blocks, path, layout)
         effects = VarianceMoments(variance.path(lifts["spread"], differences, MEMORY)).design_effect
-        lifts, lift_path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
-        lift_path = lift_path._replace(sampling_variance=lift_path.sampling_variance * np.fmax(1.0, effects))
-        return {"values": values, "lifts": lifts}, lift_path
+        lifts, path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
+        both = per_block(blocks.evidence.paired_with_production().sample_weight, len(blocks))
+        events = np.repeat(np.count_nonzero(both, axis=-1).astype(float), len(layout.components), axis=1)
+        lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, events)
+        return {"values": values, "lifts": lifts}, lift
 
     def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
         """The estimate after the last finished block."""

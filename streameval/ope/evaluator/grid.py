@@ -9,9 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, per_block, take_columns, to_plain
-from streameval.ope.averages import AnyAverage, Reading
-from streameval.ope.averages.base import ColumnLayout, MixturePath
+from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
+from streameval.ope.averages import AnyAverage, ColumnLayout, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
@@ -19,7 +18,6 @@ from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
-from streameval.ope.promotion import Lift
 
 Pair: TypeAlias = tuple[str, str]
 """The labels of an estimator and an average."""
@@ -101,20 +99,18 @@ class Grid:
         own = [pair for pair in lifts if pair in self.pairs]
         kept = self._kept(state, evidence)
         if not kept.any():
-            return state, {pair: self._lift(pair, kept, evidence, {}) for pair in own}
+            return state, {pair: self._lift(pair, kept, {}) for pair in own}
         visible = evidence.restricted_to(self.needs).of_blocks(kept)
         terms, estimators, blocks = self._compute_terms(state, visible)
         rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
         drift = {}
         for name, estimator in self._drift_estimators.items():
             rates[estimator], drift[name] = estimator.fold(state["drift"][name], blocks)
-        averages, paths = {}, {}
+        averages, found = {}, {}
         for average, measured in zip(self.averages, self._drifts, strict=True):
-            averages[average.label], path = average.fold(
+            averages[average.label], found[average.label] = average.fold(
                 state["averages"][average.label], blocks, self.layout, rates[measured]
             )
-            if path is not None:
-                paths[average.label] = path
         after = {
             "seen": _seen(state, visible),
             "estimators": estimators,
@@ -124,7 +120,7 @@ class Grid:
                 label: watch.fold(state["watched"][label], visible, terms) for label, watch in self.trackers.items()
             },
         }
-        return after, {pair: self._lift(pair, kept, visible, paths) for pair in own}
+        return after, {pair: self._lift(pair, kept, found) for pair in own}
 
     def _kept(self, state: State, evidence: Evidence) -> Mask:
         """Which of these blocks are folded, [blocks]."""
@@ -136,17 +132,13 @@ class Grid:
         used = evidence.restricted_to(self.needs).used_blocks
         return used if all_mix else np.asarray(np.logical_or.accumulate(used | seen))
 
-    def _lift(self, pair: Pair, kept: Mask, visible: Evidence, paths: Mapping[str, MixturePath]) -> Lift:
-        """A lift after each block; NaN in blocks that are not kept. `visible`: the evidence of those that are."""
+    def _lift(self, pair: Pair, kept: Mask, found: Mapping[str, Lift | None]) -> Lift:
+        """A lift after each block; NaN in blocks that are not kept. `found`: those of the others, by average."""
         lift = np.full((4, len(kept), len(self.candidates) - 1), np.nan)
-        if paths:
+        every = found.get(pair[1])
+        if every is not None:
             labels = [column.label for column in self.columns]
-            path, columns = paths[pair[1]], slice(labels.index(pair[0]), None, len(labels))
-            both = visible.paired_with_production().sample_weight
-            lift[0, kept] = path.value[:, columns]
-            lift[1, kept] = path.sampling_variance[:, columns]
-            lift[2, kept] = path.memory_spread[:, columns]
-            lift[3, kept] = np.count_nonzero(per_block(both, visible.blocks), axis=-1)
+            lift[:, kept] = np.stack(every)[..., labels.index(pair[0]) :: len(labels)]
         return Lift(*lift)
 
     def shown(self, state: State, tail: Evidence | None) -> Mask:

@@ -4,8 +4,9 @@
 believed. `monitor` folds all of them over blocks, and `decisions` turns its state into decisions with reasons.
 """
 
+from streameval.ope.averages import Lift
 from streameval.ope.promotion.decisions import decide
-from streameval.ope.promotion.lift import MOVED, SPREAD, Lift, recent_mean
+from streameval.ope.promotion.lift import MOVED, SPREAD, recent_mean
 from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.rules import RuleContext
 from streameval.ope.promotion.settings import Promotion, Trust

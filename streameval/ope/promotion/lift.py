@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, decayed_path, ratio, running_sum
 from streameval.events.action_sets import Index
+from streameval.ope.averages import Lift
 
 HORIZON = 30_000.0
 """Horizon in events of the averages of `spread` and `moved`, which are noisy at any single moment."""
@@ -21,21 +21,6 @@ RECENT = 10_000.0
 ENOUGH, TOO_FEW = 0.9, 0.5
 """Shares of the events that any lift could use: a preferred lift takes over from the first, the deciding one yields
 below the second."""
-
-
-class Lift(NamedTuple):
-    """The paired difference to production on the mixture after each block; all are [blocks, candidates].
-
-    `sampling_variance`: with the design effect; it falls with more events. `drift_square`: the squared error from
-    drift, which does not: as an average reports it, the squared disagreement of its decays; as rules read it, see
-    `known`. `events`: those that both policies have, in the block, or for rules until then. An average gives NaN for
-    blocks that it left out because no event had the fields that the estimator needs.
-    """
-
-    value: Array
-    sampling_variance: Array
-    drift_square: Array
-    events: Array
 
 
 def start(candidates: int) -> State:

@@ -14,9 +14,9 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, per_block, take_columns
 from streameval.events.action_sets import Index
+from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, trust_checks
-from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.settings import Promotion
 

@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.common.text import rounded_up, significant
+from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion.lift import Lift
 
 UNREACHABLE = -1.0
 """Replaces a number of events where no number would do. A state holds no infinities."""

@@ -15,9 +15,10 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.common.text import significant
+from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, SinceStart
-from streameval.ope.promotion.lift import HORIZON, Lift
+from streameval.ope.promotion.lift import HORIZON
 from streameval.ope.promotion.rules.base import (
     EARLY,
     UNREACHABLE,

@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State, running_max, running_sum
 from streameval.common.component import strict
 from streameval.common.text import significant
+from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules.base import UNREACHABLE, Judgement, PromotionRule, RuleContext
 
 SEA_SUMS = ("present", "q", "q_square", "term", "term_square")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streameval.ope.promotion.lift import Lift, follow, start
+from streameval.ope.averages import Lift
+from streameval.ope.promotion.lift import follow, start
 
 BLOCK = 100
 
