@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
@@ -73,6 +73,48 @@ class DriftDetector:
         except TypeError as error:
             raise ValueError(f"{self.name} cannot be made with {dict(self.parameters)}: {error}") from None
 
+    def start(self, policies: int) -> State:
+        """The state before the first event: the number of changes found of each policy, and what the tests have seen.
+
+        River's detectors cannot be saved as plain values. They are rebuilt to the last bit from `seen`, at most 2,000
+        block means of each policy.
+        """
+        return {"detections": [0] * policies, "seen": [[] for _ in range(policies)], "detectors": [None] * policies}
+
+    def update(self, state: State, means: Array) -> None:
+        """Take the next block means, [blocks, policies]; NaN where a policy has no events in a block."""
+        for policy, column in enumerate(means.T.tolist()):
+            for mean in filter(math.isfinite, column):
+                self._add(state, policy, mean)
+
+    def _add(self, state: State, policy: int, mean: float) -> None:
+        seen, detectors = state["seen"][policy], state["detectors"]
+        if len(seen) == LONGEST_WINDOW:
+            del seen[: LONGEST_WINDOW - KEPT_VALUES]
+            detectors[policy] = None
+        seen.append(mean)
+        if len(seen) <= FEWEST:
+            return
+        if detectors[policy] is None:
+            detectors[policy] = self.make()
+            for earlier in seen[:-1]:
+                detectors[policy].update(earlier)
+        detectors[policy].update(mean)
+        state["detections"][policy] += detectors[policy].drift_detected
+
+    def to_state(self, state: State) -> State:
+        """The state as a plain value."""
+        seen = [np.array(means) for means in state["seen"]]
+        plain: State = to_plain({"detector": repr(self), "detections": list(state["detections"]), "seen": seen})
+        return plain
+
+    def from_state(self, saved: State | None, fresh: State) -> State:
+        """The inverse of `to_state`; `fresh`, the state before the first event, after that of another detector."""
+        if saved is None or saved["detector"] != repr(self):
+            return fresh
+        seen = [means.tolist() for means in from_plain(saved["seen"])]
+        return {**fresh, "detections": list(saved["detections"]), "seen": seen}
+
 
 def _kinds() -> dict[str, type[Any]]:
     """river's detectors of changes in a stream of numbers; river takes seconds to import."""
@@ -81,62 +123,6 @@ def _kinds() -> dict[str, type[Any]]:
     kinds = {name: kind for name, kind in vars(drift).items() if inspect.isclass(kind)}
     unusable = ("DummyDriftDetector", "NoDrift")
     return {name: kind for name, kind in kinds.items() if issubclass(kind, base.DriftDetector) and name not in unusable}
-
-
-class DriftWatch:
-    """A detector for each policy, and the number of changes that it has found.
-
-    river's detectors cannot be saved as plain values. The state is their history: at most 2,000 block means of
-    each policy, from which they are rebuilt to the last bit.
-    """
-
-    def __init__(self, detector: DriftDetector, policies: int) -> None:
-        self.detector = detector
-        self.detections = [0] * policies
-        self._seen: list[list[float]] = [[] for _ in range(policies)]
-        self._detectors: list[Any] = [None] * policies
-
-    def update(self, means: Array) -> None:
-        """Take the next block means, [blocks, policies]; NaN where a policy has no events in a block."""
-        for policy, column in enumerate(means.T.tolist()):
-            for mean in filter(math.isfinite, column):
-                self._add(policy, mean)
-
-    def _add(self, policy: int, mean: float) -> None:
-        seen = self._seen[policy]
-        if len(seen) == LONGEST_WINDOW:
-            del seen[: LONGEST_WINDOW - KEPT_VALUES]
-            self._detectors[policy] = None
-        seen.append(mean)
-        if len(seen) <= FEWEST:
-            return
-        if self._detectors[policy] is None:
-            self._detectors[policy] = self.detector.make()
-            for earlier in seen[:-1]:
-                self._detectors[policy].update(earlier)
-        self._detectors[policy].update(mean)
-        self.detections[policy] += self._detectors[policy].drift_detected
-
-    def select_policies(self, index: Sequence[int]) -> DriftWatch:
-        """The watch of some of the policies; `index`: their places."""
-        selected = DriftWatch(self.detector, len(index))
-        selected.detections = [self.detections[place] for place in index]
-        selected._seen = [list(self._seen[place]) for place in index]
-        return selected
-
-    def state(self) -> State:
-        """The detections, and the block means that the detectors have seen."""
-        seen = [np.array(means) for means in self._seen]
-        return {"detector": repr(self.detector), "detections": list(self.detections), "seen": seen}
-
-    def resumed(self, state: State | None) -> DriftWatch:
-        """The watch that gave this state; this one if that had another detector, or there was none."""
-        if state is None or state["detector"] != repr(self.detector):
-            return self
-        watch = DriftWatch(self.detector, len(state["seen"]))
-        watch.detections = list(state["detections"])
-        watch._seen = [means.tolist() for means in state["seen"]]
-        return watch
 
 
 def block_means(evidence: Evidence, reward_range: tuple[float, float]) -> Array:

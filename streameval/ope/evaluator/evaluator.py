@@ -17,7 +17,7 @@ from streameval.events import EventBatch, JsonDecoder
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
+from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingField, Plan
 from streameval.ope.evaluator.report_rows import report_rows
@@ -122,7 +122,6 @@ class Evaluator:
         plan = self.plan
         self._computed = prepared(plan.computed_policies)
         self._use_grids()
-        self._drift = None if plan.drift is None else DriftWatch(plan.drift, len(plan.policies))
         self._pending: list[EventBatch] = []
         self._pending_events = 0
         self._state: State = {
@@ -130,6 +129,7 @@ class Evaluator:
             "failures": {},  # of policies in code: by policy and reason, the number of events and an example
             "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
             **self._start_learning(),
+            "drift": None if plan.drift is None else plan.drift.start(len(plan.policies)),
             "promotion": None if self._monitor is None else self._monitor.start(),
             "grids": [grid.start(plan.block) for grid in self._grids],
         }
@@ -189,7 +189,6 @@ class Evaluator:
         part.plan = plan
         part._use_grids()
         part._pending = [batch.with_policies(part._named) for batch in self._pending]
-        part._drift = None if self._drift is None else self._drift.select_policies(index)
         promotion = None
         if self._monitor is not None and part._monitor is not None:
             promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
@@ -205,6 +204,7 @@ class Evaluator:
             "failures": {name: before["failures"][name] for name in part._named if name in before["failures"]},
             **take_columns(by_policy, len(self.policies), index),
             **{name: fresh for name, fresh in part._start_learning().items() if not used.get(name, True)},
+            "drift": before["drift"] and {name: [of[place] for place in index] for name, of in before["drift"].items()},
             "promotion": promotion,
             "grids": [self._selected_grid(grid, index) for grid in part._grids],
         }
@@ -318,8 +318,8 @@ class Evaluator:
     def _fold(self, events: EventBatch) -> None:
         evidence, learned = self._evidence(events)
         counts = _counted(self._state["counts"], evidence, has_support_information(events))
-        if self._drift is not None:
-            self._drift.update(block_means(evidence, self.plan.reward_range))
+        if self.plan.drift is not None:
+            self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
         lifts: dict[Pair, Lift] = {}
         states = []
         for grid, before in zip(self._grids, self._state["grids"], strict=True):
@@ -417,7 +417,7 @@ class Evaluator:
         """A copy in which no whole block is pending."""
         folded = copy(self)
         try:
-            folded._state, folded._drift = deepcopy((self._state, self._drift))  # some parts change in place
+            folded._state = deepcopy(self._state)  # some parts change in place
         except Exception as error:  # the object of an external model may raise anything
             raise StateError(
                 f"the reward model {self.plan.reward_model.label} cannot be copied: {type(error).__name__}: {error}",
@@ -435,19 +435,20 @@ class Evaluator:
                 int(present[place]),
                 self.accepted - int(present[place]),
                 tuple(Failure(reason, *counted) for reason, counted in failures),
-                None if self._drift is None else self._drift.detections[place],
+                None if self.plan.drift is None else self._state["drift"]["detections"][place],
             )
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""
         plan, grids = self.plan, zip(self._grids, self._state["grids"], strict=True)
+        own = ("predictions", "grids", "drift")
         return {
             "schema": STATE_SCHEMA,
             "settings": plan.settings(),
-            **to_plain({name: part for name, part in self._state.items() if name not in ("predictions", "grids")}),
+            **to_plain({name: part for name, part in self._state.items() if name not in own}),
             "predictions": online.to_state(plan.reward_model, self._state["predictions"]),
             "grids": [grid.to_state(state) for grid, state in grids],
-            "drift": None if self._drift is None else to_plain(self._drift.state()),
+            "drift": None if plan.drift is None else plan.drift.to_state(self._state["drift"]),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
 
@@ -490,7 +491,7 @@ class Evaluator:
     def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
         """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
         evaluator = cls.from_plan(plan)
-        monitor, own = evaluator._monitor, ("promotion", "predictions", "grids")
+        monitor, own = evaluator._monitor, ("promotion", "predictions", "grids", "drift")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
@@ -500,8 +501,8 @@ class Evaluator:
         evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)
         grids = zip(evaluator._grids, saved["grids"], evaluator._state["grids"], strict=True)
         evaluator._state["grids"] = [grid.from_state(state, fresh) for grid, state, fresh in grids]
-        if evaluator._drift is not None:
-            evaluator._drift = evaluator._drift.resumed(from_plain(saved["drift"]))
+        if plan.drift is not None:
+            evaluator._state["drift"] = plan.drift.from_state(saved["drift"], evaluator._state["drift"])
         evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]
         evaluator._pending_events = sum(map(len, evaluator._pending))
         return evaluator

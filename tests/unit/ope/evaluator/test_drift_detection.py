@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from river import drift as river_drift
 
-from streameval.common.arrays import from_plain, to_plain
+from streameval.common.arrays import State
 from streameval.events import EventBatch
 from streameval.ope.evaluator.drift_detection import (
     FEWEST,
     LONGEST_WINDOW,
     DriftDetector,
-    DriftWatch,
     block_means,
 )
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -33,20 +32,20 @@ def means(blocks: int, policies: int = 1, *, jump: int | None = None, seed: int 
     return level[:, None] + random.normal(0, 0.05, (blocks, policies))
 
 
-def watched(detector: DriftDetector, values: Array) -> DriftWatch:
-    watch = DriftWatch(detector, values.shape[1])
-    watch.update(values)
-    return watch
+def after(detector: DriftDetector, values: Array) -> State:
+    state = detector.start(values.shape[1])
+    detector.update(state, values)
+    return state
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 def test_a_jump_is_found(detector: DriftDetector) -> None:
-    before = watched(detector, means(600, jump=400)[:400]).detections[0]
-    assert watched(detector, means(600, jump=400)).detections[0] > before
+    before = after(detector, means(600, jump=400)[:400])["detections"][0]
+    assert after(detector, means(600, jump=400))["detections"][0] > before
 
 
 def test_nothing_is_detected_in_a_stationary_world() -> None:
-    assert watched(DriftDetector("ADWIN"), means(6_000, policies=3)).detections == [0, 0, 0]
+    assert after(DriftDetector("ADWIN"), means(6_000, policies=3))["detections"] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
@@ -57,44 +56,44 @@ def test_detections_are_those_of_river(detector: DriftDetector) -> None:
     for place, value in enumerate(values[:, 0].tolist()):
         alone.update(value)
         found += alone.drift_detected and place >= FEWEST
-    assert watched(detector, values).detections == [found]
+    assert after(detector, values)["detections"] == [found]
 
 
 @pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
 @pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST_WINDOW - 1, LONGEST_WINDOW, LONGEST_WINDOW + 1, 3_100])
-def test_a_resumed_watch_continues_as_if_uninterrupted(detector: DriftDetector, cut: int) -> None:
+def test_a_resumed_detector_continues_as_if_uninterrupted(detector: DriftDetector, cut: int) -> None:
     values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
-    uninterrupted = watched(detector, values[:cut])
-    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(uninterrupted.state())))
-    resumed = DriftWatch(detector, 2).resumed(from_plain(plain))
+    uninterrupted = after(detector, values[:cut])
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(detector.to_state(uninterrupted)))
+    resumed = detector.from_state(plain, detector.start(2))
     for value in values[cut:]:
-        uninterrupted.update(value[None])
-        resumed.update(value[None])
-        assert resumed.detections == uninterrupted.detections
-    assert uninterrupted.detections[0] >= 2
-    assert to_plain(resumed.state()) == to_plain(uninterrupted.state())
+        detector.update(uninterrupted, value[None])
+        detector.update(resumed, value[None])
+        assert resumed["detections"] == uninterrupted["detections"]
+    assert uninterrupted["detections"][0] >= 2
+    assert detector.to_state(resumed) == detector.to_state(uninterrupted)
 
 
-def test_the_memory_of_ids_is_bounded() -> None:
-    watch = DriftWatch(DriftDetector(), 1)
-    sizes = []
+def test_the_memory_of_block_means_is_bounded() -> None:
+    detector, sizes = DriftDetector(), []
+    state = detector.start(1)
     for _ in range(20):
-        watch.update(means(500))
-        sizes.append(len(watch.state()["seen"][0]))
+        detector.update(state, means(500))
+        sizes.append(len(state["seen"][0]))
     assert max(sizes) <= LONGEST_WINDOW
 
 
 def test_a_full_memory_keeps_its_newer_half() -> None:
     values = means(LONGEST_WINDOW + 1)
-    assert watched(DriftDetector(), values).state()["seen"][0].tolist() == values[LONGEST_WINDOW // 2 :, 0].tolist()
+    assert after(DriftDetector(), values)["seen"][0] == values[LONGEST_WINDOW // 2 :, 0].tolist()
 
 
 def test_blocks_without_evidence_about_a_policy_are_left_out() -> None:
     values = means(300, 2, jump=150)
     gaps = np.full((600, 2), np.nan)
     gaps[::2] = values
-    assert watched(DriftDetector(), gaps).state()["seen"][1].tolist() == values[:, 1].tolist()
-    assert watched(DriftDetector(), gaps).detections == watched(DriftDetector(), values).detections
+    assert after(DriftDetector(), gaps)["seen"][1] == values[:, 1].tolist()
+    assert after(DriftDetector(), gaps)["detections"] == after(DriftDetector(), values)["detections"]
 
 
 def test_block_means_cut_large_weights_and_are_in_units_of_the_reward_range() -> None:
