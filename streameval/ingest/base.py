@@ -119,6 +119,11 @@ class SourceStatus:
         return {(part.topic, part.partition): part.position for part in self.partitions}
 
     @property
+    def ended_at(self) -> dict[TopicPartition, float | None]:
+        """When each partition was found at its end; None for one that was not."""
+        return {(part.topic, part.partition): part.ended_at for part in self.partitions}
+
+    @property
     def lag(self) -> int | None:
         """Unread messages in all partitions; None while any of them is unknown."""
         lags = [partition.lag for partition in self.partitions]

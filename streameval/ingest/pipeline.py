@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -13,7 +13,7 @@ from msgspec import structs
 from streameval.common.arrays import State, require_fit
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.base import Records, SourceStatus, StageSettings, TopicPartition
+from streameval.ingest.base import Records, StageSettings, TopicPartition
 from streameval.ingest.stages import (
     ArrivalOrder,
     BufferStatus,
@@ -83,33 +83,34 @@ class EventPipeline:
         other.follow(self)
         return other
 
-    def decide(self, status: SourceStatus) -> None:
+    def decide(self, partitions: Collection[TopicPartition]) -> None:
         """Decide whether events are ordered by time, if that is still open and the partitions are known."""
-        if not self._is_decided and status.partitions:
-            self._decide(len(status.partitions))
+        if not self._is_decided and partitions:
+            self._decide(len(partitions))
 
     @property
     def by_time(self) -> bool:
         """Whether events may be due without new messages, so that `take` must also be called then."""
         return self._order.by_time or len(self._order.held) > 0
 
-    def take(self, records: Sequence[Records], status: SourceStatus, now: float = math.inf) -> EventBatch:
+    def take(
+        self, records: Sequence[Records], partitions: Mapping[TopicPartition, float | None], now: float = math.inf
+    ) -> EventBatch:
         """The events that count now, with everything rejected on the way.
 
         Args:
             records: The messages of a poll.
-            status: The status of the source after the poll.
+            partitions: All that exist, and when each was found at its end (seconds since 1970; None: it was not).
             now: Seconds since 1970; an event dated more than `max_ahead` of the source later counts as one of now.
 
         Raises:
             ClockBehindError: `now` is more than a day behind the events; none of the messages is taken.
         """
-        self.decide(status)
+        self.decide(partitions)
         batch, rewards = self._decode(records)
         self._clock.require([batch, *rewards], now)
         self._clock.ahead += self._order.redate(self._clock.latest(now), now)
         batch = self._clock.redated(batch, now)
-        partitions = {(part.topic, part.partition): part.ended_at for part in status.partitions}
         poll = Poll(partitions, [self._clock.redated(part, now) for part in rewards], self._limit)
         for stage in self._stages.values():
             batch = stage.pass_on(batch, poll)

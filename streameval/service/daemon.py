@@ -194,7 +194,7 @@ class Daemon:
     def _through_pipeline(self, records: list[Records]) -> EventBatch:
         """The events that count now; none while the clock of this machine is behind, until which messages are kept."""
         try:
-            batch = self._pipeline.take(records, self._source.status(), self._clock())
+            batch = self._pipeline.take(records, self._source.status().ended_at, self._clock())
         except ClockBehindError as error:
             if not self._withheld:
                 log.error("clock_behind", detail=str(error))

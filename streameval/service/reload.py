@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,14 +141,13 @@ class Backfill:
         """
         positions = live.positions
         self._reader = self._reader or self._open(positions)
-        pipeline.decide(live)  # both alike: the candidates get what is buffered there from either
+        pipeline.decide(positions)  # both alike: the candidates get what is buffered there from either
         self._pipeline = self._pipeline or pipeline.second_reading()
         self._pipeline.events = pipeline.events
-        there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
         end, least = time.monotonic() + SLICE_TIME, self._read + at_least
         while not self._reader.caught_up(positions):
             records = self._reader.poll(positions, BUSY_TIMEOUT)
-            self._late.update(self._pipeline.take(records, there))
+            self._late.update(self._pipeline.take(records, dict.fromkeys(positions)))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break

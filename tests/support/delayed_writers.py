@@ -11,7 +11,7 @@ from typing import Any
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Records
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
 from support.messages import message
@@ -94,16 +94,13 @@ class LiveReading:
             if now >= probed + PROBE_INTERVAL:
                 probed = now
                 self._ended = dict.fromkeys(self._positions.keys() - polled.keys(), now)
-            yield self._pipeline.take([self._records(*part) for part in polled.items()], self._status(), now)
+            records = [self._records(*part) for part in polled.items()]
+            yield self._pipeline.take(records, {place: self._ended.get(place) for place in self._positions}, now)
 
     def _records(self, place: tuple[str, int], values: list[bytes]) -> Records:
         first = self._positions[place]
         self._positions[place] += len(values)
         return Records(*place, range(first, first + len(values)), values)
-
-    def _status(self) -> SourceStatus:
-        parts = (PartitionStatus(*place, at, 0, self._ended.get(place)) for place, at in self._positions.items())
-        return SourceStatus(True, partitions=tuple(parts))
 
     @property
     def times(self) -> list[float]:

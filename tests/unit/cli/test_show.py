@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 import streameval as se
 from streameval.config.model import Config
-from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Offsets, Records
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter, found_in, read_document
 from streameval.service.startup import header, start_fresh
 from support.commands import Outcome, command
@@ -120,8 +120,7 @@ def holding(tmp_path: Path) -> Path:
         Records(TOPIC, 1, range(30), events[30:]),
         Records(REWARDS, 0, range(len(clicks)), clicks),
     ]
-    status = SourceStatus(True, partitions=tuple(PartitionStatus(*place, 0, 0) for place in PLACES))
-    due = start.pipeline.take(parts, status, START + 60.0)
+    due = start.pipeline.take(parts, dict.fromkeys(PLACES), START + 60.0)
     start.evaluator.update(due)
     offsets = {TOPIC: Offsets({0: 30, 1: 30}).to_state(), REWARDS: Offsets({0: len(clicks)}).to_state()}
     write(

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from streameval.events import JsonDecoder
-from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Records
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from support.messages import message
 
 TOPIC = "clicks"
 EVENTS = 200
-STATUS = SourceStatus(True, partitions=tuple(PartitionStatus(TOPIC, number, EVENTS // 2, 0) for number in range(2)))
+PARTITIONS: dict[tuple[str, int], float | None] = {(TOPIC, 0): None, (TOPIC, 1): None}
 
 
 def messages() -> list[Records]:
@@ -36,9 +36,9 @@ def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_
         lots = [
             Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
         ]
-        passed.append(live.take(lots, STATUS))
+        passed.append(live.take(lots, PARTITIONS))
     again = live.second_reading()
-    history = again.take(messages(), STATUS)
+    history = again.take(messages(), PARTITIONS)
     rest = again.hand_over()
     assert rest is not None
     waited = live.flush()
@@ -58,9 +58,9 @@ def test_events_of_a_topic_that_was_recreated_do_not_replace_those_buffered_befo
     old, new = (
         [message(number, timestamp=1000.0, reward=number) for number in range(first, first + 4)] for first in (0, 4)
     )
-    live.take([Records(TOPIC, 0, range(4), old)], STATUS)
+    live.take([Records(TOPIC, 0, range(4), old)], PARTITIONS)
     late = live.second_reading()
-    late.take([Records(TOPIC, 0, range(4), new)], STATUS)
+    late.take([Records(TOPIC, 0, range(4), new)], PARTITIONS)
     assert late.hand_over() is None
     assert live.flush().reward.tolist() == [0.0, 1.0, 2.0, 3.0]
     rest = late.hand_over()
@@ -71,6 +71,6 @@ def test_events_of_a_topic_that_was_recreated_do_not_replace_those_buffered_befo
 def test_a_pipeline_is_ordered_as_the_first_known_partitions_demand_before_it_has_messages_as_well() -> None:
     """A second reading must be ordered alike, and may come before the first message."""
     live = EventPipeline(JsonDecoder(["early"]), KafkaSettings(topic=TOPIC))
-    live.decide(SourceStatus(True, partitions=STATUS.partitions[:1]))
+    live.decide([(TOPIC, 0)])
     late = live.second_reading()
-    assert len(late.take(messages(), STATUS)) == len(live.take(messages(), STATUS)) == EVENTS
+    assert len(late.take(messages(), PARTITIONS)) == len(live.take(messages(), PARTITIONS)) == EVENTS

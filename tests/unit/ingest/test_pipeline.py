@@ -12,7 +12,7 @@ import pytest
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.pipeline import STAGES, EventPipeline
 from streameval.ingest.stages import ClockBehindError
 from streameval.service.startup import header, resume, start_fresh
@@ -56,12 +56,9 @@ class Log:
                 polled.append(Records(topic, partition, range(first, first + len(some)), some))
         return polled
 
-    def status(self, ended: bool = False) -> SourceStatus:
-        """Where the reader is; `ended`: a question has shown that nothing waits."""
-        parts = [
-            PartitionStatus(*place, position, 0, 1e9 if ended else None) for place, position in self.positions.items()
-        ]
-        return SourceStatus(True, partitions=tuple(parts))
+    def partitions(self, ended: bool = False) -> dict[TopicPartition, float | None]:
+        """All partitions; `ended`: a question has shown that nothing waits."""
+        return dict.fromkeys(self.positions, 1e9 if ended else None)
 
     @property
     def ended(self) -> bool:
@@ -87,10 +84,10 @@ def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bo
     """All that comes out, in its order, with all that was rejected."""
     chance, passed = np.random.default_rng(seed), []
     while not log.ended:
-        passed.append(intake.take(log.read(chance), log.status()))
+        passed.append(intake.take(log.read(chance), log.partitions()))
         if restarts and chance.random() < 0.3:
             intake = restarted(intake, settings)
-    passed.append(intake.take([], log.status(ended=True)))
+    passed.append(intake.take([], log.partitions(ended=True)))
     return EventBatch.concat(passed)
 
 
@@ -113,10 +110,10 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
     log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), start_fresh(settings).pipeline, []
     for place in log.parts:
         log.positions[place] = EVENTS
-        passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.status()))
+        passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.partitions()))
         if restarts:
             intake = restarted(intake, settings)
-    out = EventBatch.concat([*passed, intake.take([], log.status(ended=True))])
+    out = EventBatch.concat([*passed, intake.take([], log.partitions(ended=True))])
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
     assert [each.reason for each in out.rejected] == ["duplicate"] * 2 * EVENTS
 
@@ -162,11 +159,11 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
         log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
     out, chance, counted = [], np.random.default_rng(8), 0
     while not log.ended:
-        out.append(pipeline.take(log.read(chance), log.status(), 1010.0))
+        out.append(pipeline.take(log.read(chance), log.partitions(), 1010.0))
         counted, state = counted + pipeline.ahead_of_clock, pipeline.state()
         pipeline = start_fresh(settings).pipeline
         pipeline.restore(state)
-    batch = EventBatch.concat([*out, pipeline.take([], log.status(ended=True), 1010.0)])
+    batch = EventBatch.concat([*out, pipeline.take([], log.partitions(ended=True), 1010.0)])
     assert len(batch) == 300
     assert not batch.rejected
     assert batch.timestamp.max() <= 1010.0 + settings.required_source().clock_tolerance
@@ -178,9 +175,9 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
 def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: int) -> None:
     pipeline = start_fresh(config(order="event_time", max_ahead=max_ahead)).pipeline
     log = Log({(TOPIC, 0): [event(0, timestamp=1000.0 + 300.0)]})
-    (taken,) = [pipeline.take(log.read(np.random.default_rng(0)), log.status(), 1000.0)]
+    (taken,) = [pipeline.take(log.read(np.random.default_rng(0)), log.partitions(), 1000.0)]
     assert pipeline.ahead_of_clock == ahead
-    out = EventBatch.concat([taken, pipeline.take([], log.status(ended=True), 2000.0)])
+    out = EventBatch.concat([taken, pipeline.take([], log.partitions(ended=True), 2000.0)])
     assert out.timestamp.tolist() == [1000.0 if ahead else 1300.0]
 
 
@@ -204,14 +201,14 @@ def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_a
         log.parts[REWARDS, 0], log.positions[REWARDS, 0] = rewards[:60], 0
     taken = []
     while not log.ended:
-        taken.append(pipeline.take(log.read(chance), log.status(), 1010.0 + years))
+        taken.append(pipeline.take(log.read(chance), log.partitions(), 1010.0 + years))
     pipeline = restarted(pipeline, settings) if restarts else pipeline
     log.parts[TOPIC, 0] = events
     if joined:
         log.parts[REWARDS, 0] = rewards
     while not log.ended:
-        taken.append(pipeline.take(log.read(chance), log.status(), 1020.0))
-    batch = EventBatch.concat([*taken, pipeline.take([], log.status(ended=True), 1020.0)])
+        taken.append(pipeline.take(log.read(chance), log.partitions(), 1020.0))
+    batch = EventBatch.concat([*taken, pipeline.take([], log.partitions(ended=True), 1020.0)])
     assert len(batch) == 120
     assert not batch.rejected
     assert pipeline.buffered().events == 0
@@ -225,11 +222,11 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     later = [Records(TOPIC, 0, range(60, 61), [event(60)])]
     years = 5 * 365 * 86_400.0
     with pytest.raises(ClockBehindError, match="5 years behind"):
-        pipeline.take(records, log.status(), 1010.0 - years)
-    taken = [pipeline.take(records, log.status(), 1010.0)]
+        pipeline.take(records, log.partitions(), 1010.0 - years)
+    taken = [pipeline.take(records, log.partitions(), 1010.0)]
     with pytest.raises(ClockBehindError):
-        pipeline.take(later, log.status(), 1010.0 - years)
-    taken += [pipeline.take(later, log.status(), 1010.0), pipeline.take([], log.status(ended=True), 1010.0)]
+        pipeline.take(later, log.partitions(), 1010.0 - years)
+    taken += [pipeline.take(later, log.partitions(), 1010.0), pipeline.take([], log.partitions(ended=True), 1010.0)]
     assert sum(map(len, taken)) == 61
 
 
@@ -252,9 +249,8 @@ class Reader:
         self.number = numbers.stop
         if count:
             self._withheld.append(Records(TOPIC, 0, numbers, self._events[numbers.start : numbers.stop]))
-        status = SourceStatus(True, partitions=(PartitionStatus(TOPIC, 0, self.number, 0),))
         try:
-            batch = self.pipeline.take(self._withheld, status, now)
+            batch = self.pipeline.take(self._withheld, {(TOPIC, 0): None}, now)
         except ClockBehindError:
             return None
         self._withheld = []
@@ -313,7 +309,7 @@ def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
     pipeline, log = start_fresh(settings).pipeline, Log({(TOPIC, 0): [], (REWARDS, 0): []})
     click = json.dumps({"event_id": "e-1", "timestamp": RIGHT, "reward": 1}).encode()
     with pytest.raises(ClockBehindError):
-        pipeline.take([Records(REWARDS, 0, range(1), [click])], log.status(), RIGHT - YEARS)
+        pipeline.take([Records(REWARDS, 0, range(1), [click])], log.partitions(), RIGHT - YEARS)
 
 
 def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decision() -> None:
@@ -340,7 +336,7 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
 )
 def test_only_the_stages_that_the_source_asks_for_have_a_state(options: dict[str, Any], stages: list[str]) -> None:
     pipeline = start_fresh(config(**options)).pipeline
-    pipeline.decide(spread().status())
+    pipeline.decide(spread().partitions())
     state = pipeline.state()
     assert [name for name in STAGES if state[name] is not None] == stages
 
@@ -348,11 +344,11 @@ def test_only_the_stages_that_the_source_asks_for_have_a_state(options: dict[str
 def test_by_default_one_partition_counts_as_it_arrives_and_several_in_event_time() -> None:
     one, several = start_fresh(config()).pipeline, start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
-    assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
+    assert len(one.take(alone.read(np.random.default_rng(9)), alone.partitions())) > 0
     assert not one.by_time
     assert one.buffered() is None
     log = spread(30)
-    several.take(log.read(np.random.default_rng(9)), log.status())
+    several.take(log.read(np.random.default_rng(9)), log.partitions())
     assert several.by_time
     holding = several.buffered()
     assert holding is not None
@@ -362,10 +358,10 @@ def test_by_default_one_partition_counts_as_it_arrives_and_several_in_event_time
 def test_the_first_decision_on_order_stays_when_partitions_are_added() -> None:
     intake = start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
-    intake.take(alone.read(np.random.default_rng(9)), alone.status())
+    intake.take(alone.read(np.random.default_rng(9)), alone.partitions())
     again = restarted(intake, config())
     log = spread(30)
-    again.take(log.read(np.random.default_rng(9)), log.status())
+    again.take(log.read(np.random.default_rng(9)), log.partitions())
     assert not again.by_time
 
 
@@ -373,10 +369,10 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
     before, after = config(order="event_time"), config(order="arrival")
     log, chance = spread(60), np.random.default_rng(5)
     intake = start_fresh(before).pipeline
-    first = intake.take(log.read(chance), log.status())
+    first = intake.take(log.read(chance), log.partitions())
     again = restarted(intake, after)
     saved = restarted(again, after)
-    rest = saved.take(log.read(chance), log.status())
+    rest = saved.take(log.read(chance), log.partitions())
     read = sum(log.positions.values())
     assert len(first) + len(rest) == read
     assert saved.buffered() is None
@@ -388,10 +384,10 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     daemon, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
     while not log.ended:
-        daemon.evaluator.update(daemon.pipeline.take(log.read(chance), log.status()))
-    daemon.evaluator.update(daemon.pipeline.take([], log.status(ended=True), 1e9))
+        daemon.evaluator.update(daemon.pipeline.take(log.read(chance), log.partitions()))
+    daemon.evaluator.update(daemon.pipeline.take([], log.partitions(ended=True), 1e9))
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
-    daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.status()))
+    daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.partitions()))
     document = header(settings) | {"offsets": {}, "written": 0.0}
     document |= {"pipeline": daemon.pipeline.state(), "evaluator": daemon.evaluator.state()}
     continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
@@ -399,8 +395,8 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     for late in continued.late:
         cohorts.activate(late)
     second = [event(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
-    cohorts.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
-    cohorts.update(intake.take([], log.status(ended=True), 1e9))
+    cohorts.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.partitions()))
+    cohorts.update(intake.take([], log.partitions(ended=True), 1e9))
     counts = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
     assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
     assert cohorts.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
@@ -413,7 +409,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     """They were decoded without it."""
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
-    assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.status())) == 0
+    assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
     document = header(settings) | {"offsets": {}, "written": 0.0}
     document |= {"pipeline": started.pipeline.state(), "evaluator": started.evaluator.state()}
     document = msgspec.msgpack.decode(msgspec.msgpack.encode(document))
@@ -432,8 +428,8 @@ def test_two_readings_have_the_same_events_whichever_knows_first_that_no_older_o
     readings = {"live": live, "late": late}
     log, chance = spread(), np.random.default_rng(6)
     polls = [log.read(chance) for _ in range(6)]
-    passed = {name: [reading.take(polled, log.status()) for polled in polls] for name, reading in readings.items()}
-    passed[ahead].append(readings[ahead].take([], log.status(ended=True)))
+    passed = {name: [reading.take(polled, log.partitions()) for polled in polls] for name, reading in readings.items()}
+    passed[ahead].append(readings[ahead].take([], log.partitions(ended=True)))
     rest = late.hand_over()
     assert rest is not None
     passed["late"] += [rest, live.flush()]  # the live events from now on are those of both
@@ -447,9 +443,9 @@ def test_a_second_reading_is_handed_over_once_events_that_left_the_log_have_been
     live = start_fresh(settings).pipeline
     late = live.second_reading()
     log, chance = spread(), np.random.default_rng(6)
-    live.take(log.read(chance), log.status())
+    live.take(log.read(chance), log.partitions())
     assert late.hand_over() is None
-    live.take([], log.status(ended=True))
+    live.take([], log.partitions(ended=True))
     assert late.hand_over() is not None
 
 
@@ -461,8 +457,7 @@ def test_messages_of_a_batch_that_cannot_be_unpacked_are_rejected_each_at_its_of
         Records(TOPIC, 1, [7, 8], [None, None], unreadable="codec 7"),
         Records(TOPIC, 0, [2], [b"no event"]),
     ]
-    status = SourceStatus(True, partitions=(PartitionStatus(TOPIC, 0, 3, 0), PartitionStatus(TOPIC, 1, 9, 0)))
-    rejected = pipeline.take(records, status).rejected
+    rejected = pipeline.take(records, {(TOPIC, 0): None, (TOPIC, 1): None}).rejected
     assert [(each.reason, each.place) for each in rejected] == [
         ("malformed", 1),
         ("unreadable_batch", 2),

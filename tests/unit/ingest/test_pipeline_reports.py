@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval import Evaluator
 from streameval.events import JsonDecoder
-from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.averages import Cumulative, Decay, Window
@@ -54,9 +54,9 @@ def logs(seed: int, count: int = 4000) -> Logs:
 
 def polls(
     written: Logs, rng: np.random.Generator, start: float, every: float
-) -> Iterator[tuple[list[Records], SourceStatus]]:
+) -> Iterator[tuple[list[Records], dict[TopicPartition, float | None]]]:
     """Polls of a reader that starts at `start` and polls again every `every` seconds."""
-    read, ended = dict.fromkeys(written, 0), dict[tuple[str, int], float | None]()
+    read, ended = dict.fromkeys(written, 0), dict[TopicPartition, float | None]()
     for now in np.arange(start, SECONDS + 200.0, every).tolist():
         records = []
         for place, messages in written.items():
@@ -67,8 +67,7 @@ def polls(
                 offsets = range(read[place], read[place] + len(taken))
                 records.append(Records(*place, offsets, [message for *_, message in taken]))
                 read[place], ended[place] = read[place] + len(taken), None
-        partitions = [PartitionStatus(*place, read[place], None, ended[place]) for place in written]
-        yield records, SourceStatus(True, partitions=tuple(partitions))
+        yield records, dict(ended)
 
 
 def stages(rewards: bool) -> KafkaSettings:
@@ -85,8 +84,8 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
         averages=[Cumulative(), Window(tau=700), Decay(half_life=90), Window(span="80s", name="time")],
     )
     intake = EventPipeline(form, stages(rewards))
-    for number, (records, status) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
-        evaluator.update(intake.take(records, status))
+    for number, (records, partitions) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
+        evaluator.update(intake.take(records, partitions))
         if restarts and number % 7 == 3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
             intake, evaluator = EventPipeline(form, stages(rewards)), Evaluator.from_state(state[1])
@@ -145,10 +144,10 @@ def test_buffered_and_late_events_are_exported() -> None:
         logs(seed=11),
         EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),
     )
-    for records, status in polls(written, np.random.default_rng(1), 0.0, 1.0):
-        if status.partitions[-1].position > 300:
+    for records, partitions in polls(written, np.random.default_rng(1), 0.0, 1.0):
+        if any(part.topic == REWARDS and part.offsets[-1] >= 300 for part in records):
             break
-        intake.take(records, status)
+        intake.take(records, partitions)
     held = intake.buffered()
     assert held is not None
     assert held.rewards is not None

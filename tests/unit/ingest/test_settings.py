@@ -35,7 +35,7 @@ class ListSettings(SourceSettings):
 def test_three_answers_are_enough_for_a_source_to_be_read_and_read_again() -> None:
     settings = ListSettings()
     pipeline, source = EventPipeline(NumberFormat(), settings), settings.for_check().open()
-    read = [pipeline.take(source.poll(0.0), source.status()) for _ in range(2)]
+    read = [pipeline.take(source.poll(0.0), source.status().ended_at) for _ in range(2)]
     assert [batch.reward.tolist() for batch in read] == [[1.0], [2.0, 3.0]]
     assert not pipeline.by_time
     assert pipeline.buffered() is None
