@@ -8,11 +8,11 @@ from pydantic import Field
 
 from streameval.ope.averages import moments, variance
 from streameval.ope.averages.adaptive import AdaptiveDecay, AdaptiveWindow
-from streameval.ope.averages.base import Average, ColumnLayout, Lift, Reading
+from streameval.ope.averages.base import Average, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import SHORTEST, DriftRate
 from streameval.ope.averages.fixed import DEFAULT_ALPHA, Cumulative, Decay, Window
-from streameval.ope.averages.mixture import MEMORY, DecayBank, Mixture, lift_blocks, lift_layout
+from streameval.ope.averages.mixture import MEMORY, ColumnLayout, DecayBank, Mixture, lift_blocks, lift_layout
 
 AnyAverage = Annotated[
     Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")

@@ -21,31 +21,6 @@ from streameval.ope.averages.variance import LONGER, VarianceMoments
 DEPENDS_ON_ORDER = "the average depends on the order of events: two of its states cannot be merged"
 
 
-class ColumnLayout(NamedTuple):
-    """Columns are policy by policy; within a policy estimator by estimator, or component by component.
-
-    `components` [estimators]: the number of components of each estimator's term. `candidates` [policies]: the policies
-    whose losses a mixture pools.
-    """
-
-    components: tuple[int, ...]
-    candidates: tuple[bool, ...]
-
-    @property
-    def policies(self) -> int:
-        return len(self.candidates)
-
-    @property
-    def columns(self) -> int:
-        """Columns of terms: policies times estimators."""
-        return self.policies * len(self.components)
-
-    @property
-    def parts(self) -> int:
-        """Component columns of one policy."""
-        return sum(self.components)
-
-
 class Lift(NamedTuple):
     """The paired difference to production on a mixture after each block, [blocks, candidates].
 
@@ -157,15 +132,19 @@ class Average(Component):
             ValueError: The average cannot work with such blocks.
         """
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        """The state before the first event; `block` is the number of events in a block."""
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
+        """The state before the first event; `block` is the number of events in a block.
+
+        Columns are policy by policy, and within a policy estimator by estimator. `components` [estimators]: the number
+        of components of each estimator's term. `candidates` [policies]: the policies whose losses a mixture pools.
+        """
         raise NotImplementedError
 
-    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
+    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
         """The state after whole blocks; `rate`: that of `drift` at the end of each block."""
         raise NotImplementedError
 
-    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
         """The moments now, the unfinished block included; `rate`: at the end of the last block."""
         raise NotImplementedError
 
@@ -178,9 +157,9 @@ class Average(Component):
         """
         raise TypeError(DEPENDS_ON_ORDER)
 
-    def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
-        """The state for some of the policies and estimators of `layout`; production stays the first policy."""
-        selected: State = take_columns(state, layout.policies, policies, estimators)
+    def select(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        """The state for some of `count` policies, and some of the estimators; production stays the first policy."""
+        selected: State = take_columns(state, count, policies, estimators)
         return selected
 
 
@@ -221,15 +200,15 @@ class KernelAverage(Average, Kernel):
         """The average that stores the moments: itself, unless it chooses between kernels."""
         return self
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        kernel = self.kernel.start_kernel(layout.columns, block)
-        return {"kernel": kernel, "spread": variance.start(layout.columns)}
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
+        columns = len(components) * len(candidates)
+        return {"kernel": self.kernel.start_kernel(columns, block), "spread": variance.start(columns)}
 
-    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
+    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
         kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, rate)
         return {"kernel": kernel, "spread": variance.fold(state["spread"], blocks, LONGER * horizon)}, None
 
-    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
         found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate.per_event)
         return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
 

@@ -26,7 +26,7 @@ from streameval.common.arrays import (
 )
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import Average, ColumnLayout, FoldedState, Lift, Reading
+from streameval.ope.averages.base import Average, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
@@ -48,6 +48,27 @@ DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
 """The sums of an estimator's whole term that each decay keeps."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
+
+
+class ColumnLayout(NamedTuple):
+    """The columns of a mixture: see `Average.start`. Components are side by side, as estimators are."""
+
+    components: Sequence[int]
+    candidates: Sequence[bool]
+
+    @property
+    def policies(self) -> int:
+        return len(self.candidates)
+
+    @property
+    def columns(self) -> int:
+        """Columns of terms: policies times estimators."""
+        return self.policies * len(self.components)
+
+    @property
+    def parts(self) -> int:
+        """Component columns of one policy."""
+        return sum(self.components)
 
 
 class MixturePath(NamedTuple):
@@ -88,44 +109,46 @@ class Mixture(Average):
     preference: ClassVar[int] = 0
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
+        layout = ColumnLayout(list(components), list(candidates))
         return {
+            "layout": layout._asdict(),
             "values": self.start_columns(layout, block, paired=True),
             "lifts": self.start_columns(lift_layout(layout), block, paired=False),
         }
 
-    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
+    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
         """The state after whole blocks, and the lifts of every estimator."""
-        lifts = state["lifts"]
+        layout, lifts = ColumnLayout(**state["layout"]), state["lifts"]
         values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
         if layout.policies < 2:
-            return {"values": values, "lifts": lifts}, None
+            return {**state, "values": values}, None
         differences, parts = lift_blocks(blocks, path, layout)
         effects = VarianceMoments(variance.path(lifts["spread"], differences, MEMORY)).design_effect
         lifts, path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
         both = per_block(blocks.evidence.paired_with_production().sample_weight, len(blocks))
         events = np.repeat(np.count_nonzero(both, axis=-1).astype(float), len(layout.components), axis=1)
         lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, events)
-        return {"values": values, "lifts": lifts}, lift
+        return {**state, "values": values, "lifts": lifts}, lift
 
-    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
         """The estimate after the last finished block."""
+        layout = ColumnLayout(**state["layout"])
         lift = self._read_columns(state["lifts"], lift_layout(layout), lift=None)
         return self._read_columns(state["values"], layout, lift)
 
-    def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
-        first = np.cumsum([0, *layout.components])
-        components = [place for each in estimators for place in range(first[each], first[each + 1])]
+    def select(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        components, candidates = state["layout"]["components"], state["layout"]["candidates"]
+        first = np.cumsum([0, *components])
+        places = [place for each in estimators for place in range(first[each], first[each + 1])]
         columns = {"overlap": [0], "terms": estimators, "spread": estimators}
-        candidates = [place - 1 for place in policies[1:]]
-        parts = (("values", layout.policies, policies), ("lifts", layout.policies - 1, candidates))
-        return {
-            name: {
-                key: take_columns(value, count, kept, columns.get(key, components))
-                for key, value in state[name].items()
-            }
-            for name, count, kept in parts
+        parts = (("values", count, policies), ("lifts", count - 1, [place - 1 for place in policies[1:]]))
+        kept = ColumnLayout([components[each] for each in estimators], [candidates[each] for each in policies])
+        selected = {
+            name: {key: take_columns(value, of, index, columns.get(key, places)) for key, value in state[name].items()}
+            for name, of, index in parts
         }
+        return {"layout": kept._asdict(), **selected}
 
     def start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
         """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
@@ -428,7 +451,7 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
 
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     """The layout of lifts: all policies but production, each compared with the others."""
-    return ColumnLayout(layout.components, (True,) * (layout.policies - 1))
+    return ColumnLayout(layout.components, [True] * (layout.policies - 1))
 
 
 def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, Blocks]:

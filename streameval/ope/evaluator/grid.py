@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
-from streameval.ope.averages import AnyAverage, ColumnLayout, Lift, Reading
+from streameval.ope.averages import AnyAverage, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
@@ -52,11 +52,6 @@ class Grid:
         """The estimators that have columns: those to choose from in place of one with `cap: auto`."""
         return tuple(column for estimator in self.estimators for column in estimator.alternatives.values())
 
-    @cached_property
-    def layout(self) -> ColumnLayout:
-        """The columns of this grid."""
-        return ColumnLayout(tuple(column.parts for column in self.columns), self.candidates)
-
     @property
     def mixes_components(self) -> bool:
         """Whether an average keeps components apart, and starts from recent evidence."""
@@ -82,12 +77,13 @@ class Grid:
 
     def start(self, block: int) -> State:
         """The state before the first event."""
-        policies = len(self.candidates)
+        policies, components = len(self.candidates), [column.parts for column in self.columns]
+        columns = policies * len(components)
         return {
             "seen": np.zeros(policies, dtype=bool),
             "estimators": {column.label: column.start(policies) for column in self.columns},
-            "drift": {name: drift.start(self.layout.columns, block) for name, drift in self._drift_estimators.items()},
-            "averages": {average.label: average.start(self.layout, block) for average in self.averages},
+            "drift": {name: drift.start(columns, block) for name, drift in self._drift_estimators.items()},
+            "averages": {average.label: average.start(components, self.candidates, block) for average in self.averages},
             "watched": {label: watch.start(policies) for label, watch in self.trackers.items()},
         }
 
@@ -109,7 +105,7 @@ class Grid:
         averages, found = {}, {}
         for average, measured in zip(self.averages, self._drifts, strict=True):
             averages[average.label], found[average.label] = average.fold(
-                state["averages"][average.label], blocks, self.layout, rates[measured]
+                state["averages"][average.label], blocks, rates[measured]
             )
         after = {
             "seen": _seen(state, visible),
@@ -163,7 +159,7 @@ class Grid:
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
         watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self.trackers.items()}
         for average, bound, measured in zip(self.averages, self.bounds, self._drifts, strict=True):
-            reading = average.read(state["averages"][average.label], blocks, self.layout, rates[measured])
+            reading = average.read(state["averages"][average.label], blocks, rates[measured])
             yield average, bound, reading, watched.get(average.label)
 
     def _compute_terms(self, state: State, evidence: Evidence) -> tuple[list[Terms], State, Blocks]:
@@ -215,7 +211,7 @@ class Grid:
                 name: take_columns(state["drift"][name], policies, index, kept) for name in part._drift_estimators
             },
             "averages": {
-                average.label: average.select(state["averages"][average.label], self.layout, index, kept)
+                average.label: average.select(state["averages"][average.label], policies, index, kept)
                 for average in part.averages
             },
             "watched": {

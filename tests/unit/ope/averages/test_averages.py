@@ -31,7 +31,7 @@ from streameval.ope.averages import (
 from streameval.ope.averages import (
     drift_rate as choice,
 )
-from streameval.ope.averages.base import ColumnLayout, KernelAverage, KernelReading
+from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import nothing
@@ -465,7 +465,7 @@ def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
     assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
-LAYOUT = ColumnLayout((1, 1), (True,))
+COLUMNS = (1, 1), (True,)
 UNKNOWN = DriftRate(np.full(2, np.nan), np.full(2, np.nan))
 
 
@@ -477,8 +477,8 @@ def blocks_of(stream: Stream) -> Blocks:
 
 def folded(average: Average, stream: Stream) -> State:
     """The state after the stream, which is whole blocks."""
-    state = average.start(LAYOUT, BLOCK)
-    return average.fold(state, blocks_of(stream), LAYOUT, UNKNOWN)[0] if len(stream) else state
+    state = average.start(*COLUMNS, BLOCK)
+    return average.fold(state, blocks_of(stream), UNKNOWN)[0] if len(stream) else state
 
 
 @examples(60)
@@ -505,7 +505,7 @@ def test_parts_that_were_folded_apart_merge_to_the_whole(
     tail = blocks_of(stream[end:]) if late else None
     merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
     whole = folded(average, stream[:end])
-    found, expected = (average.read(state, tail, LAYOUT, UNKNOWN) for state in (merged, whole))
+    found, expected = (average.read(state, tail, UNKNOWN) for state in (merged, whole))
     np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.spread.parts["sums"], expected.spread.parts["sums"], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
@@ -519,11 +519,11 @@ def test_cumulative_means_merge_with_the_bounds_on_their_bias() -> None:
 
     def after(state: State, first: int, last: int) -> State:
         rate = DriftRate(np.repeat(rates[first:last, None], 2, axis=1), np.zeros((last - first, 2)))
-        return average.fold(state, blocks_of(stream[first * BLOCK : last * BLOCK]), LAYOUT, rate)[0]
+        return average.fold(state, blocks_of(stream[first * BLOCK : last * BLOCK]), rate)[0]
 
-    empty = average.start(LAYOUT, BLOCK)
-    merged = average.merge(after(empty, 0, 4), after(average.start(LAYOUT, BLOCK), 4, 10))
-    found, whole = (average.read(state, None, LAYOUT, UNKNOWN).bias for state in (merged, after(empty, 0, 10)))
+    empty = average.start(*COLUMNS, BLOCK)
+    merged = average.merge(after(empty, 0, 4), after(average.start(*COLUMNS, BLOCK), 4, 10))
+    found, whole = (average.read(state, None, UNKNOWN).bias for state in (merged, after(empty, 0, 10)))
     number, per_event = 1 + np.arange(10 * BLOCK), np.repeat(rates, BLOCK)
     known = ~np.isnan(per_event)
     mean = np.average(per_event[known], weights=number[known])
@@ -536,14 +536,14 @@ def test_merging_changes_neither_part() -> None:
     for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):
         parts = folded(average, stream[: 5 * BLOCK]), folded(average, stream[5 * BLOCK :])
         before = [to_plain(part) for part in parts]
-        average.fold(average.merge(*parts), blocks_of(stream), LAYOUT, UNKNOWN)
+        average.fold(average.merge(*parts), blocks_of(stream), UNKNOWN)
         assert [to_plain(part) for part in parts] == before
 
 
 @pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay(), Mixture()])
 def test_averages_that_depend_on_order_refuse_to_merge(average: Average) -> None:
     with pytest.raises(TypeError, match="order"):
-        average.merge(average.start(LAYOUT, 100), average.start(LAYOUT, 100))
+        average.merge(average.start(*COLUMNS, 100), average.start(*COLUMNS, 100))
 
 
 def test_a_window_merges_only_after_whole_buckets() -> None:
@@ -636,15 +636,14 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_an_average_that_had
         w = weight[:, policies]
         terms = [Terms(w * reward, w if ratio else None) for ratio in ratios]
         folded_blocks = Blocks.of(Evidence.of(w, reward[:, 0], BLOCK), terms)
-        layout = ColumnLayout((1,) * len(ratios), (False, *[True] * (len(policies) - 1)))
+        candidates = [place > 0 for place in policies]
         rate = UNKNOWN
         if average.drift is not None:
-            rate, _ = average.drift.fold(average.drift.start(layout.columns, BLOCK), folded_blocks)
-        return average.fold(average.start(layout, BLOCK), folded_blocks, layout, rate)[0]
+            rate, _ = average.drift.fold(average.drift.start(len(ratios) * len(policies), BLOCK), folded_blocks)
+        return average.fold(average.start([1] * len(ratios), candidates, BLOCK), folded_blocks, rate)[0]
 
-    layout = ColumnLayout((1, 1), (False, True, True))
     for average in (Cumulative(), Window(tau=70, resolution=1), Decay(), AdaptiveWindow(), AdaptiveDecay()):
-        selected = average.select(state(average, [0, 1, 2], [False, True]), layout, [0, 2], [1])
+        selected = average.select(state(average, [0, 1, 2], [False, True]), 3, [0, 2], [1])
         assert_same(selected, state(average, [0, 2], [True]))
 
 
