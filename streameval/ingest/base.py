@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError, SourceError
-from streameval.ingest.stages import EventOrder
+from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
 __all__ = ["Offsets", "PartitionStatus", "Records", "Source", "SourceOffsets", "SourceStatus", "TopicPartition"]
@@ -119,7 +119,7 @@ class SourceStatus:
         return {(part.topic, part.partition): part.position for part in self.partitions}
 
     @property
-    def ended_at(self) -> dict[TopicPartition, float | None]:
+    def ended_at(self) -> PartitionEnds:
         """When each partition was found at its end; None for one that was not."""
         return {(part.topic, part.partition): part.ended_at for part in self.partitions}
 

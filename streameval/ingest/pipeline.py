@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -19,7 +19,7 @@ from streameval.ingest.stages import (
     BufferStatus,
     Deduplication,
     EventOrder,
-    Poll,
+    PartitionEnds,
     ReaderClock,
     RewardRange,
     Stage,
@@ -64,7 +64,7 @@ class EventPipeline:
         self._rewards = RewardDecoder(reward_field)
         self._clock = ReaderClock(self._settings.clock_tolerance)
         self._order: ArrivalOrder | EventOrder = ArrivalOrder()
-        self._stages: dict[str, Stage] = {**self._deduplication("duplicates"), ORDER: self._order}
+        self._before, self._after = self._deduplication("duplicates"), dict[str, Stage]()
         self._is_decided = False
 
     @property
@@ -93,14 +93,12 @@ class EventPipeline:
         """Whether events may be due without new messages, so that `take` must also be called then."""
         return self._order.by_time or len(self._order.held) > 0
 
-    def take(
-        self, records: Sequence[Records], partitions: Mapping[TopicPartition, float | None], now: float = math.inf
-    ) -> EventBatch:
+    def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
         """The events that count now, with everything rejected on the way.
 
         Args:
             records: The messages of a poll.
-            partitions: All that exist, and when each was found at its end (seconds since 1970; None: it was not).
+            partitions: All that exist.
             now: Seconds since 1970; an event dated more than `max_ahead` of the source later counts as one of now.
 
         Raises:
@@ -110,10 +108,15 @@ class EventPipeline:
         batch, rewards = self._decode(records)
         self._clock.require([batch, *rewards], now)
         self._clock.ahead += self._order.redate(self._clock.latest(now), now)
-        batch = self._clock.redated(batch, now)
-        poll = Poll(partitions, [self._clock.redated(part, now) for part in rewards], self._limit)
-        for stage in self._stages.values():
-            batch = stage.pass_on(batch, poll)
+        batch, rewards = self._clock.redated(batch, now), [self._clock.redated(part, now) for part in rewards]
+        for stage in self._before.values():
+            batch = stage.pass_on(batch)
+        return self._finished(self._order.pass_on(batch, partitions, rewards, self._limit))
+
+    def _finished(self, batch: EventBatch) -> EventBatch:
+        """The events that count, of those in their order."""
+        for stage in self._after.values():
+            batch = stage.pass_on(batch)
         return batch
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -130,10 +133,7 @@ class EventPipeline:
 
     def flush(self) -> EventBatch:
         """All buffered events: nothing more will come."""
-        batch, names = self._order.flush(), list(self._stages)
-        for name in names[names.index(ORDER) + 1 :]:
-            batch = self._stages[name].pass_on(batch, Poll())
-        return batch
+        return self._finished(self._order.flush())
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
@@ -180,15 +180,19 @@ class EventPipeline:
         """Events from this time on wait in any case."""
         return math.inf
 
+    @property
+    def _stages(self) -> dict[str, Stage]:
+        return {**self._before, ORDER: self._order, **self._after}
+
     def _decide(self, partitions: int) -> None:
         """Compose the stages, for this many partitions."""
         self._is_decided = True
         order = self._settings.event_order(partitions)
         if order is not None:
-            self._order = self._stages[ORDER] = order
+            self._order = order
             if self._settings.reward_topic is not None:
-                self._stages["joined_rewards"] = RewardRange(*self._reward_range)
-            self._stages |= self._deduplication("later_duplicates")
+                self._after["joined_rewards"] = RewardRange(*self._reward_range)
+            self._after |= self._deduplication("later_duplicates")
 
     def _deduplication(self, name: str) -> dict[str, Stage]:
         """The stage of this name, if duplicates are to be dropped."""

@@ -7,9 +7,9 @@ The results depend on what the log holds, not on when it was read, as long as no
 in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.
 """
 
-from streameval.ingest.stages.base import Poll, RewardRange, Stage
+from streameval.ingest.stages.base import RewardRange, Stage
 from streameval.ingest.stages.deduplication import Deduplication
-from streameval.ingest.stages.event_order import ArrivalOrder, BufferStatus, EventOrder
+from streameval.ingest.stages.event_order import ArrivalOrder, BufferStatus, EventOrder, PartitionEnds
 from streameval.ingest.stages.reader_clock import ClockBehindError, ReaderClock
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import TopicPartition
@@ -20,7 +20,7 @@ __all__ = [
     "ClockBehindError",
     "Deduplication",
     "EventOrder",
-    "Poll",
+    "PartitionEnds",
     "ReaderClock",
     "RewardCounts",
     "RewardRange",

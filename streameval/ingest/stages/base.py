@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from streameval.events import EventBatch, RewardBatch
-from streameval.ingest.stages.watermark import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """Everything that a poll has shown besides its events.
-
-    partitions: all that exist; the epoch seconds at which each was found at its end, None for one that was not
-    rewards: those that came separately from their decisions
-    limit: events from this time on (epoch seconds) wait in any case
-    """
-
-    partitions: Mapping[TopicPartition, float | None] = field(default_factory=dict)
-    rewards: Sequence[RewardBatch] = ()
-    limit: float = math.inf
+from streameval.events import EventBatch
 
 
 class Stage(Protocol):
@@ -33,7 +15,7 @@ class Stage(Protocol):
 
     needs_origin: ClassVar[bool]
 
-    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+    def pass_on(self, batch: EventBatch) -> EventBatch:
         """Take the next events; return those that the next stage gets now, with all that are rejected."""
 
     def state(self) -> Any:
@@ -51,7 +33,7 @@ class RewardRange:
     def __init__(self, low: float, high: float) -> None:
         self._low, self._high = low, high
 
-    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+    def pass_on(self, batch: EventBatch) -> EventBatch:
         """The events with a reward within the range."""
         return batch.with_rewards_in(self._low, self._high)
 

@@ -9,7 +9,6 @@ import numpy as np
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity
-from streameval.ingest.stages.base import Poll
 from streameval.ingest.stages.buffer import described
 
 
@@ -27,7 +26,7 @@ class Deduplication:
         self._passed = 0
         self._seen: set[int] = set()
 
-    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
+    def pass_on(self, batch: EventBatch) -> EventBatch:
         """The new events of a poll: see `take`."""
         return self.take(batch) if len(batch) else batch
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch, Rejected, RewardBatch
-from streameval.ingest.stages.base import Poll
 from streameval.ingest.stages.buffer import HeldEvents
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
@@ -19,6 +19,9 @@ from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
 SWEEPS = 16
 """Rewards without a decision are dropped this many times per window."""
 MICROSECOND = 1e-6
+
+PartitionEnds: TypeAlias = Mapping[TopicPartition, float | None]
+"""When each partition was found at its end, in seconds since 1970; None for one that was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class ArrivalOrder:
     def __init__(self) -> None:
         self.held = HeldEvents()
 
-    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
-        """All events."""
+    def pass_on(self, batch: EventBatch, *_: object) -> EventBatch:
+        """All events; the other arguments are those of `EventOrder`."""
         return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
 
     def redate(self, latest: float, now: float) -> int:
@@ -141,14 +144,23 @@ class EventOrder:
         """Exactly these partitions exist; no event is released before each has events or was found at its end."""
         self._watermarks.expect(partitions)
 
-    def pass_on(self, batch: EventBatch, poll: Poll) -> EventBatch:
-        """Add the events and rewards of a poll. Returns the events due, with all that are rejected."""
-        self.limit = poll.limit
-        self.expect(poll.partitions)
-        due = [self.at_end({partition: time for partition, time in poll.partitions.items() if time is not None})]
+    def pass_on(
+        self,
+        batch: EventBatch,
+        partitions: PartitionEnds = MappingProxyType({}),
+        rewards: Sequence[RewardBatch] = (),
+        limit: float = math.inf,
+    ) -> EventBatch:
+        """Add the events and rewards of a poll. Returns the events due, with all that are rejected.
+
+        `partitions`: all that exist. `limit`: events from this time on wait in any case.
+        """
+        self.limit = limit
+        self.expect(partitions)
+        due = [self.at_end({partition: time for partition, time in partitions.items() if time is not None})]
         if len(batch) or batch.rejected:
             due.append(self.take(batch))
-        due += [self.take_rewards(rewards) for rewards in poll.rewards]
+        due += [self.take_rewards(part) for part in rewards]
         return EventBatch.concat([part for part in due if len(part) or part.rejected])
 
     def take(self, batch: EventBatch) -> EventBatch:
