@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
-from streameval.ope.evidence.actions import Requirement, Requirements
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -84,7 +84,7 @@ class PseudoInverse(Estimator):
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
     """
 
-    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
+    needs: ClassVar[Requirements] = frozenset({"slots"})
     kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
@@ -107,7 +107,7 @@ class WeightedPseudoInverse(SelfNormalised):
     Source: Swaminathan et al., NeurIPS 2017.
     """
 
-    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
+    needs: ClassVar[Requirements] = frozenset({"slots"})
     preference: ClassVar[int] = 4
     kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
 
@@ -228,7 +228,7 @@ class StratifiedDR(Estimator):
     """
 
     threshold: Threshold = 5.0
-    needs: ClassVar[Requirements] = frozenset({Requirement.TARGET, Requirement.LOGGING, Requirement.PREDICTION})
+    needs: ClassVar[Requirements] = frozenset({"target", "logging", "prediction"})
     parts: ClassVar[int] = 3
     preference: ClassVar[int] = 0
     kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)

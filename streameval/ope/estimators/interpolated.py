@@ -40,11 +40,11 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
-from streameval.ope.evidence.actions import Requirement, Requirements
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 
-PREDICTED: Requirements = frozenset({Requirement.TARGET, Requirement.PREDICTION})
-WEIGHED: Requirements = PREDICTED | {Requirement.LOGGING}
+PREDICTED: Requirements = frozenset({"target", "prediction"})
+WEIGHED: Requirements = frozenset({"target", "prediction", "logging"})
 
 
 def within(weight: Array, cap: float) -> Array:
@@ -76,12 +76,12 @@ class Interpolated(Estimator):
         weight, actions = evidence.importance_weight, evidence.actions
         beta = self.beta(weight)
         term = _times(beta, evidence.weighted_reward)
-        if actions is None or Requirement.PREDICTION not in self.needs:
+        if actions is None or "prediction" not in self.needs:
             return Terms(term), state
         if self.corrected:
             predicted = actions.of_logged(actions.prediction)
             term = term + actions.expected_reward - _times(beta, weight * predicted[:, None])
-        elif Requirement.LOGGING in self.needs:
+        elif "logging" in self.needs:
             term = term + actions.sum(actions.modelled * (1.0 - self.beta(actions.importance_weight)))
         else:  # every action counts the same
             term = term + _times(1.0 - beta, actions.expected_reward)
@@ -95,7 +95,7 @@ class Interpolated(Estimator):
         """
         low, high = reward_range
         least, most = min(low, 0.0), max(high, 0.0)
-        modelled = Requirement.PREDICTION in self.needs
+        modelled = "prediction" in self.needs
         largest = np.minimum(max_weight, self.limit)
         reach = _times(self.beta(largest), largest) * (2 * (high - low) if self.corrected else most - least)
         width = (most - least if modelled else 0.0) + reach

@@ -196,8 +196,8 @@ class Evaluator:
         by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights")}
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
-            "slates": part._needs(Requirement.SLOTS),
-            "predictions": part._needs(Requirement.PREDICTION),
+            "slates": part._needs("slots"),
+            "predictions": part._needs("prediction"),
         }
         part._state = {
             **before,
@@ -270,7 +270,7 @@ class Evaluator:
         events["newest"] = None if np.isnan(newest) else float(newest)
         batch, faults = fill(batch.with_policies(self._named), self._computed)
         self._count_failures(faults)
-        keeps_raw_fields = self._needs(Requirement.PREDICTION) and self.plan.reward_model.needs_raw_fields
+        keeps_raw_fields = self._needs("prediction") and self.plan.reward_model.needs_raw_fields
         self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
@@ -343,12 +343,12 @@ class Evaluator:
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
         if any(grid.mixes_components for grid in self._grids):
             evidence, after["recent"] = evidence.with_recent_means(before["recent"])
-        if self._needs(Requirement.PREDICTION):
+        if self._needs("prediction"):
             blocks = self._predicted_blocks(evidence)
             evidence, after["predictions"] = online.fold(
                 plan.reward_model, before["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
             )
-        if self._needs(Requirement.SLOTS):
+        if self._needs("slots"):
             evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, before["slates"])
         after["weights"] = largest_weights.fold(before["weights"], evidence, events)
         return evidence, after
@@ -358,7 +358,7 @@ class Evaluator:
 
     def _predicted_blocks(self, evidence: Evidence) -> Mask:
         """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
-        grids = [grid for grid in self._grids if Requirement.PREDICTION in grid.needs]
+        grids = [grid for grid in self._grids if "prediction" in grid.needs]
         if evidence.actions is None or not all(grid.optional for grid in grids):
             return np.ones(evidence.blocks, dtype=bool)
         return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
@@ -385,7 +385,7 @@ class Evaluator:
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
             rows = list(report_rows(plan, grid, before, tail, counts, learned["slates"], learned["weights"]))
-            predicts |= bool(rows) and Requirement.PREDICTION in grid.needs
+            predicts |= bool(rows) and "prediction" in grid.needs
             estimates += rows
         decisions, checks, transitions = (
             ((), (), ())

@@ -209,7 +209,7 @@ class Plan:
         }
 
     def _model_of(self, estimator: AnyEstimator) -> AnyRewardModel | None:
-        return self.reward_model if Requirement.PREDICTION in estimator.needs else None
+        return self.reward_model if "prediction" in estimator.needs else None
 
     def for_policies(self, names: Collection[str]) -> Plan:
         """The plan for production and those candidates that are among `names`."""
@@ -321,12 +321,13 @@ class Plan:
         if self.default_estimators:  # no user asked for one whose fields no event has
             estimators = [each for each in estimators if _usable(actions, self.needs_of(each))]
         found: dict[str, MissingField] = {}
-        for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):
+        fields: tuple[Requirement, ...] = ("target", "logging", "features")
+        for need in fields:
             wanting = tuple(estimator.label for estimator in estimators if need in self.needs_of(estimator))
             without = present if actions is None else present & ~actions.known({need})
             for policy, events, lacking in zip(self.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
-                logged = need is Requirement.TARGET and policy == LOGGING
-                field = field_of(Requirement.LOGGING if logged else need, policy)
+                logged = need == "target" and policy == LOGGING
+                field = field_of("logging" if logged else need, policy)
                 if wanting and lacking and field not in found:
                     model = self.reward_model.label if need in self.reward_model.needs else None
                     found[field] = MissingField(field, int(lacking), int(events), wanting, model)

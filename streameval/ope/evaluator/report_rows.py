@@ -14,7 +14,6 @@ from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
@@ -35,7 +34,7 @@ def report_rows(
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
     `evaluator.COUNTS`. `slates`, `weights`: the states of `start_slates` and `largest_weights`.
     """
-    shown, by_slot = grid.shown(state, tail), Requirement.SLOTS in grid.needs
+    shown, by_slot = grid.shown(state, tail), "slots" in grid.needs
     if not shown.any():
         return
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)

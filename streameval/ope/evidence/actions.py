@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -15,20 +14,11 @@ from streameval.events import ActionSets
 from streameval.events.action_sets import Index
 from streameval.ope.policies.logged import LOGGING
 
+Requirement: TypeAlias = Literal["target", "logging", "features", "prediction", "slots"]
+"""A part of an event without which it is missing for an estimator, or the predictions of the reward model.
 
-class Requirement(StrEnum):
-    """A part of an event without which it is missing for an estimator, or the predictions of the reward model.
-
-    `SLOTS` asks for slates slot by slot; an event that is not a slate counts as one with a single slot.
-    """
-
-    TARGET = "target"
-    LOGGING = "logging"
-    FEATURES = "features"
-    PREDICTION = "prediction"
-    SLOTS = "slots"
-
-
+`slots` asks for slates slot by slot; an event that is not a slate counts as one with a single slot.
+"""
 Requirements: TypeAlias = Set[Requirement]
 
 NOTHING: Requirements = frozenset()
@@ -37,10 +27,10 @@ NOTHING: Requirements = frozenset()
 def field_of(need: Requirement, policy: str) -> str:
     """The field of an event that fills the need; where it is about a policy, of this one.
 
-    >>> field_of(Requirement.TARGET, "challenger"), field_of(Requirement.LOGGING, "challenger")
+    >>> field_of("target", "challenger"), field_of("logging", "challenger")
     ('`policies.challenger` as a list over `actions`', '`propensities`')
     """
-    named = {Requirement.LOGGING: "`propensities`", Requirement.FEATURES: "`features`"}
+    named = {"logging": "`propensities`", "features": "`features`"}
     return named.get(need, f"`policies.{policy}` as a list over `actions`")
 
 
@@ -114,11 +104,11 @@ class Actions:
     def known(self, needs: Requirements) -> Mask:
         """Whether an event has all that is required, for each policy, [n, P]."""
         known = np.ones_like(self.targets_known)
-        if Requirement.TARGET in needs:
+        if "target" in needs:
             known &= self.targets_known
-        if Requirement.LOGGING in needs:
+        if "logging" in needs:
             known &= self.logging_known[:, None]
-        if Requirement.FEATURES in needs:
+        if "features" in needs:
             known &= self.has_features[:, None]
         return known
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
-from streameval.ope.evidence.actions import Actions, Requirement, Requirements
+from streameval.ope.evidence.actions import Actions, Requirements
 from streameval.ope.evidence.slate_weights import fold_ratios, mean_ratios, slate_weights, start_ratios
 from streameval.ope.policies.logged import target_probabilities, unsupported_probability
 
@@ -197,7 +197,7 @@ class Evidence:
         """The same evidence without the events that lack a required field."""
         if not needs:
             return self
-        if Requirement.SLOTS in needs:
+        if "slots" in needs:
             return self if self.slates is None else self.slates
         known = False if self.actions is None else self.actions.known(needs)
         return replace(self, sample_weight=np.where(known, self.sample_weight, 0.0))

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State, decayed_path, ratio
 from streameval.common.component import strict
 from streameval.events.action_sets import Index
-from streameval.ope.evidence.actions import Requirement, Requirements
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 MOST_ACTIONS = 100_000
@@ -124,7 +124,7 @@ class Ridge(RewardModel):
 
     @property
     def needs(self) -> Requirements:
-        return frozenset({Requirement.FEATURES})
+        return frozenset({"features"})
 
     @property
     def horizons(self) -> Array:

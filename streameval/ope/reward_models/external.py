@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
-from streameval.ope.evidence.actions import NOTHING, Requirement, Requirements
+from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.policies.python import make
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
@@ -59,7 +59,7 @@ class ExternalModel(RewardModel):
         taught, failures = state["taught"], dict(state["failures"])
         sets, reward, width = log.sets, log.reward, state["width"] or log.sets.first_width
         known, features = sets.features_of_width(width)
-        if Requirement.FEATURES not in self.needs:
+        if "features" not in self.needs:
             known, features = np.ones(len(known), dtype=bool), np.empty((len(known), 0))
         inputs, place = self.inputs_of(log, known, features), np.cumsum(known) - 1
         prediction = np.zeros(len(sets.propensities))
@@ -146,7 +146,7 @@ class PythonModel(ExternalModel):
 
     @property
     def needs(self) -> Requirements:
-        return frozenset({Requirement.FEATURES})
+        return frozenset({"features"})
 
     def make(self) -> Any:
         model = make(self.target, self.options)
@@ -191,7 +191,7 @@ class RiverModel(ExternalModel):
 
     @property
     def needs(self) -> Requirements:
-        return frozenset({Requirement.FEATURES}) if "features" in self.inputs else NOTHING
+        return frozenset({"features"}) if "features" in self.inputs else NOTHING
 
     @property
     def needs_raw_fields(self) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, ratio, to_plain
 from streameval.errors import StateError
 from streameval.events import RawFields
-from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.reward_models import AnyRewardModel
 from streameval.ope.reward_models.base import LoggedActions
@@ -66,7 +65,7 @@ def fold(
     log = LoggedActions(actions.sets, reward, weight, block, reward_range, raw_fields)
     prediction, after = model.fold(state["model"], log)
     known: Mask = actions.sets.index >= 0
-    if Requirement.FEATURES in model.needs:
+    if "features" in model.needs:
         known = known & actions.has_features
     weight = np.where(known, weight, 0.0)
     errors = _fold_errors(state["errors"], actions.of_logged(prediction), reward, weight, block)

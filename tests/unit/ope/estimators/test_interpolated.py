@@ -33,7 +33,6 @@ from streameval.ope.estimators import (
 )
 from streameval.ope.estimators.interpolated import Interpolated
 from streameval.ope.evidence import Evidence
-from streameval.ope.evidence.actions import Requirement
 from streameval.ope.reward_models import Tabular
 from support.bandits import CANDIDATE, random_bandit, values_of, without_features
 from support.strategies import examples
@@ -152,10 +151,7 @@ def test_every_estimator_of_the_family_has_its_needs() -> None:
     every = {*rows, *(each for row in rows for each in row.__subclasses__())}
     kinds = {each.__name__ for each in every if not each.__subclasses__()}
     assert {type(estimator).__name__ for estimator in FAMILY} == kinds
-    model, whole = (
-        {Requirement.TARGET, Requirement.PREDICTION},
-        {Requirement.TARGET, Requirement.PREDICTION, Requirement.LOGGING},
-    )
+    model, whole = {"target", "prediction"}, {"target", "prediction", "logging"}
     assert {estimator.kind: set(estimator.needs) for estimator in FAMILY} == {
         "ips": set(),
         "clipped_ips": set(),
