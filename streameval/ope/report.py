@@ -22,11 +22,12 @@ THIN, RICHER = 100.0, 10.0
 
 
 class EventCounts(msgspec.Struct, frozen=True):
-    """Events since the start of the state: accepted, rejected by reason, and the newest event time (epoch seconds)."""
+    """Events since the start of the state: accepted, rejected by reason, newest and oldest event time (seconds)."""
 
     accepted: int
     rejected: Mapping[str, int]
     last_timestamp: float | None
+    first_timestamp: float | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -55,7 +56,8 @@ class PolicyCounts(msgspec.Struct, frozen=True):
 class Estimate(msgspec.Struct, frozen=True):
     """The value of `policy` by `estimator` on `average`, with its interval and diagnostics.
 
-    Unknown numbers are None. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
+    Unknown numbers are None. `lift_ratio`: the lift over the size of production's value, known where the interval of
+    that value is away from 0. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
     """
 
     policy: str
@@ -73,6 +75,9 @@ class Estimate(msgspec.Struct, frozen=True):
     lift: float | None = None
     lift_lower: float | None = None
     lift_upper: float | None = None
+    lift_ratio: float | None = None
+    lift_ratio_lower: float | None = None
+    lift_ratio_upper: float | None = None
     details: Mapping[str, Any] = {}
 
     @property
@@ -92,7 +97,8 @@ class Decision(msgspec.Struct, frozen=True):
     `held`: the number of block ends in a row at which it passed. `since_...`: when it became promotable, by the rule
     and the weights alone, in events since the start and in epoch seconds; `first_...`: the same for the first time,
     with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
-    became promotable; `promotable_events`: for how many events in total.
+    became promotable; `promotable_events`: for how many events in total. `estimator`, `average`: those whose lift
+    decides, once it is known. `more`: how many more events are needed, at the present rate; None if it is not known.
     """
 
     policy: str
@@ -111,6 +117,9 @@ class Decision(msgspec.Struct, frozen=True):
     lift_since: float | None = None
     times: int = 0
     promotable_events: int = 0
+    estimator: str | None = None
+    average: str | None = None
+    more: float | None = None
 
 
 class TrustCheck(msgspec.Struct, frozen=True):

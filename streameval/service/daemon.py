@@ -236,7 +236,6 @@ class Daemon:
             source=status,
             at=at,
             report=report,
-            deciding=self._evaluator.deciding_pairs(),
             ready=status.reached and report is not None and not failure,
             detail=failure or _reason_unready(status, report) or (MOSTLY_AHEAD if self._pipeline.mostly_ahead else ""),
             accepted=self._accepted,

@@ -137,6 +137,12 @@ def _lateness(status: DaemonStatus) -> Iterable[Series]:
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
 
 
+def _deciding(status: DaemonStatus) -> Iterable[Series]:
+    """A series for each candidate; all rules that read a lift read the same one."""
+    rows = (row for row, decision in _reported("promotion", *PER_ESTIMATE)(status) if decision.estimator)
+    return ((row, 1) for row in dict.fromkeys(rows))
+
+
 PER_ESTIMATE = ("policy", "estimator", "average")
 _estimates = _reported("estimates", *PER_ESTIMATE)
 _policies = _reported("policies", "policy")
@@ -148,7 +154,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
-    "deciding": (PER_ESTIMATE, lambda status: (((policy, *pair), 1) for policy, pair in status.deciding.items())),
+    "deciding": (PER_ESTIMATE, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
     "policies": (("policy",), _policies),
     "policy_failures": (("policy", "reason"), _policy_failures),

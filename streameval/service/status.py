@@ -181,8 +181,7 @@ class SnapshotStatus:
 class DaemonStatus:
     """The status of a running daemon at the moment `at` (epoch seconds).
 
-    `report` is None until the first one is made. `deciding`: the estimator and average whose lift decides the promotion
-    of each candidate. `ready`: the source answers and there is a report; if not, `detail` is
+    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
     the reason; else a problem of the clock, if any. `accepted`, `rejected` (with every reason) and the histograms (in
     seconds) count from the start of the process; the Report counts from the start of the state. `snapshots` is None
     without a state, `dead_letters` without dead letters, `buffered` where events count as they arrive. `ahead_of_clock`
@@ -193,7 +192,6 @@ class DaemonStatus:
     source: SourceStatus
     at: float
     report: Report | None = None
-    deciding: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ready: bool = False
     detail: str = "starting"
     accepted: int = 0

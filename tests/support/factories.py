@@ -79,13 +79,19 @@ def make_report(
         events=EventCounts(accepted=120_000, rejected={"malformed": 3}, last_timestamp=NOW - 2.0),
         policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000, drift_detections=2) for name in names),
         estimates=tuple(estimates),
-        promotion=tuple(Decision(name, "paired", truth[name] > 0.052, "lift above 0") for name in names[1:]),
+        promotion=tuple(
+            Decision(name, "paired", truth[name] > 0.052, "lift above 0", estimator=estimators[0], average=averages[-1])
+            for name in names[1:]
+        ),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
 
 
 def _lift(lift: float) -> dict[str, float]:
-    return {"lift": lift, "lift_lower": lift - 0.0025, "lift_upper": lift + 0.0025}
+    bounds = {"": lift, "_lower": lift - 0.0025, "_upper": lift + 0.0025}
+    return {f"lift{end}": bound for end, bound in bounds.items()} | {
+        f"lift_ratio{end}": bound / 0.05 for end, bound in bounds.items()
+    }
 
 
 def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
@@ -95,7 +101,6 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
         at=NOW,
         report=report,
-        deciding={"challenger-a": ("ips", "mixture")} if report else {},
         ready=report is not None,
         detail="" if report else "no report has been made yet",
         accepted=2_000,
@@ -181,9 +186,6 @@ class Recorder:
 
     def fold_pending(self) -> None:
         """Nothing is pending."""
-
-    def deciding_pairs(self) -> dict[str, tuple[str, str]]:
-        return {}
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """A Report whose number of events is the number received."""

@@ -35,9 +35,11 @@ Reports = dict[str, Any]
 TOLERANCE = 1e-12
 """Largest relative or absolute difference between a number and the recorded one."""
 LARGER_TOLERANCE = {"lift_design_effect": 1e-9, "design_effect": 1e-11, "lift_lower": 1e-11, "lift_upper": 1e-11}
+LARGER_TOLERANCE |= {"lift_ratio_lower": 1e-10, "lift_ratio_upper": 1e-10}
 """A design effect divides by a variance, and that of a lift is small where two policies are alike. Between processors
 with and without AVX2 and AVX-512, design effects of lifts differ by up to 1e-10, those of values by up to 7e-13, and
-the bounds of lifts, which they widen, by up to 9e-13. All other numbers differ by less than 2e-13."""
+the bounds of lifts, which they widen, by up to 9e-13. Relative lifts divide these bounds by values that may be small.
+All other numbers differ by less than 2e-13."""
 
 
 def batch(columns: logs.Columns, first: int = 0, last: int | None = None) -> se.EventBatch:

@@ -226,14 +226,6 @@ class CohortEvaluator:
             transitions=rows("transitions", deciding),
         )
 
-    def deciding_pairs(self) -> dict[str, Pair]:
-        """The estimator and average that decide the promotion of each candidate; see `Evaluator.deciding_pairs`."""
-        pairs: dict[str, Pair] = {}
-        for cohort in reversed(self._cohorts):
-            found = cohort.evaluator.deciding_pairs()
-            pairs |= {policy: pair for policy, pair in found.items() if policy in cohort.policies}
-        return pairs
-
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""
         cohorts = [{"policies": list(each.policies), "evaluator": each.evaluator.state()} for each in self._cohorts]

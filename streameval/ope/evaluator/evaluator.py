@@ -31,7 +31,7 @@ from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, sta
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 11
+STATE_SCHEMA = 12
 COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
@@ -125,7 +125,7 @@ class Evaluator:
         self._pending: list[EventBatch] = []
         self._pending_events = 0
         self._state: State = {
-            "events": {"accepted": 0, "rejected": {}, "newest": None, "arrivals": start_arrivals()},
+            "events": {"accepted": 0, "rejected": {}, "newest": None, "oldest": None, "arrivals": start_arrivals()},
             "failures": {},  # of policies in code: by policy and reason, the number of events and an example
             "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
             **self._start_learning(),
@@ -266,8 +266,9 @@ class Evaluator:
         if not len(batch):
             return
         events["accepted"] += len(batch)
-        newest = np.fmax.reduce(batch.timestamp, initial=np.nan if events["newest"] is None else events["newest"])
-        events["newest"] = None if np.isnan(newest) else float(newest)
+        for name, extreme in (("newest", np.fmax), ("oldest", np.fmin)):
+            time = extreme.reduce(batch.timestamp, initial=np.nan if events[name] is None else events[name])
+            events[name] = None if np.isnan(time) else float(time)
         batch, faults = fill(batch.with_policies(self._named), self._computed)
         self._count_failures(faults)
         keeps_raw_fields = self._needs("prediction") and self.plan.reward_model.needs_raw_fields
@@ -391,13 +392,20 @@ class Evaluator:
             ((), (), ())
             if self._monitor is None
             else decide(
-                self._monitor, state["promotion"], estimates, events["arrivals"], events["newest"], now, unmatched_share
+                self._monitor,
+                state["promotion"],
+                estimates,
+                events["arrivals"],
+                events["newest"],
+                now,
+                unmatched_share,
+                self.promotion_lifts,
             )
         )
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
-            events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"]),
+            events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"], events["oldest"]),
             policies=tuple(self._policy_counts(counts["present"])),
             estimates=tuple(estimates),
             promotion=decisions,
@@ -405,13 +413,6 @@ class Evaluator:
             transitions=transitions,
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
-
-    def deciding_pairs(self) -> dict[str, Pair]:
-        """The estimator and average whose lift decides the promotion of each candidate, where that lift is known."""
-        if self._monitor is None or not self.promotion_lifts:
-            return {}
-        chosen = zip(self.policies[1:], self._state["promotion"]["by"].tolist(), strict=True)
-        return {policy: self.promotion_lifts[place] for policy, place in chosen if place >= 0}
 
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""
@@ -495,7 +496,8 @@ class Evaluator:
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
-        events["newest"] = None if events["newest"] is None else float(events["newest"])
+        for name in ("newest", "oldest"):
+            events[name] = None if events[name] is None else float(events[name])
         if monitor is not None and saved["promotion"] is not None:
             evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
         evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)

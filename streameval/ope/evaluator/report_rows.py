@@ -16,6 +16,7 @@ from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
 from streameval.ope.intervals import AnyInterval, extended_to
+from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
 
@@ -105,7 +106,7 @@ def _numbers(
     below, above = interval.bounds(lift, differences, plan.confidence, paired)
     below, above = extended_to(lift.moments.value, below - wider[estimators:], above + wider[estimators:])
     below, above = _clipped(below, above, low - high, high - low)
-    return {
+    numbers = {
         "value": moments.value,
         "lower": lower,
         "upper": upper,
@@ -115,6 +116,27 @@ def _numbers(
         "lift": _after_production(estimators, lift.moments.value),
         "lift_lower": _after_production(estimators, below),
         "lift_upper": _after_production(estimators, above),
+    }
+    return numbers | _relative(numbers, reading, lift, estimators)
+
+
+def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int) -> dict[str, Array]:
+    """Lifts over the size of production's value; unknown where the interval of that value is not away from 0.
+
+    The covariance of a lift and production follows from the variances of both values and of their difference.
+    """
+    own, paired = reading.spread.variance, _after_production(estimators, lift.spread.variance)
+    production = np.resize(own[:estimators], own.shape)
+    correlation = np.clip(np.nan_to_num(ratio(own - production - paired, 2 * np.sqrt(paired * production))), -1, 1)
+    value, lower, upper = (np.resize(numbers[name][:estimators], own.shape) for name in ("value", "lower", "upper"))
+    is_loss = value < 0
+    base = np.abs(value), np.where(is_loss, -upper, lower), np.where(is_loss, -lower, upper)
+    lifts = numbers["lift"], numbers["lift_lower"], numbers["lift_upper"]
+    below, above = ratio_bounds(lifts, base, np.where(is_loss, -correlation, correlation))
+    return {
+        "lift_ratio": np.where(base[1] > 0, ratio(lifts[0], base[0]), np.nan),
+        "lift_ratio_lower": below,
+        "lift_ratio_upper": above,
     }
 
 

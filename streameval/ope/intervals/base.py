@@ -122,6 +122,47 @@ def extended_to(value: Array, lower: Array, upper: Array) -> tuple[Array, Array]
     return np.where(extended, np.minimum(lower, value), lower), np.where(extended, np.maximum(upper, value), upper)
 
 
+def ratio_bounds(
+    value_and_bounds: tuple[Array, Array, Array], base_and_bounds: tuple[Array, Array, Array], correlation: Array
+) -> tuple[Array, Array]:
+    """The interval of `value / base`, from an interval of each; NaN where that of the base is not above 0.
+
+    A bound is the x at which the interval of `value - x base` ends at 0. With the distances a of the value and b of the
+    base to those of their bounds that make the difference extreme, that interval reaches to `sqrt(a^2 + (x b)^2 - 2 x
+    correlation a b)` from its estimate. From normal intervals, this is Fieller's. It has 0 inside if, and only if, the
+    interval of the value has.
+
+    Args:
+        value_and_bounds, base_and_bounds: estimate, lower and upper bound
+        correlation: of both estimates
+
+    >>> two, one = (np.array([number]) for number in (2.0, 1.0))
+    >>> lower, upper = ratio_bounds((two, one, two + 1), (two + 8, one * 8, two + 10), 0 * one)
+    >>> float(lower[0].round(3)), float(upper[0].round(3))
+    (0.098, 0.319)
+
+    Source: Fieller, JRSS B 1954; Donner & Zou, Statistical Methods in Medical Research 2012, for unequal distances.
+    """
+    (value, lower, upper), (base, least, most) = value_and_bounds, base_and_bounds
+    value, base = np.clip(value, lower, upper), np.clip(base, least, most)
+    below = _lower_ratio(value, value - lower, base, least, most, correlation)
+    above = -_lower_ratio(-value, upper - value, base, least, most, -correlation)
+    known = (least > 0) & (least <= most) & (lower <= upper)
+    return np.where(known, below, np.nan), np.where(known, above, np.nan)
+
+
+def _lower_ratio(value: Array, distance: Array, base: Array, least: Array, most: Array, correlation: Array) -> Array:
+    """The lower bound of a ratio: the lesser root of a quadratic equation, which has the sign of `value - distance`."""
+    is_positive = value >= distance
+    of_base = np.where(is_positive, most - base, base - least)
+    square, constant = base**2 - of_base**2, value**2 - distance**2
+    linear = value * base - correlation * distance * of_base
+    with np.errstate(divide="ignore", invalid="ignore"):
+        root = np.sqrt(np.maximum(linear**2 - square * constant, 0.0))
+        found = np.where(is_positive, constant / (linear + root), (linear - root) / square)
+    return np.where(is_positive & (constant == 0), 0.0, found)
+
+
 def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
     """Whether a column is a ratio whose terms have always been the same and not 0: then its interval is the value.
 

@@ -27,12 +27,13 @@ def decide(
     newest: float | None,
     now: float | None,
     unmatched_share: float | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
     """The decisions of the last block end, the trust checks and the transitions.
 
     Nothing is promotable while a check fails, even one that fails only at this moment, such as `stale`. `estimates`:
     those of the Report. `newest`, `now`: epoch seconds of the newest event and of the Report, None if unknown.
-    `unmatched_share`: of rewards that come separately.
+    `unmatched_share`: of rewards that come separately. `pairs`: the estimators and averages of the monitor's lifts.
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
@@ -47,7 +48,11 @@ def decide(
         if not state["differs"][place]:
             blocking = ["it has had the same weighted reward as production on every event"]
         warning = _dependence([each.details for each in estimates if each.policy == candidate])
-        decisions += [_decision(monitor, rule, state, place, blocking, warning) for rule in monitor.rules.values()]
+        by = int(state["by"][place])
+        pair = pairs[by] if pairs and by >= 0 else None
+        decisions += [
+            _decision(monitor, rule, state, place, blocking, warning, pair) for rule in monitor.rules.values()
+        ]
     transitions = tuple(
         Transition(monitor.policies[1 + candidate], rule, int(event), _known(time), promotable, _known(lift))
         for rule, candidate, event, time, promotable, lift in state["transitions"]
@@ -69,7 +74,13 @@ def _checks(
 
 
 def _decision(
-    monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int, blocking: Sequence[str], warning: str
+    monitor: PromotionMonitor,
+    rule: PromotionRule,
+    state: State,
+    place: int,
+    blocking: Sequence[str],
+    warning: str,
+    pair: tuple[str, str] | None,
 ) -> Decision:
     kept = state["rules"][rule.label]
     lower = rule.lower(kept["memory"], kept["last"], monitor.context)
@@ -85,6 +96,7 @@ def _decision(
     since_event, since_timestamp, _ = hold["since"][place]
     first_event, first_timestamp, first_lift = hold["first"][place]
     lifts, blocks = hold["later"][place]
+    estimator, average = pair if pair and rule.needs_lift else (None, None)
     return Decision(
         policy=monitor.policies[1 + place],
         rule=rule.label,
@@ -102,6 +114,9 @@ def _decision(
         lift_since=float(lifts / blocks) if blocks else None,
         times=int(hold["times"][place]),
         promotable_events=int(hold["total"][place]),
+        estimator=estimator,
+        average=average,
+        more=_more(last, monitor.promotion.min_events),
     )
 
 
@@ -122,6 +137,12 @@ def _reason(
         return f"{rule.reason_to_stay(last, settings.margin)} since event {since:,.0f}"
     reason = rule.reason(last, settings.margin)
     return f"{reason}, held for {held:,.0f} of {counted(settings.hold, 'block end')}" if held else reason
+
+
+def _more(last: Mapping[str, float], least: int) -> float | None:
+    """How many more events the candidate needs, as far as it is known."""
+    forecast = last["more"] if last["more"] > 0 else None  # NaN, and the marks of an unknown number, are not
+    return max(forecast or 0.0, least - last["events"]) if last["events"] < least else forecast
 
 
 def _deciding_lift(monitor: PromotionMonitor, state: State, place: int) -> str:

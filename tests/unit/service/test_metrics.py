@@ -29,6 +29,9 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_lift": PER_ESTIMATE,
     "streameval_policy_lift_lower": PER_ESTIMATE,
     "streameval_policy_lift_upper": PER_ESTIMATE,
+    "streameval_policy_lift_ratio": PER_ESTIMATE,
+    "streameval_policy_lift_ratio_lower": PER_ESTIMATE,
+    "streameval_policy_lift_ratio_upper": PER_ESTIMATE,
     "streameval_policy_promotable": {"policy", "rule"},
     "streameval_policy_deciding_info": PER_ESTIMATE,
     "streameval_policy_trust_check_ok": {"policy", "check"},
@@ -72,7 +75,8 @@ events_rejected_total events_since_start
 last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
-policy_lift policy_lift_lower policy_lift_upper policy_lipschitz_per_event policy_promotable
+policy_lift policy_lift_lower policy_lift_upper
+policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
 policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
 reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
@@ -123,10 +127,13 @@ def test_every_section_of_the_table_is_read() -> None:
 
 
 def test_the_pair_that_decides_promotion_is_a_label_of_each_candidate_that_has_one() -> None:
-    samples = scrape(make_published(make_report(), deciding={"a": ("stratified_ips", "mixture")}))
+    decision = make_report().promotion[0]
+    decided = replace(decision, policy="a", estimator="stratified_ips", average="mixture")
+    rules = (decided, replace(decided, rule="anytime"), replace(decided, policy="b", estimator=None, average=None))
+    samples = scrape(make_published(replace(make_report(), promotion=rules)))
     (sample,) = samples["streameval_policy_deciding_info"]
     assert sample.labels == {"policy": "a", "estimator": "stratified_ips", "average": "mixture"}
-    assert "streameval_policy_deciding_info" not in scrape(make_published(make_report(), deciding={}))
+    assert "streameval_policy_deciding_info" not in scrape(make_published(replace(make_report(), promotion=rules[2:])))
 
 
 def test_values_are_those_of_the_report() -> None:
@@ -152,8 +159,8 @@ def test_values_are_those_of_the_report() -> None:
 
 def test_nothing_is_exported_that_is_not_known_yet() -> None:
     details = {"window_events": None, "alpha": float("nan")}
-    unknown = replace(make_report(), estimates=(make_unknown("a", "ips", "window", details=details),))
-    samples = scrape(make_published(unknown, deciding={}))
+    unknown = replace(make_report(), estimates=(make_unknown("a", "ips", "window", details=details),), promotion=())
+    samples = scrape(make_published(unknown))
     assert [name for name in samples if name in PROMISED and PROMISED[name] >= {"policy", "average"}] == []
 
 

@@ -75,8 +75,13 @@ def decided_by(evaluator: se.Evaluator) -> list[int]:
 
 def reported_by(evaluator: se.Evaluator) -> list[int]:
     """By which lift each candidate is decided in the newest Report."""
-    pairs, lifts = evaluator.deciding_pairs(), evaluator.promotion_lifts
+    pairs, lifts = deciding_pairs(evaluator), evaluator.promotion_lifts
     return [lifts.index(pairs[policy]) if policy in pairs else -1 for policy in evaluator.policies[1:]]
+
+
+def deciding_pairs(evaluator: se.Evaluator | CohortEvaluator) -> dict[str, tuple[str | None, str | None]]:
+    """The estimator and average whose lift decides each candidate, where one does."""
+    return {each.policy: (each.estimator, each.average) for each in evaluator.report().promotion if each.estimator}
 
 
 def decisions(report: se.Report) -> dict[str, Decision]:
@@ -156,12 +161,12 @@ def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
 def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log: Log) -> None:
     for batch, estimator in ((log.plain, "stratified_ips"), (log.full, "stratified_dr")):
         evaluator = CohortEvaluator(se.Evaluator(["better", "worse"]).plan)
-        assert evaluator.deciding_pairs() == {}
+        assert deciding_pairs(evaluator) == {}
         evaluator.update(batch[:3_000])
         evaluator.fold_pending()
-        assert evaluator.deciding_pairs() == dict.fromkeys(["better", "worse"], (estimator, "mixture"))
+        assert deciding_pairs(evaluator) == dict.fromkeys(["better", "worse"], (estimator, "mixture"))
     undecided = evaluated(log.plain[:3_000], promotion=None)
-    assert undecided.deciding_pairs() == {}
+    assert deciding_pairs(undecided) == {}
 
 
 @pytest.mark.parametrize("place", [0, 1, 6_000, EVENTS - 1])

@@ -1,0 +1,138 @@
+"""The interval of a ratio, and relative lifts in Reports: those of Fieller, also for intervals of other kinds."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streameval as se
+from streameval.ope.intervals.base import ratio_bounds
+
+Z = NormalDist().inv_cdf(0.975)
+known = st.floats(-2, 2)
+width = st.floats(0.001, 3)
+
+
+def bounds(value: tuple[float, ...], base: tuple[float, ...], correlation: float) -> tuple[float, float]:
+    columns = [tuple(np.array([number]) for number in each) for each in (value, base)]
+    lower, upper = ratio_bounds(*columns, np.array([correlation]))
+    return float(lower[0]), float(upper[0])
+
+
+def around(value: float, below: float, above: float | None = None) -> tuple[float, float, float]:
+    return value, value - below, value + (below if above is None else above)
+
+
+def fieller(value: float, base: float, variances: tuple[float, float], covariance: float) -> tuple[float, float]:
+    """The textbook formula, with `g = z^2 var(base) / base^2`."""
+    first, second = variances
+    ratio, g = value / base, Z**2 * second / base**2
+    root = np.sqrt(first - 2 * ratio * covariance + ratio**2 * second - g * (first - covariance**2 / second))
+    centre = ratio - g * covariance / second
+    return (centre - Z / base * root) / (1 - g), (centre + Z / base * root) / (1 - g)
+
+
+@given(known, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
+def test_of_normal_intervals_it_is_that_of_fieller(
+    value: float, base: float, error: float, of_base: float, correlation: float
+) -> None:
+    found = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
+    assert found == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
+
+
+@given(known, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
+def test_it_has_the_sign_of_the_interval_of_the_value(
+    value: float, below: float, above: float, base: float, least: float, most: float, correlation: float
+) -> None:
+    lower, upper = bounds(around(value, below, above), around(base, least, most), correlation)
+    assert lower - 1e-12 <= value / base <= upper + 1e-12
+    assert (lower > 0, upper < 0) == (value - below > 0, value + above < 0)
+
+
+def test_a_certain_base_divides_the_bounds() -> None:
+    assert bounds(around(0.5, 0.2, 0.3), around(2.0, 0.0), 0.7) == (0.15, 0.4)
+
+
+def test_a_certain_ratio_is_its_own_interval() -> None:
+    assert bounds(around(0.0, 0.0), around(2.0, 0.3), 0.0) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("base", [(0.1, -0.01, 0.2), (0.1, 0.0, 0.2), (0.1, 0.2, 0.15), (np.nan, np.nan, np.nan)])
+def test_it_is_withheld_unless_the_interval_of_the_base_is_above_zero(base: tuple[float, ...]) -> None:
+    assert np.isnan(bounds(around(0.5, 0.2), base, 0.0)).all()
+
+
+# --- Reports ---
+
+
+def log(events: int, seed: int, rewards: tuple[float, float] = (0.3, 0.6), sign: float = 1.0) -> se.EventBatch:
+    """Two actions, the first one logged in 70 of 100 events; the challenger takes it in 30."""
+    rng = np.random.default_rng(seed)
+    is_first = rng.random(events) < 0.7
+    reward = rng.random(events) < np.where(is_first, *rewards)
+    return se.EventBatch.from_arrays(
+        reward=sign * reward,
+        propensity=np.where(is_first, 0.7, 0.3),
+        policies={"challenger": np.where(is_first, 0.3, 0.7)},
+    )
+
+
+TRUTH = (0.3 * 0.3 + 0.7 * 0.6) / (0.7 * 0.3 + 0.3 * 0.6) - 1
+
+
+def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]:
+    """By estimator, those of the challenger."""
+    settings = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "promotion": "off", "drift": None}
+    evaluator = se.Evaluator(["challenger"], **{**settings, **options})  # type: ignore[arg-type]
+    evaluator.update(batch)
+    return {each.estimator: each for each in evaluator.report().estimates if each.policy == "challenger"}
+
+
+def test_a_report_has_the_interval_of_fieller_with_the_covariance_of_both_terms() -> None:
+    batch = log(4_000, seed=5)
+    found = estimates(batch, intervals={"cumulative": "normal"})["ips"]
+    own, production = batch.reward * np.where(batch.propensity > 0.5, 0.3 / 0.7, 0.7 / 0.3), batch.reward
+    (first, covariance), (_, second) = np.cov(own - production, production) / len(batch)
+    assert found.lift_ratio == pytest.approx((own - production).mean() / production.mean(), 1e-12)
+    expected = fieller((own - production).mean(), production.mean(), (first, second), covariance)
+    # the design effects of the lift and of production widen their intervals
+    assert (found.lift_ratio_lower, found.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
+
+
+def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
+    gains, losses = (
+        estimates(log(4_000, 5, sign=sign), reward_range=(min(0, sign), max(0, sign)))["ips"] for sign in (1.0, -1.0)
+    )
+    assert gains.lift_ratio > 0.2
+    assert gains.lift_ratio == pytest.approx(-losses.lift_ratio)
+    assert gains.lift_ratio_lower == pytest.approx(-losses.lift_ratio_upper)
+    assert gains.lift_ratio_upper == pytest.approx(-losses.lift_ratio_lower)
+
+
+def test_it_is_withheld_where_the_value_of_production_may_be_zero() -> None:
+    for each in estimates(log(4_000, 5, rewards=(0.0, 0.001))).values():
+        assert each.lift is not None
+        assert (each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) == (None, None, None)
+
+
+def test_production_has_none() -> None:
+    evaluator = se.Evaluator(["challenger"])
+    evaluator.update(log(2_000, 5))
+    of_production = [each for each in evaluator.report().estimates if each.policy == "logging"]
+    assert {(each.lift_ratio, each.lift_ratio_upper) for each in of_production} == {(None, None)}
+
+
+def test_on_every_average_it_is_the_lift_over_the_value_of_production() -> None:
+    evaluator = se.Evaluator(["challenger"])
+    evaluator.update(log(5_000, 6))
+    report = evaluator.report()
+    compared = [each for each in report.estimates if each.policy == "challenger"]
+    for each in compared:
+        production = report.get("logging", each.estimator, each.average).value
+        assert each.lift_ratio == pytest.approx(each.lift / production)
+        assert each.lift_ratio_lower < each.lift_ratio < each.lift_ratio_upper
+    assert {each.average for each in compared} >= {"cumulative", "mixture", "adaptive_window"}
