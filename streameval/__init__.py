@@ -6,9 +6,11 @@ Every public name is imported at its first use (PEP 562), so that `streameval --
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from streameval.common.lazy import lazily
+
 if TYPE_CHECKING:
     from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-    from streameval.events import EventBatch
+    from streameval.events import EventBatch, EventLogger
     from streameval.ingest.files.reading import read_events
     from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
     from streameval.ope.estimators import (
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
 
 __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
-__all__ += ["Evaluator", "Estimate", "EventBatch", "Report", "read_events"]
+__all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
 __all__ += ["PseudoInverse", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
@@ -63,16 +65,12 @@ _HOMES = (
 if TYPE_CHECKING:
     __version__: str
 else:
+    _imported = lazily(globals(), __all__, _HOMES)
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return import_module("importlib.metadata").version(__name__)
-        if name in __all__:
-            for home in _HOMES:
-                module = import_module(f"{__name__}.{home}")
-                if hasattr(module, name):
-                    return globals().setdefault(name, getattr(module, name))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _imported(name)
 
 
 def __dir__() -> list[str]:

@@ -2,30 +2,50 @@
 
 In the order of decoding: `schema` (the types of the JSON), `decoder` (and `dsjson`), `diagnosis` (refused messages),
 `columns`, `validation`, `batch` with its parts `action_sets`, `slates` and `origin`. Arrays enter by `from_arrays`.
+
+`logger` writes events, in the process of a recommender. Names are imported at their first use, so that this process
+need not import numpy.
 """
 
-from streameval.events.action_sets import ActionSets, RawFields
-from streameval.events.batch import EventBatch, RewardBatch
-from streameval.events.decoder import JsonDecoder, RewardDecoder, Table
-from streameval.events.dsjson import DsjsonDecoder
-from streameval.events.origin import Origin, fingerprints
-from streameval.events.schema import Event, json_schema
-from streameval.events.validation import REASONS, Fault, Rejected
+from typing import TYPE_CHECKING
+
+from streameval.common.lazy import lazily
+
+if TYPE_CHECKING:
+    from streameval.events.action_sets import ActionSets, RawFields
+    from streameval.events.batch import EventBatch, RewardBatch
+    from streameval.events.decoder import JsonDecoder, RewardDecoder, Table
+    from streameval.events.dsjson import DsjsonDecoder
+    from streameval.events.logger import Counts, EventLogger, Message, MessageSink
+    from streameval.events.origin import Origin, fingerprints
+    from streameval.events.schema import Event, json_schema
+    from streameval.events.validation import REASONS, Fault, Rejected
 
 __all__ = [
     "REASONS",
     "ActionSets",
+    "Counts",
     "DsjsonDecoder",
     "Event",
     "EventBatch",
+    "EventLogger",
     "Fault",
     "JsonDecoder",
+    "Message",
     "Rejected",
     "RawFields",
     "Origin",
     "RewardBatch",
     "RewardDecoder",
+    "MessageSink",
     "Table",
     "fingerprints",
     "json_schema",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(
+        globals(),
+        __all__,
+        ("logger", "schema", "validation", "origin", "action_sets", "batch", "decoder", "dsjson"),
+    )

@@ -1,0 +1,551 @@
+"""The logging side: decisions and rewards of a recommender, written without delaying or failing it.
+
+This module needs neither numpy nor scipy, and imports a Kafka client only for a logger that writes to Kafka.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+MessageKind: TypeAlias = Literal["decision", "reward"]
+Topics: TypeAlias = Mapping[MessageKind, str]
+Done: TypeAlias = Callable[[Exception | None], None]
+
+LINGER = 0.02  # seconds between two looks at the queue
+LONGEST_PAUSE = 5.0  # seconds between two attempts to write
+MOST_UNACKNOWLEDGED = 5_000  # messages in a Kafka client: it needs a kilobyte for each
+OVERHEAD = 200  # bytes of a buffered message besides its value
+QUIET = 60.0  # seconds between two warnings with the same cause
+NOISE = 1e-6  # how far a sum of probabilities may differ from 1
+ROUNDING_ERROR = 0.5e-6  # of each probability that has six digits
+DELIVERY_TIMEOUT_MS = 600_000
+MAX_BYTES = 32 * 2**20
+
+log = logging.getLogger("streameval.events.logger")
+
+
+class Message(NamedTuple):
+    """One decision or reward as JSON."""
+
+    kind: MessageKind
+    event_id: str | int
+    value: bytes
+
+
+class Counts(NamedTuple):
+    """Decisions and rewards of an `EventLogger`, by outcome.
+
+    written: taken by the file or function, or acknowledged by Kafka
+    waiting: buffered, or sent and not acknowledged yet
+    dropped: not buffered because the buffer was full, or still waiting when the logger was closed
+    invalid: refused because an evaluator would reject them
+    failed: refused by the file, function or Kafka
+    """
+
+    written: int
+    waiting: int
+    dropped: int
+    invalid: int
+    failed: int
+
+
+class MessageSink(Protocol):
+    """Where a logger writes; used by one thread."""
+
+    def send(self, message: Message, done: Done) -> None:
+        """Write a message, and call `done` once, from any thread, when it is written or has failed.
+
+        Raises:
+            OSError: The message was not taken; a later attempt may succeed.
+        """
+
+    def poll(self) -> None:
+        """Called after some messages, and regularly when there are none."""
+
+    def close(self, timeout: float) -> None:
+        """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
+
+
+class EventLogger:
+    """Writes the decisions and rewards of a recommender to Kafka, a file or a function.
+
+    `decision` and `reward` check their arguments by the rules by which an evaluator rejects events, add the message to
+    a buffer and return; a thread writes it. They never wait for the network or a disk, and never raise an exception:
+    invalid, dropped and failed messages are counted in `counts`, and logged as warnings at most once a minute per
+    cause. When the buffer is full, for example during an outage of Kafka, further messages are dropped.
+
+    Args:
+        open_sink: called in the thread of the logger, returns the place to write to. If it or the sink raises an
+            OSError, for example because no broker answers, the logger tries again after a pause
+        kinds: the kinds of messages that the sink takes
+        max_bytes: size of the buffer
+
+    A logger may be created before a server forks its workers: each process has its own thread and its own connection.
+
+    >>> written = []
+    >>> with EventLogger.to_function(written.append) as logger:
+    ...     event_id = logger.decision({"hour": 9}, ["a", "b"], [0.9, 0.1], "a", policies={"new": [0.2, 0.8]}, reward=1)
+    ...     invalid = logger.decision({}, ["a", "b"], [0.9, 0.2], "a", reward=0)
+    >>> logger.counts
+    Counts(written=1, waiting=0, dropped=0, invalid=1, failed=0)
+    >>> msgspec.json.decode(written[0].value)["policies"]
+    {'new': [0.2, 0.8]}
+    """
+
+    def __init__(
+        self,
+        open_sink: Callable[[], MessageSink],
+        kinds: Collection[MessageKind] = ("decision", "reward"),
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._open_sink, self._kinds, self._max_bytes = open_sink, frozenset(kinds), max_bytes
+        self._warned: dict[str, float] = {}
+        self._written = self._dropped = self._invalid = self._failed = 0
+        self._start()
+        instance = weakref.ref(self)
+
+        def start_in_child() -> None:
+            if (logger := instance()) is not None:
+                logger._start()
+
+        os.register_at_fork(after_in_child=start_in_child)
+
+    @classmethod
+    def to_function(cls, write: Callable[[Message], None], *, max_bytes: int = MAX_BYTES) -> EventLogger:
+        """Call a function with each message, in order, from the thread of the logger.
+
+        After an OSError it is called again with the same message; after any other exception, the message has failed.
+        """
+        return cls(lambda: _Function(write), max_bytes=max_bytes)
+
+    @classmethod
+    def to_file(
+        cls, path: str | os.PathLike[str], rewards: str | os.PathLike[str] | None = None, *, max_bytes: int = MAX_BYTES
+    ) -> EventLogger:
+        """Append decisions to a file, one line each, and rewards that come later to another one."""
+        paths = _by_kind(path, rewards)
+        return cls(lambda: _Files(paths), paths, max_bytes=max_bytes)
+
+    @classmethod
+    def to_kafka(
+        cls,
+        bootstrap_servers: str,
+        topic: str,
+        rewards_topic: str | None = None,
+        *,
+        client: Literal["kafka-python", "confluent"] = "kafka-python",
+        options: Mapping[str, Any] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> EventLogger:
+        """Produce decisions to a topic, and rewards that come later to another one, by an idempotent producer.
+
+        Args:
+            bootstrap_servers: addresses of brokers, as `host:port`, separated by commas
+            topic: the topic of decisions
+            rewards_topic: the topic of rewards, `source.rewards.topic` of the daemon
+            client: the Kafka client library; `confluent` needs the extra `streameval[confluent]`
+            options: further options of the client's producer, by its own names, for example for TLS and SASL
+            max_bytes: size of the buffer
+
+        Raises:
+            ImportError: The client is not installed.
+        """
+        topics = _by_kind(topic, rewards_topic)
+        is_librdkafka = client == "confluent"
+        library = import_module("confluent_kafka" if is_librdkafka else "kafka")
+        kind: Callable[..., MessageSink] = _Confluent if is_librdkafka else _KafkaPython
+        return cls(lambda: kind(library, bootstrap_servers, topics, options or {}), topics, max_bytes=max_bytes)
+
+    def _start(self) -> None:
+        """Start with an empty buffer; the thread starts with the first message, in the process that logs it."""
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._queue: deque[Message] = deque()
+        self._waiting = self._bytes = self._unacknowledged = 0
+        self._deadline = math.inf
+        self._thread: threading.Thread | None = None
+
+    def decision(
+        self,
+        context: Any,
+        actions: Sequence[str | int] | None,
+        propensities: Sequence[float] | float,
+        chosen: str | int,
+        *,
+        policies: Mapping[str, Sequence[float] | float | None] | None = None,
+        reward: float | None = None,
+        features: Sequence[Sequence[float]] | None = None,
+        unit: str | int | None = None,
+        event_id: str | int | None = None,
+        timestamp: float | None = None,
+        logging_policy: str | int | None = None,
+    ) -> str | int:
+        """Log one decision, and return its `event_id`, which the reward needs if it comes later.
+
+        Args:
+            context: what the decision was made for, as anything that JSON can hold
+            actions: the n actions to choose from; may be None if `propensities` is one number
+            propensities: the logging policy's distribution over `actions`, [n], or its probability of `chosen` alone,
+                in (0, 1]
+            chosen: the action that was drawn
+            policies: for each candidate, its distribution over `actions`, [n], or its probability of `chosen` alone,
+                in [0, 1]; None if it is not known
+            reward: the reward; None if it comes later, by `reward`
+            features: numbers for the reward model, [n, d]
+            unit: id of the user or session
+            event_id: a unique id; random by default
+            timestamp: time of the decision in seconds since 1970; now by default
+            logging_policy: name or version of the policy that chose the action
+        """
+        event_id = uuid.uuid4().hex if event_id is None else event_id
+        fields = {
+            "event_id": event_id,
+            "timestamp": time.time() if timestamp is None else timestamp,
+            "action": chosen,
+            "actions": actions,
+            "propensities" if _is_sequence(propensities) else "propensity": propensities,
+            "policies": policies,
+            "reward": reward,
+            "features": features,
+            "unit": unit,
+            "logging_policy": logging_policy,
+            "context": context,
+        }
+        self._log("decision", event_id, fields)
+        return event_id
+
+    def reward(self, event_id: str | int, value: float, *, timestamp: float | None = None) -> None:
+        """Log the reward of an earlier decision; `timestamp`: its time in seconds since 1970, now by default."""
+        timestamp = time.time() if timestamp is None else timestamp
+        self._log("reward", event_id, {"event_id": event_id, "timestamp": timestamp, "reward": value})
+
+    @property
+    def counts(self) -> Counts:
+        """Decisions and rewards of this process so far, by outcome."""
+        with self._lock:
+            return Counts(self._written, self._waiting, self._dropped, self._invalid, self._failed)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until nothing is buffered or unacknowledged, at most `timeout` seconds; returns whether that is so."""
+        until = time.monotonic() + timeout
+        while self.counts.waiting and time.monotonic() < until:
+            time.sleep(LINGER)
+        return not self.counts.waiting
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write buffered messages, for at most `timeout` seconds; later ones are dropped.
+
+        A logger is closed when Python exits, with a timeout of 10 seconds, unless it has been closed before.
+        """
+        with self._lock:
+            self._deadline = min(self._deadline, time.monotonic() + timeout)
+            thread = self._thread
+        self._stop.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout + LONGEST_PAUSE)
+            atexit.unregister(self.close)
+
+    def __enter__(self) -> EventLogger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={number}" for name, number in self.counts._asdict().items())
+        return f"{type(self).__name__}({numbers})"
+
+    # --- In the thread of the recommender ---
+
+    def _log(self, kind: MessageKind, event_id: str | int, fields: dict[str, Any]) -> None:
+        try:
+            plain = {name: _plain(value) for name, value in fields.items() if value is not None}
+            fault = self._fault(kind, plain)
+            value = b"" if fault else msgspec.json.encode(plain, enc_hook=_plain)
+        except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
+            fault = str(error) or type(error).__name__
+        if fault:
+            with self._lock:
+                self._invalid += 1
+            self._warn("invalid", f"a {kind} is invalid and was not logged: {fault}")
+        elif not self._put(Message(kind, event_id, value)):
+            self._warn("dropped", "the buffer is full or the logger is closed: messages are dropped")
+
+    def _fault(self, kind: MessageKind, fields: dict[str, Any]) -> str | None:
+        if kind == "reward":
+            return _no_destination(self._kinds) or next(_reward_faults(fields), None)
+        if "reward" not in fields and "reward" not in self._kinds:
+            return "reward: missing, and this logger has no destination for rewards that come later"
+        return next(_decision_faults(fields), None)
+
+    def _put(self, message: Message) -> bool:
+        size = len(message.value) + OVERHEAD
+        with self._lock:
+            if self._bytes + size > self._max_bytes or self._stop.is_set():
+                self._dropped += 1
+                return False
+            self._queue.append(message)
+            self._bytes += size
+            self._waiting += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name="streameval-logger", daemon=True)
+                atexit.register(self.close)
+                self._thread.start()
+        return True
+
+    def _warn(self, cause: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._warned.get(cause, -math.inf) > QUIET:
+            self._warned[cause] = now
+            log.warning("%s; %s", text, self)
+
+    # --- In the thread of the logger ---
+
+    def _write_all(self) -> None:
+        sink, pause = None, LINGER
+        while not self._is_finished():
+            try:
+                sink = sink or self._open_sink()
+                self._write_some(sink)
+                pause = LINGER
+            except OSError as error:
+                self._warn("waiting", f"cannot write, trying again: {error}")
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if self._stop.wait(pause):
+                time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
+        if sink is not None:
+            sink.close(max(0.1, self._deadline - time.monotonic()))
+        with self._lock:
+            self._dropped += self._waiting
+            self._waiting = self._bytes = 0
+
+    def _is_finished(self) -> bool:
+        return self._stop.is_set() and (not self._queue or time.monotonic() > self._deadline)
+
+    def _write_some(self, sink: MessageSink) -> None:
+        while self._queue and self._unacknowledged < MOST_UNACKNOWLEDGED and time.monotonic() < self._deadline:
+            message = self._queue[0]
+            with self._lock:
+                self._unacknowledged += 1
+            try:
+                sink.send(message, self._done(message))
+            except OSError:
+                with self._lock:
+                    self._unacknowledged -= 1
+                raise
+            self._queue.popleft()
+        sink.poll()
+
+    def _done(self, message: Message) -> Done:
+        def done(error: Exception | None) -> None:
+            with self._lock:
+                self._unacknowledged -= 1
+                self._waiting -= 1
+                self._bytes -= len(message.value) + OVERHEAD
+                self._written += error is None
+                self._failed += error is not None
+            if error is not None:
+                self._warn("failed", f"a message was refused: {error or type(error).__name__}")
+
+        return done
+
+
+# --- The rules of decisions and rewards, each for one event; `validation` has them for columns ---
+
+
+def _decision_faults(event: Mapping[str, Any]) -> Iterator[str]:
+    yield from _identifier_faults(event, "event_id", "action", "unit", "logging_policy")
+    yield from _number_faults(event, "timestamp", "reward")
+    actions, chosen = event.get("actions"), event["action"]
+    if actions is not None:
+        yield from _action_faults(actions, chosen)
+    logged = event.get("propensities", event.get("propensity"))
+    yield from _probability_faults("propensities", logged, actions, limit=1.0)
+    propensity = logged[actions.index(chosen)] if actions and isinstance(logged, list) else logged
+    if not 0.0 < propensity <= 1.0:
+        yield f"propensities: {propensity:.10g} for the chosen action is not in (0, 1]"
+    for name, cell in event.get("policies", {}).items():
+        yield from _probability_faults(f"policies[{name!r}]", cell, actions, limit=1.0 + NOISE)
+    for number, row in enumerate(event.get("features", ())):
+        if len(row) != len(event["features"][0]) or not all(map(math.isfinite, row)):
+            yield f"features[{number}]: expected as many finite numbers as features[0] has"
+    if "features" in event and (actions is None or len(event["features"]) != len(actions)):
+        yield "features: expected one row for each action"
+
+
+def _reward_faults(reward: Mapping[str, Any]) -> Iterator[str]:
+    yield from _identifier_faults(reward, "event_id")
+    yield from _number_faults(reward, "timestamp", "reward")
+
+
+def _identifier_faults(fields: Mapping[str, Any], *names: str) -> Iterator[str]:
+    for name in names:
+        if type(fields.get(name, "")) not in (str, int):
+            yield f"{name}: expected a string or an integer, found {fields[name]!r}"
+
+
+def _number_faults(fields: Mapping[str, Any], *names: str) -> Iterator[str]:
+    for name in names:
+        if not math.isfinite(fields.get(name, 0)):
+            yield f"{name}: {fields[name]} is not a finite number"
+    if abs(fields["timestamp"]) > 1e12:
+        yield f"timestamp: {fields['timestamp']:.10g} is not a time in seconds since 1970"
+
+
+def _action_faults(actions: Sequence[Any], chosen: Any) -> Iterator[str]:
+    for action in actions:
+        yield from _identifier_faults({"actions": action}, "actions")
+    if len(set(actions)) < len(actions):
+        yield "actions: an action is listed twice"
+    if chosen not in actions:
+        yield f"chosen: {chosen!r} is not one of the {len(actions)} actions"
+
+
+def _probability_faults(name: str, cell: Any, actions: Sequence[Any] | None, limit: float) -> Iterator[str]:
+    if cell is None:
+        return
+    values = cell if isinstance(cell, list) else [cell]
+    for value in values:
+        if not 0.0 <= value <= limit:
+            yield f"{name}: {value:.10g} is not in [0, 1]"
+    if values is cell:
+        if actions is None or len(values) != len(actions):
+            yield f"{name}: {len(values)} probabilities for {len(actions or ())} actions"
+        if abs(math.fsum(values) - 1.0) > NOISE + ROUNDING_ERROR * len(values):
+            yield f"{name}: sums to {math.fsum(values):.10g}, not to 1"
+
+
+def _no_destination(kinds: frozenset[str]) -> str | None:
+    return None if "reward" in kinds else "this logger has no destination for rewards that come later"
+
+
+def _is_sequence(value: Any) -> bool:
+    return hasattr(value, "__len__")
+
+
+def _plain(value: Any) -> Any:
+    """Return lists in place of arrays and tuples, and Python's numbers in place of others."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(cell) for name, cell in value.items()}
+    return [_plain(cell) for cell in value] if isinstance(value, list | tuple) else value
+
+
+# --- Where to write ---
+
+
+def _by_kind(decisions: Any, rewards: Any) -> dict[MessageKind, Any]:
+    return {"decision": decisions} if rewards is None else {"decision": decisions, "reward": rewards}
+
+
+class _Function:
+    def __init__(self, write: Callable[[Message], None]) -> None:
+        self._write = write
+
+    def send(self, message: Message, done: Done) -> None:
+        try:
+            self._write(message)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a function of the user: the message counts as failed
+            done(error)
+        else:
+            done(None)
+
+    def poll(self) -> None:
+        pass
+
+    def close(self, timeout: float) -> None:
+        pass
+
+
+class _Files:
+    """Appends lines; a line that could not be written whole is completed by the next attempt."""
+
+    def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
+        self._files = {kind: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for kind, path in paths.items()}
+        self._rest = b""
+
+    def send(self, message: Message, done: Done) -> None:
+        self._rest = self._rest or message.value + b"\n"
+        while self._rest:
+            self._rest = self._rest[os.write(self._files[message.kind], self._rest) :]
+        done(None)
+
+    def poll(self) -> None:
+        pass
+
+    def close(self, timeout: float) -> None:
+        for file in self._files.values():
+            os.close(file)
+
+
+class _KafkaPython:
+    def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
+        defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
+        self._topics, self._errors = topics, kafka.errors
+        try:
+            self._producer = kafka.KafkaProducer(
+                **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
+            )
+        except kafka.errors.KafkaError as error:
+            raise ConnectionError(f"no broker of {servers} answers: {error}") from error
+
+    def send(self, message: Message, done: Done) -> None:
+        try:
+            sent = self._producer.send(self._topics[message.kind], message.value)
+        except self._errors.KafkaTimeoutError as error:
+            raise ConnectionError(str(error)) from error
+        except self._errors.KafkaError as error:
+            done(error)
+        else:
+            sent.add_callback(lambda _: done(None)).add_errback(done)
+
+    def poll(self) -> None:
+        pass
+
+    def close(self, timeout: float) -> None:
+        self._producer.close(timeout=timeout)
+
+
+class _Confluent:
+    def __init__(
+        self, library: Any, servers: str, topics: Mapping[MessageKind, str], options: Mapping[str, Any]
+    ) -> None:
+        defaults = {"linger.ms": 20, "message.timeout.ms": DELIVERY_TIMEOUT_MS, "log_level": 0}
+        self._topics, self._failure = topics, library.KafkaException
+        self._producer = library.Producer(
+            defaults | {"bootstrap.servers": servers, "enable.idempotence": True} | dict(options)
+        )
+
+    def send(self, message: Message, done: Done) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            done(None if error is None else self._failure(error))
+
+        try:
+            self._producer.produce(self._topics[message.kind], message.value, on_delivery=delivered)
+        except BufferError as error:
+            raise ConnectionError(str(error)) from error
+        except self._failure as error:
+            done(error)
+        self._producer.poll(0)
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def close(self, timeout: float) -> None:
+        self._producer.flush(timeout)

@@ -1,0 +1,97 @@
+"""Decisions and rewards that a recommender logs to Kafka, also while no broker answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval import EventLogger
+from support.integration.broker import Broker, RealBroker
+from support.integration.reading import Reading, reading
+
+CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b", "c"], [0.8, 0.1, 0.1], "a")
+PER_SECOND = 5_000
+OUTAGE = 60.0  # seconds
+RESIDENT_MEMORY = 150.0  # MiB that a full buffer of 32 MiB and a Kafka client may take
+
+
+def logger_of(broker: Broker, topics: Sequence[str], client: Any) -> EventLogger:
+    is_old = client == "kafka-python" and not isinstance(broker, RealBroker)
+    options = {"api_version": (2, 3)} if is_old else {}
+    return EventLogger.to_kafka(broker.bootstrap, *topics, client=client, options=options)
+
+
+def ids(found: Reading) -> list[int]:
+    """The ids of all messages, one for each time that a message came."""
+    return sorted(json.loads(value or b"")["event_id"] for value in found.seen.elements())
+
+
+def resident_memory() -> float:
+    """MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def log_for(seconds: float, logger: EventLogger) -> list[float]:
+    """Logs decisions at `PER_SECOND`; returns the processor time of each call."""
+    costs: list[float] = []
+    started_at = time.monotonic()
+    while (elapsed := time.monotonic() - started_at) < seconds:
+        for number in range(len(costs) + 1, int(elapsed * PER_SECOND) + 2):
+            before = time.thread_time()
+            logger.decision(*CHOICE, event_id=number, reward=number % 2)
+            costs.append(time.thread_time() - before)
+        time.sleep(0.001)
+    return costs
+
+
+@pytest.mark.kafka
+@pytest.mark.servers
+def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: str) -> None:
+    topics = [f"logged-decisions-{client}", f"logged-rewards-{client}"]
+    for topic in topics:
+        broker.create_topic(topic, 2)
+    with logger_of(broker, topics, client) as logger:
+        for number in range(500):
+            logger.decision(*CHOICE, event_id=number)
+            logger.reward(number, 1)
+    assert logger.counts == (1_000, 0, 0, 0, 0)
+    for topic in topics:
+        with reading(broker.connection, topic) as found:
+            found.poll_until(lambda found=found: found.seen.total() >= 500)
+            found.poll_to_the_end()
+            assert ids(found) == list(range(500))
+
+
+@pytest.mark.kafka
+@pytest.mark.servers
+@pytest.mark.slow
+def test_an_outage_of_a_minute_delays_no_decision_and_all_are_counted(stoppable_broker: Broker, client: str) -> None:
+    topic = f"logged-through-outage-{client}"
+    stoppable_broker.create_topic(topic, 2)
+    with logger_of(stoppable_broker, [topic], client) as logger:
+        logger.decision(*CHOICE, event_id=0, reward=0)
+        assert logger.flush(60.0)
+        stoppable_broker.stop()
+        before = resident_memory()
+        costs = log_for(OUTAGE, logger)
+        during, grown = logger.counts, resident_memory() - before
+        assert during.waiting + during.dropped == len(costs)
+        assert (during.written, during.invalid, during.failed) == (1, 0, 0)
+        assert during.dropped > 0, "the buffer must have been full"
+        assert grown < RESIDENT_MEMORY
+        assert np.quantile(costs, 0.99) < 1e-3  # seconds of processor time
+        stoppable_broker.start()
+        assert logger.flush(120.0)
+    assert logger.counts == (1 + during.waiting, 0, during.dropped, 0, 0)
+    with reading(stoppable_broker.connection, topic) as found:
+        found.poll_until(lambda: found.seen.total() >= 1 + during.waiting)
+        found.poll_to_the_end()
+        arrived = ids(found)
+    assert arrived == list(range(1 + during.waiting)), "the first ones, each once"

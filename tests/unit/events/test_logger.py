@@ -1,0 +1,215 @@
+"""The logger of a recommender: its messages, its refusals, and that it never raises or grows."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streameval import EventLogger, read_events
+from streameval.events import JsonDecoder, Message, Origin, RewardDecoder
+from support.strategies import POLICIES, examples
+
+CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b"], [0.9, 0.1], "a")
+
+
+def decoded(messages: list[Message], **options: Any) -> Any:
+    return JsonDecoder(POLICIES, **options).decode_batch([message.value for message in messages])
+
+
+def test_decisions_arrive_as_they_were_logged() -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.decision(*CHOICE, policies={"a": [0.5, 0.5], "b": 0.25}, reward=1, event_id=7, timestamp=3.0, unit="u")
+        logger.decision(None, None, 0.125, 4, policies={"c d": 0.5}, reward=-2.5, timestamp=4.0, logging_policy="v2")
+        arrays = np.array(["x", "y"]), np.array([0.25, 0.75], np.float32)
+        logger.decision({}, *arrays, "y", features=np.eye(2), reward=np.float32(1), timestamp=5)
+    batch = decoded(messages)
+    assert batch.rejected == ()
+    assert batch.propensity.tolist() == [0.9, 0.125, 0.75]
+    assert batch.reward.tolist() == [1.0, -2.5, 1.0]
+    assert batch.timestamp.tolist() == [3.0, 4.0, 5.0]
+    np.testing.assert_array_equal(batch.probabilities, [[0.5, 0.25, np.nan], [np.nan, np.nan, 0.5], [np.nan] * 3])
+    assert [each.kind for each in messages] == ["decision"] * 3
+    assert messages[0].event_id == 7
+    assert json.loads(messages[0].value)["context"] == {"hour": 9}
+
+
+def test_rewards_that_come_later_name_their_decision() -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        ids = [logger.decision(*CHOICE) for _ in range(100)]
+        logger.reward(ids[3], 0.5, timestamp=9.0)
+        logger.reward(ids[4], math.nan)
+    assert len(set(ids)) == 100
+    assert logger.counts == (101, 0, 0, 1, 0)
+    rewards = RewardDecoder().decode_batch([messages[-1].value], Origin.of("rewards", [(0, [0])]))
+    decisions = decoded(messages[:-1], rewarded=False)
+    assert (rewards.reward.tolist(), rewards.timestamp.tolist()) == ([0.5], [9.0])
+    assert json.loads(messages[-1].value)["event_id"] == json.loads(messages[3].value)["event_id"] == ids[3]
+    assert len(decisions) == 100
+
+
+values = st.sampled_from([0, 1, 0.25, 0.5, 0.75, 1 / 3, 1.5, -0.25, math.nan, math.inf, 1e-9, 1 + 5e-7])
+lists = st.lists(values, max_size=3)
+cells = st.just([0.25, 0.75]) | st.just([1 / 3, 1 / 3, 1 / 3]) | lists | values
+rows = st.lists(st.lists(values, min_size=1, max_size=2), max_size=3)
+
+
+@given(
+    actions=st.just(["a", "b"]) | st.lists(st.sampled_from(["a", "b", 1]), max_size=3) | st.none(),
+    propensities=cells,
+    chosen=st.sampled_from(["a", "b", 1]),
+    policies=st.none() | st.dictionaries(st.sampled_from(POLICIES), cells, max_size=2),
+    features=st.none() | rows,
+    reward=st.just(1) | values,
+    timestamp=st.just(3.0) | st.sampled_from([0, -1e11, 1.5e9, 1.5e12, 1e18, math.nan]),
+)
+@examples(600)
+def test_the_logger_refuses_what_a_decoder_rejects(timestamp: float, **fields: Any) -> None:
+    messages: list[Message] = []
+    logger = EventLogger.to_function(messages.append)
+    arguments = {"context": None, "event_id": 1, "timestamp": timestamp} | fields
+    logger.decision(**arguments)
+    logger.close()
+    raw = {name: value for name, value in arguments.items() if name not in ("chosen", "propensities")}
+    is_one = not isinstance(fields["propensities"], list)
+    raw |= {"action": fields["chosen"], "propensity" if is_one else "propensities": fields["propensities"]}
+    batch = JsonDecoder(POLICIES).decode_batch([json.dumps(raw).encode()])
+    assert len(messages) == len(batch), batch.rejected or "refused without need"
+    assert logger.counts.invalid == 1 - len(messages)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (object(), ["a"], [1.0], "a"),
+        ({}, 7, [1.0], "a"),
+        ({}, ["a"], "1.0", "a"),
+        ({}, ["a"], [1.0], None),
+        ({}, [["a"]], [1.0], ["a"]),
+        ({}, ["a", True], [0.5, 0.5], "a"),
+        ({}, ["a"], [1.0], "\ud800"),
+        ({}, None, None, 2**80),
+    ],
+)
+def test_no_argument_raises(bad: tuple[Any, ...], caplog: pytest.LogCaptureFixture) -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.decision(*bad, reward=0)
+        logger.reward(bad, bad)  # type: ignore[arg-type]
+    assert (logger.counts.invalid, messages) == (2, [])
+    assert len(caplog.records) == 1, "one warning a minute"
+    assert "invalid and was not logged" in caplog.text
+
+
+def test_files_hold_one_line_per_event_and_can_be_read(tmp_path: Path) -> None:
+    for _ in range(2):
+        with EventLogger.to_file(tmp_path / "log.ndjson", tmp_path / "rewards.ndjson") as logger:
+            logger.reward(logger.decision(*CHOICE, reward=0, policies={"new": [0.1, 0.9]}), 1)
+    (batch,) = read_events(tmp_path / "log.ndjson")
+    assert (batch.policies, len(batch)) == (("new",), 2)
+    assert len((tmp_path / "rewards.ndjson").read_text().splitlines()) == 2
+
+
+def test_a_logger_without_a_destination_for_rewards_wants_them_with_the_decision(tmp_path: Path) -> None:
+    with EventLogger.to_file(tmp_path / "log.ndjson") as logger:
+        logger.decision(*CHOICE)
+        logger.reward("e", 1)
+        logger.decision(*CHOICE, reward=1)
+    assert logger.counts == (1, 0, 0, 2, 0)
+
+
+def test_a_full_buffer_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+    resume = threading.Event()
+    messages: list[Message] = []
+
+    def slow(message: Message) -> None:
+        resume.wait()
+        messages.append(message)
+
+    logger = EventLogger.to_function(slow, max_bytes=100_000)
+    for _ in range(2_000):
+        logger.decision(*CHOICE, reward=0)
+    counts = logger.counts
+    assert counts.written == counts.failed == counts.invalid == 0
+    assert counts.waiting + counts.dropped == 2_000
+    assert 200 < counts.waiting < 500  # each takes its JSON of about 200 bytes, and as much besides
+    assert len(caplog.records) == 1
+    resume.set()
+    assert logger.flush()
+    logger.decision(*CHOICE, reward=0)
+    logger.close()
+    assert logger.counts == (counts.waiting + 1, 0, counts.dropped, 0, 0)
+    assert len(messages) == counts.waiting + 1
+    logger.decision(*CHOICE, reward=0)
+    assert logger.counts.dropped == counts.dropped + 1, "a closed logger drops"
+
+
+def test_an_os_error_is_tried_again_and_another_exception_fails_the_message() -> None:
+    messages: list[Message] = []
+    faults: list[Exception] = [OSError("no space"), OSError("no space"), ValueError("not this one")]
+
+    def write(message: Message) -> None:
+        if faults:
+            raise faults.pop(0)
+        messages.append(message)
+
+    with EventLogger.to_function(write) as logger:
+        for number in range(3):
+            logger.decision(*CHOICE, reward=number)
+        assert logger.flush()
+    assert [json.loads(message.value)["reward"] for message in messages] == [1, 2]
+    assert logger.counts == (2, 0, 0, 0, 1)
+
+
+def test_messages_that_cannot_be_written_until_it_is_closed_are_dropped() -> None:
+    def write(message: Message) -> None:
+        raise OSError("no space")
+
+    logger = EventLogger.to_function(write)
+    logger.decision(*CHOICE, reward=0)
+    logger.close(timeout=0.2)
+    assert logger.counts == (0, 0, 1, 0, 0)
+
+
+FORKED = """
+import os, sys, streameval
+logger = streameval.EventLogger.to_file(sys.argv[1])
+def log(process):
+    for number in range(3):
+        logger.decision(process, None, .5, number, reward=0)
+log("parent")
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    log("parent")
+else:
+    log("child")
+    logger.close()
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_writes_its_own_messages_once(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORKED, tmp_path / "log"], check=True, timeout=60)
+    lines = [json.loads(line)["context"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(lines) == ["child"] * 3 + ["parent"] * 6
+
+
+def test_a_recommender_imports_neither_numpy_nor_scipy() -> None:
+    program = (
+        "import streameval, sys\nstreameval.EventLogger.to_function(print)\n"
+        "print(*sorted({'numpy', 'scipy', 'pydantic', 'kafka', 'confluent_kafka'} & {*sys.modules}))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == ""
