@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Columns, Index, RawFields
-from streameval.events.from_arrays import choice_columns, column, unit_column
+from streameval.events.from_arrays import choice_columns, column, reward_columns, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
@@ -29,6 +29,8 @@ from streameval.events.validation import (
     in_unit_interval,
     reward_within,
     slate_rules,
+    slot_reward_rules,
+    slot_rewards_within,
 )
 
 
@@ -150,14 +152,21 @@ class EventBatch(Batch):
         yield in_unit_interval("sampling_probability", self.sampling_probability)
         if self.slates is not None:
             yield from slate_rules(self.slates, self.policies)
+            if rewarded:
+                yield from slot_reward_rules(self.slates, self.reward)
         yield from choice_rules(self.policies, self.probabilities, self.propensity, self.action_sets)
         if reward_range is not None and rewarded:
-            yield reward_within(self.reward, *reward_range)
+            yield from self._range_rules(*reward_range)
+
+    def _range_rules(self, low: float, high: float) -> Iterator[ValidationRule]:
+        yield reward_within(self.reward, low, high)
+        if self.slates is not None:
+            yield slot_rewards_within(self.slates, low, high)
 
     def with_rewards_in(self, low: float, high: float) -> EventBatch:
-        """Reject the events whose reward is not in [low, high]."""
-        rule = reward_within(self.reward, low, high)
-        return self.reject(rule.broken, rule.reason, rule.detail)
+        """Reject the events whose rewards are not in [low, high]."""
+        faults = first_faults(self._range_rules(low, high))
+        return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -194,7 +203,7 @@ class EventBatch(Batch):
         """Build a batch from arrays, which are copied.
 
         Args:
-            reward: [n]
+            reward: [n]; for slates whose slots have rewards, [n, l]: the reward of a slate is their sum
             propensity: [n] the logging policy's probability of the logged action; [n, l] for slates of l slots
             policies: by name, [n] the policy's probability of the logged action, or [n, A] its distribution over the
                 action set; [n, l] or [n, l, A] for slates. NaN = missing
@@ -289,10 +298,10 @@ class EventBatch(Batch):
         Raises:
             ValueError: an array has the wrong shape.
         """
-        rewards = column("reward", reward, None)
+        rewards, of_slots = reward_columns(reward, propensity, propensities)
         n = len(rewards)
         logged, probabilities, sets, slates = choice_columns(
-            n, propensity, policies or {}, action, propensities, features, is_ranking
+            n, propensity, policies or {}, action, propensities, features, is_ranking, of_slots
         )
         return cls(
             policies=tuple(policies or {}),

@@ -201,6 +201,7 @@ def _with_slates(
     columns = SlateColumns(
         offsets=cumulative_offsets(np.array([len(event.slots or ()) for event in events])),
         propensity=propensity,
+        reward=_floats_or([slot.reward for slot in slots], NAN),
         probabilities=by_policy.T,
         actions=replace(sets or ActionSets.none(len(slots), len(of_slots)), items=items),
         logging=np.array([_logging(event) for event in events], dtype=np.int8),

@@ -37,6 +37,22 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
     return copy
 
 
+def reward_columns(
+    reward: ArrayLike, propensity: ArrayLike | None, propensities: ArrayLike | None
+) -> tuple[Array, Array | None]:
+    """Return the rewards [n] of events, and those of their slots [n, l] where slates have these.
+
+    Raises:
+        ValueError: The rewards have another shape.
+    """
+    slots = () if propensity is None else np.shape(propensity)
+    slots = slots if propensities is None else np.shape(propensities)[:-1]
+    if len(slots) != 2 or len(np.shape(reward)) != 2:
+        return column("reward", reward, None), None
+    of_slots = column("reward", reward, *slots)
+    return of_slots.sum(axis=1), of_slots
+
+
 def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
     """Return the fingerprints of units, None if no event has one.
 
@@ -60,8 +76,11 @@ def choice_columns(
     propensities: ArrayLike | None,
     features: ArrayLike | None,
     is_ranking: bool,
+    rewards: Array | None = None,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
     """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays.
+
+    `rewards`: those of the slots of slates, [n, l], where these have rewards.
 
     Raises:
         ValueError: The arrays give no propensities, or do not fit together.
@@ -89,7 +108,7 @@ def choice_columns(
         propensity_of_logged = sets.propensities[sets.logged[1]]
     if not slots:
         return propensity_of_logged, per_choice.T, sets, None
-    slates = _slates(shape, propensity_of_logged, per_choice.T, sets, is_ranking)
+    slates = _slates(shape, propensity_of_logged, per_choice.T, sets, is_ranking, rewards)
     return *as_one_action(slates), None, slates
 
 
@@ -133,7 +152,12 @@ def _positions(action: ArrayLike, shape: tuple[int, ...], actions: int) -> Index
 
 
 def _slates(
-    shape: tuple[int, ...], propensity: Array, probabilities: Array, sets: ActionSets | None, is_ranking: bool
+    shape: tuple[int, ...],
+    propensity: Array,
+    probabilities: Array,
+    sets: ActionSets | None,
+    is_ranking: bool,
+    rewards: Array | None,
 ) -> SlateColumns:
     (n, slots), items = shape, np.empty(0, dtype=np.int64)
     logging = FACTORED
@@ -146,6 +170,7 @@ def _slates(
     return SlateColumns(
         offsets=np.arange(n + 1) * slots,
         propensity=propensity,
+        reward=np.full(n * slots, np.nan) if rewards is None else rewards.ravel(),
         probabilities=probabilities,
         actions=replace(sets or ActionSets.none(n * slots, probabilities.shape[1]), items=items),
         logging=np.full(n, logging, dtype=np.int8),

@@ -29,6 +29,10 @@ PolicyCell: TypeAlias = Probability | list[Probability] | None
 RewardValue: TypeAlias = Annotated[
     float | bool, _schema("The reward of the decision; true and false count as 1 and 0.")
 ]
+SlotReward: TypeAlias = Annotated[
+    float | bool | None,
+    _schema("The reward of this slot. All slots of a slate have one, or none has; they sum to the slate's."),
+]
 OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
     _schema(
@@ -59,6 +63,10 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     actions: ActionList = None
     propensities: Propensities = None
     features: FeatureRows = None
+    reward: SlotReward = None
+
+
+_SLOTS = _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
@@ -90,9 +98,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
     logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose the action.")] = None
     context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
-    slots: Annotated[
-        list[Slot] | None, _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
-    ] = None
+    slots: Annotated[list[Slot] | None, _SLOTS] = None
     slate_logging: Annotated[
         Literal["factored", "uniform_ranking"] | None,
         _schema(
@@ -133,10 +139,13 @@ def event_type(
     changed: list[Any] = [("reward", RewardValue if rewarded else Raw | UnsetType, wire_name)]
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
+    optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
+    of_slots: list[Any] = [("reward", SlotReward if rewarded else Raw | UnsetType, optional_name)]
     if policies is not None:
         known = policies_type(policies)
         cells: Any = ("policies", known, msgspec.field(default_factory=known))
-        changed += [cells, ("slots", list[derived(Slot, [cells])] | None, None)]  # type: ignore[misc]
+        changed, of_slots = [*changed, cells], [*of_slots, cells]
+    changed += [("slots", Annotated[list[derived(Slot, of_slots)] | None, _SLOTS], None)]  # type: ignore[misc]
     return cast("type[Event]", derived(Event, changed))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
 
 FACTORED, UNIFORM_RANKING, LISTED = 0, 1, 2
@@ -48,6 +48,7 @@ class SlateColumns(Ragged):
     """The S slots of n events; an event without slots is not a slate.
 
     propensity: [S] the logging policy's marginal probability of the action in the slot
+    reward: [S] the reward of the slot; NaN where slots have none
     probabilities: [S, P] the policies' probabilities of it, contiguous over slots; NaN = missing
     actions: the action sets of the slots; slots take the part of events
     logging: [n] `FACTORED`, `UNIFORM_RANKING` or `LISTED`
@@ -55,10 +56,11 @@ class SlateColumns(Ragged):
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"logging": np.int8(FACTORED), "listed": ...}
-    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "probabilities", "actions")}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "reward", "probabilities", "actions")}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"actions": ActionSets, "listed": ListedSlates}
 
     propensity: Array
+    reward: Array
     probabilities: Array
     actions: ActionSets
     logging: NDArray[np.int8]
@@ -84,9 +86,50 @@ class SlateColumns(Ragged):
         ranked = 1.0 / self.actions.sizes[self.actions.owner]
         return np.select([logging == UNIFORM_RANKING, logging == LISTED], [ranked, listed], np.nan)
 
+    @property
+    def conditional_propensity(self) -> Array:
+        """[S] the logging policy's probability of the action in the slot, given the actions of the slots before it."""
+        logging = self.logging[self.owner]
+        left = self.actions.sizes - self.position  # a ranking shows no action twice
+        ranked = 1.0 / np.where(logging == UNIFORM_RANKING, left, 1)
+        return np.select(
+            [logging == UNIFORM_RANKING, logging == LISTED], [ranked, self._listed_steps()], self.propensity
+        )
+
+    def _listed_steps(self) -> Array:
+        """The share of the listed slates with the actions before a slot that have the action of the slot, too."""
+        listed = self.listed
+        slots, starts = owned_rows(self.offsets, listed.owner)
+        assert not isinstance(slots, slice)
+        others = np.concatenate([[0], np.cumsum(listed.place != self.actions.index[slots])])
+        alike = others[1:] == np.repeat(others[starts[:-1]], np.diff(starts))  # up to this slot
+        weights = np.repeat(listed.probability, np.diff(starts))
+        shares = np.bincount(slots[alike], weights[alike], len(self.propensity))
+        before = np.concatenate([[1.0], shares])[:-1]
+        with np.errstate(divide="ignore", invalid="ignore"):  # a slate that is not listed
+            return shares / np.where(self.position == 0, 1.0, before)
+
+    def running_product(self, values: Array) -> Array:
+        """Multiply over each slot and those before it in its slate, [S, P]."""
+        product, position = values.T.copy(), self.position
+        with np.errstate(over="ignore", invalid="ignore"):  # such events are missing
+            for place in range(1, position.max(initial=0) + 1):
+                rows = np.flatnonzero(position == place)
+                product[:, rows] *= product[:, rows - 1]
+        return product.T
+
     def per_event(self, values: Array) -> Array:
         """Sum over the slots of each event, [S, P] to [n, P]."""
         return self._reduced(np.add, values, 0.0)
+
+    def largest(self, values: Array) -> Array:
+        """The largest over the slots of each event, [S, P] to [n, P]; 0 without slots."""
+        return self._reduced(np.maximum, values, 0.0)
+
+    @property
+    def has_rewards(self) -> Mask:
+        """[n] whether the slots of an event have rewards."""
+        return np.bincount(self.owner[~np.isnan(self.reward)], minlength=len(self.logging)) > 0
 
     def product(self, values: Array) -> Array:
         """Multiply over the slots of each event, [S, P] to [n, P]; 1 without slots."""
@@ -118,19 +161,8 @@ def as_one_action(slates: SlateColumns) -> tuple[Array, Array]:
     """
     is_slate = slates.sizes > 0
     targets = np.where(is_slate[:, None], slates.product(slates.probabilities), np.nan)
-    logging = np.maximum(slates.product(slates.propensity[:, None])[:, 0], _MIN_PROPENSITY)
-    rankings = np.flatnonzero(slates.logging == UNIFORM_RANKING)
-    if len(rankings):
-        actions = slates.actions.sizes[slates.offsets[rankings]]
-        logging[rankings] = np.maximum(_ranking_probability(actions, slates.sizes[rankings]), _MIN_PROPENSITY)
+    logging = np.maximum(slates.product(slates.conditional_propensity[:, None])[:, 0], _MIN_PROPENSITY)
     listed = slates.listed
     shown = np.flatnonzero(listed.logged >= 0)
     logging[shown] = listed.probability[listed.offsets[shown] + listed.logged[shown]]
     return np.where(is_slate, logging, np.nan), targets
-
-
-def _ranking_probability(actions: Index, slots: Index) -> Array:
-    """`1 / (m (m - 1) ... (m - l + 1))`, the probability of a ranking of l of m actions."""
-    steps = np.arange(slots.max())
-    remaining = np.where(steps < slots[:, None], actions[:, None] - steps, 1)
-    return np.asarray(1.0 / np.prod(remaining.astype(float), axis=1))

@@ -341,6 +341,38 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
     )
 
 
+def slot_reward_rules(slates: SlateColumns, reward: Array) -> Iterator[ValidationRule]:
+    """Yield the rules for the rewards of slots: finite, of all slots or of none, and `reward` [n] is their sum."""
+    given, infinite = ~np.isnan(slates.reward), finite("reward", slates.reward, np.isinf(slates.reward))
+    yield _of_rows(infinite, slates, lambda _, slot: f"slots.{slot}.")
+    count = slates.per_event(given[:, None].astype(float))[:, 0]
+    partly = (~given) & ((count > 0) & (count < slates.sizes))[slates.owner]
+    lacking = ValidationRule("missing_field", partly, lambda _: "reward: missing, and another slot has one")
+    yield _of_rows(lacking, slates, lambda _, slot: f"slots.{slot}.")
+    sums, sizes = slates.per_event(np.nan_to_num(np.stack([slates.reward, np.abs(slates.reward)], axis=1))).T
+    apart = (count > 0) & (np.abs(sums - reward) > NOISE * np.maximum(sizes, np.abs(reward)))
+    yield ValidationRule(
+        "malformed",
+        apart,
+        lambda row: f"reward: {reward[row]:.10g}, but the rewards of its slots sum to {sums[row]:.10g}",
+    )
+
+
+def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> ValidationRule:
+    """The rewards of slots above 0 sum to no more than the reward range has, and those below 0 to no less."""
+    given = np.nan_to_num(slates.reward)
+    gains, losses = slates.per_event(np.stack([np.maximum(given, 0.0), np.minimum(given, 0.0)], axis=1)).T
+    too_high, too_low = gains > max(high, 0.0) * (1 + NOISE), losses < min(low, 0.0) * (1 + NOISE)
+    return ValidationRule(
+        "reward_range",
+        too_high | too_low,
+        lambda row: (
+            f"slots: rewards of one sign sum to {(gains if too_high[row] else losses)[row]:.10g}, "
+            f"which is not in [{low:.10g}, {high:.10g}]"
+        ),
+    )
+
+
 def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
     """Yield the rules for slates and their slots."""
     listed = slates.listed

@@ -99,6 +99,9 @@ def slate(random: random.Random, number: int) -> dict[str, Any]:
         }
         blocks.append(block | ({} if kind == 2 else {"propensities": logged}))
     event = common(random, number) | {"slots": blocks}
+    if random.random() < 0.5:
+        for block in blocks:
+            block["reward"] = event["reward"] / slots
     if kind == 1:
         return event | {"slate_logging": "uniform_ranking"}
     if kind == 2:

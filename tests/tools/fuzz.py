@@ -23,7 +23,9 @@ from streameval.ope.estimators import (
     CAB,
     DM,
     DR,
+    IIPS,
     IPS,
+    RIPS,
     SNIPS,
     ClippedIPS,
     ControlVariate,
@@ -40,7 +42,7 @@ REPORT_EVERY = 10
 
 WEIGHTED = [IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate(), StratifiedIPS(threshold=5)]
 MODELLED = [DM(), DR(), Switch(cap=10), CAB(cap=10), StratifiedDR(threshold=5)]
-IN_SLOTS = [IPS(), PseudoInverse(), WeightedPseudoInverse()]
+IN_SLOTS = [IPS(), PseudoInverse(), WeightedPseudoInverse(), IIPS(), RIPS()]
 ESTIMATORS = {
     "compact": WEIGHTED,
     "full": [SNIPS(), *MODELLED],

@@ -7,20 +7,16 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
-from streameval.ope.estimators.importance import (
-    SNIPS,
-    ControlVariate,
-    PseudoInverse,
-    StratifiedDR,
-    StratifiedIPS,
-    WeightedPseudoInverse,
-)
+from streameval.ope.estimators.importance import SNIPS, ControlVariate, StratifiedDR, StratifiedIPS
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
+from streameval.ope.estimators.slates import IIPS, RIPS, PseudoInverse, WeightedPseudoInverse
 
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
-_Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR | PseudoInverse | WeightedPseudoInverse
-AnyEstimator = Annotated[_Interpolated | _Weighted, Field(discriminator="kind")]
+_Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
+_OfSlates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
+AnyEstimator = Annotated[_Interpolated | _Weighted | _OfSlates, Field(discriminator="kind")]
 
 __all__ = ["AnyEstimator", "Estimator", "TermRange", "Terms"]
 __all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Switch"]
-__all__ += ["SNIPS", "ControlVariate", "PseudoInverse", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += ["SNIPS", "ControlVariate", "StratifiedDR", "StratifiedIPS"]
+__all__ += ["IIPS", "RIPS", "PseudoInverse", "WeightedPseudoInverse"]

@@ -20,9 +20,9 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingField, Plan
-from streameval.ope.evaluator.report_rows import report_rows
+from streameval.ope.evaluator.report_rows import LARGEST, report_rows
 from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.actions import Requirement
+from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
@@ -31,8 +31,8 @@ from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, sta
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 12
-COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
+STATE_SCHEMA = 13
+COUNTS = ("present", "supported", *LARGEST.values())
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
@@ -196,7 +196,7 @@ class Evaluator:
         by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights")}
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
-            "slates": part._needs("slots"),
+            "slates": bool(part._forms),
             "predictions": part._needs("prediction"),
         }
         part._state = {
@@ -349,13 +349,18 @@ class Evaluator:
             evidence, after["predictions"] = online.fold(
                 plan.reward_model, before["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
             )
-        if self._needs("slots"):
-            evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, before["slates"])
+        if self._forms:
+            evidence, after["slates"] = evidence.with_forms(events, self.policies, self._forms, before["slates"])
         after["weights"] = largest_weights.fold(before["weights"], evidence, events)
         return evidence, after
 
     def _needs(self, need: Requirement) -> bool:
         return any(need in grid.needs for grid in self._grids)
+
+    @property
+    def _forms(self) -> list[Form]:
+        """The forms of slates slot by slot that an estimator needs."""
+        return [form for form in FORMS if self._needs(form)]
 
     def _predicted_blocks(self, evidence: Evidence) -> Mask:
         """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
@@ -536,15 +541,13 @@ def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Array) 
     """The counts after some events, [policies] each.
 
     `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
-    which the argument [n] is 1; `largest_weight`, `largest_slate_weight`: the largest importance weights.
+    which the argument [n] is 1; `LARGEST`: the largest weights, of events and of slates slot by slot.
     """
     present = evidence.sample_weight > 0
-    largest: Array | float = 0.0
-    if evidence.slates is not None:
-        largest = np.abs(evidence.slates.importance_weight).max(axis=0, initial=0.0)
+    weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
     return {
+        **counts,
         "present": counts["present"] + np.count_nonzero(present, axis=0),
         "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
-        "largest_weight": np.maximum(counts["largest_weight"], evidence.importance_weight.max(axis=0, initial=0.0)),
-        "largest_slate_weight": np.maximum(counts["largest_slate_weight"], largest),
+        **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
     }

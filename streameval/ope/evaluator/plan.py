@@ -26,7 +26,7 @@ from streameval.ope.averages import (
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evidence.actions import Actions, Requirement, Requirements, field_of
+from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
@@ -321,10 +321,15 @@ class Plan:
         if self.default_estimators:  # no user asked for one whose fields no event has
             estimators = [each for each in estimators if _usable(actions, self.needs_of(each))]
         found: dict[str, MissingField] = {}
-        fields: tuple[Requirement, ...] = ("target", "logging", "features")
+        unrewarded = np.zeros(len(batch), dtype=bool)
+        if batch.slates is not None:
+            unrewarded = (batch.slates.sizes > 0) & ~batch.slates.has_rewards
+        fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED)
         for need in fields:
             wanting = tuple(estimator.label for estimator in estimators if need in self.needs_of(estimator))
             without = present if actions is None else present & ~actions.known({need})
+            if need in REWARDED:
+                without = present & unrewarded[:, None]
             for policy, events, lacking in zip(self.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
                 logged = need == "target" and policy == LOGGING
                 field = field_of("logging" if logged else need, policy)

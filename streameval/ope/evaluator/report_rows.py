@@ -14,11 +14,15 @@ from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence.actions import FORMS, Form
 from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
+
+LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
+"""The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
 
 
 def report_rows(
@@ -35,18 +39,18 @@ def report_rows(
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
     `evaluator.COUNTS`. `slates`, `weights`: the states of `start_slates` and `largest_weights`.
     """
-    shown, by_slot = grid.shown(state, tail), "slots" in grid.needs
+    shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
     if not shown.any():
         return
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
+    largest = counts[LARGEST[form]]
     columns, (low, high) = len(grid.columns), plan.reward_range
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
         lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
         if interval.limited_by_log:
-            limits = largest_weights.limits(weights, plan.policies, average.effective_events, by_slot)
+            limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
         terms = _term_range(plan, grid, interval, largest, limits)
         numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width))
         (caps,) = _known({"cap": choice.caps}).values()
@@ -55,7 +59,7 @@ def report_rows(
         for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = _known({"slot_ratio_means": np.array(slot_ratio_means(slates, place))}) if by_slot else {}
+            slots = _known({"slot_ratio_means": np.array(slot_ratio_means(slates, place))}) if form else {}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -14,14 +14,18 @@ from streameval.events import ActionSets
 from streameval.events.action_sets import Index
 from streameval.ope.policies.logged import LOGGING
 
-Requirement: TypeAlias = Literal["target", "logging", "features", "prediction", "slots"]
-"""A part of an event without which it is missing for an estimator, or the predictions of the reward model.
-
-`slots` asks for slates slot by slot; an event that is not a slate counts as one with a single slot.
+Form: TypeAlias = Literal["slots", "slot_rewards", "cascade"]
+"""The weights of slates slot by slot: of the reward as a whole, of the reward of each slot by its own action, and by
+its action and those before it. An event that is not a slate counts as one with a single slot.
 """
+Requirement: TypeAlias = Literal["target", "logging", "features", "prediction"] | Form
+"""A part of an event without which it is missing for an estimator, or the predictions of the reward model."""
 Requirements: TypeAlias = Set[Requirement]
 
 NOTHING: Requirements = frozenset()
+FORMS: tuple[Form, ...] = get_args(Form)
+REWARDED: tuple[Form, ...] = ("slot_rewards", "cascade")
+"""The forms without which a slate has no rewards of slots."""
 
 
 def field_of(need: Requirement, policy: str) -> str:
@@ -30,7 +34,7 @@ def field_of(need: Requirement, policy: str) -> str:
     >>> field_of("target", "challenger"), field_of("logging", "challenger")
     ('`policies.challenger` as a list over `actions`', '`propensities`')
     """
-    named = {"logging": "`propensities`", "features": "`features`"}
+    named = {"logging": "`propensities`", "features": "`features`"} | dict.fromkeys(REWARDED, "`slots[].reward`")
     return named.get(need, f"`policies.{policy}` as a list over `actions`")
 
 

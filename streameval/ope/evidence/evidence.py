@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
-from streameval.ope.evidence.actions import Actions, Requirements
-from streameval.ope.evidence.slate_weights import fold_ratios, mean_ratios, slate_weights, start_ratios
+from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
+from streameval.ope.evidence.slate_weights import fold_ratios, mean_ratios, slate_weights, slot_terms, start_ratios
 from streameval.ope.policies.logged import target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
@@ -47,7 +47,7 @@ def start_recent(policies: int) -> State:
 
 def start_slates(policies: int) -> State:
     """The state behind the weights of slates slot by slot, before the first event."""
-    return {"recent": start_recent(policies), "ratios": start_ratios(policies)}
+    return {"recent": {form: start_recent(policies) for form in FORMS}, "ratios": start_ratios(policies)}
 
 
 def slot_ratio_means(slates: State, place: int) -> list[float]:
@@ -76,7 +76,9 @@ class Evidence:
         block: events in a block
         recent: decayed means of the events before
         actions: all available actions, None where events have none
-        slates: the same events with the weights of slates slot by slot, where an estimator needs them
+        forms: the same events with the weights of slates slot by slot, in each form that an estimator needs
+        weighted: [n, P] the weighted reward; None where that is the importance weight times `reward`
+        heaviest: [n, P] the weight that no part of the weighted reward exceeds; None: that is the importance weight
         timestamp: [n] event time in seconds
         signs: [n, 64] Rademacher signs of the units of the events, None while no event has had a unit
     """
@@ -89,7 +91,9 @@ class Evidence:
     block: int
     recent: RecentMoments
     actions: Actions | None = None
-    slates: Evidence | None = None
+    forms: Mapping[Form, Evidence] = field(default_factory=dict)
+    weighted: Array | None = None
+    heaviest: Array | None = None
     timestamp: Array | None = None
     signs: Array | None = None
 
@@ -117,6 +121,11 @@ class Evidence:
         policies = {"target": target}
         batch = EventBatch.from_arrays(reward=reward, action=action, propensities=propensities, policies=policies)
         return cls.from_batch(batch, list(policies), block).with_predictions(np.ravel(prediction).astype(float))
+
+    @classmethod
+    def of_slots(cls, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
+        """Evidence about slates slot by slot, to try an estimator."""
+        return cls.from_batch(batch, policies, len(batch))._of_form(batch, policies, form)
 
     @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
@@ -165,28 +174,62 @@ class Evidence:
         alone = self.block_sums(weight**2)
         return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
 
-    def with_slot_weights(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
-        """The same evidence with that of slates slot by slot in `slates`, and the state after it.
-
-        There the weight of a slate is `G`, a sum over its slots.
-        """
-        weight, averaging = self.importance_weight, self.sample_weight
-        if batch.slates is not None:
-            single = (batch.slates.sizes == 0)[:, None]
-            slate = slate_weights(batch, policies)
-            usable = _usable(np.abs(slate), self.reward)
-            weight = np.where(single, weight, np.where(usable, slate, 0.0))
-            averaging = np.where(single, averaging, np.where(usable, self.event_weight[:, None], 0.0))
-        slates = replace(self, importance_weight=weight, sample_weight=averaging)
-        slates, recent = slates.with_recent_means(state["recent"])
+    def with_forms(
+        self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
+    ) -> tuple[Evidence, State]:
+        """The same evidence with that of slates slot by slot in `forms`, and the state after it."""
+        found, recent = {}, dict(state["recent"])
+        for form in forms:
+            found[form], recent[form] = self._of_form(batch, policies, form).with_recent_means(recent[form])
         ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading_of(self.block))
-        return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
+        return replace(self, forms=found), {"recent": recent, "ratios": ratios}
+
+    def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
+        """The weights of slates slot by slot: `G` for the whole reward, or the mean weight of rewarded slots."""
+        if batch.slates is None:
+            return self
+        if form == "slots":
+            weight = slate_weights(batch, policies)
+            weighted, heaviest = weight * self.reward[:, None], np.abs(weight)
+        else:
+            weighted, weight, heaviest = slot_terms(batch, policies, form == "cascade")
+        with np.errstate(invalid="ignore"):
+            usable = (heaviest <= LARGEST_WEIGHT) & (np.abs(weighted) <= LARGEST_WEIGHT)
+        single = (batch.slates.sizes == 0)[:, None]
+
+        def of_slates(values: Array, others: Array) -> Array:
+            return np.where(single, others, np.where(usable, values, 0.0))
+
+        averaging = np.broadcast_to(self.event_weight[:, None], usable.shape)
+        return replace(
+            self,
+            importance_weight=of_slates(weight, self.importance_weight),
+            sample_weight=of_slates(averaging, self.sample_weight),
+            weighted=None if form == "slots" else of_slates(weighted, self.weighted_reward),
+            heaviest=of_slates(heaviest, self.importance_weight),
+        )
+
+    @property
+    def deciding(self) -> Evidence:
+        """The evidence that promotion judges by: slates slot by slot, where an estimator needs them so."""
+        return next(iter(self.forms.values()), self)
+
+    @property
+    def largest_weight(self) -> Array:
+        """The largest weight in magnitude, [P]."""
+        weight = self.importance_weight if self.heaviest is None else self.heaviest
+        return np.asarray(weight.max(axis=0, initial=0.0))
 
     def paired_with_production(self) -> Evidence:
         """The evidence about all policies but production, on the events that have production."""
         both = np.where(self.sample_weight[:, :1] > 0, self.sample_weight, 0.0)
         return replace(
-            self, importance_weight=self.importance_weight[:, 1:], sample_weight=both[:, 1:], unsupported=None
+            self,
+            importance_weight=self.importance_weight[:, 1:],
+            sample_weight=both[:, 1:],
+            weighted=None if self.weighted is None else self.weighted[:, 1:],
+            heaviest=None if self.heaviest is None else self.heaviest[:, 1:],
+            unsupported=None,
         )
 
     def with_predictions(self, prediction: Array) -> Evidence:
@@ -197,8 +240,9 @@ class Evidence:
         """The same evidence without the events that lack a required field."""
         if not needs:
             return self
-        if "slots" in needs:
-            return self if self.slates is None else self.slates
+        for form in FORMS:
+            if form in needs:
+                return self.forms.get(form, self)
         known = False if self.actions is None else self.actions.known(needs)
         return replace(self, sample_weight=np.where(known, self.sample_weight, 0.0))
 
@@ -208,22 +252,23 @@ class Evidence:
         return np.asarray((per_block(self.sample_weight, self.blocks) != 0).any(axis=(1, 2)))
 
     def of_blocks(self, kept: Mask) -> Evidence:
-        """The evidence of some of these blocks, without that of slates; `kept` [blocks] must not be empty."""
+        """The evidence of some of these blocks, without `forms`; `kept` [blocks] must not be empty."""
         if kept.all():
             return self
         events = np.flatnonzero(np.repeat(kept, self.block))
-        names = ("importance_weight", "sample_weight", "unsupported", "reward", "event_weight", "timestamp", "signs")
+        of_events = ("reward", "event_weight", "timestamp", "signs")
+        names = ("importance_weight", "sample_weight", "unsupported", "weighted", "heaviest", *of_events)
         before = ((name, getattr(self, name)) for name in names)
         columns: dict[str, Any] = {  # contiguous over events
             name: None if column is None else column.T[..., events].T for name, column in before
         }
         recent = RecentMoments(*(means[kept] for means in self.recent))
-        return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), slates=None)
+        return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), forms={})
 
     @cached_property
     def weighted_reward(self) -> Array:
         """`w r`, [n, P]; estimators that average it share one array."""
-        return self.importance_weight * self.reward[:, None]
+        return self.importance_weight * self.reward[:, None] if self.weighted is None else self.weighted
 
     @property
     def blocks(self) -> int:

@@ -109,7 +109,7 @@ def limits(
 def _numbers(evidence: Evidence, batch: EventBatch, part: slice) -> Iterator[tuple[Kind, Array]]:
     """Numbers of these events by kind, [policies or 1, events], 0 where an event has none."""
     propensity, actions = batch.propensity[part], evidence.actions
-    if evidence.slates is not None:
+    if "slots" in evidence.forms:
         yield Kind.SLOTS, _of_slots(batch)[None, part]
     plain = np.ones((1, 1))
     if actions is not None:

@@ -46,6 +46,31 @@ def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
     return np.where(slates.sizes > 0, np.stack(weights), np.nan).T
 
 
+def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tuple[Array, Array, Array]:
+    """The weighted rewards of the slots of each slate, summed; the mean weight of its slots; the largest one.
+
+    All [n, P], NaN where the event is not a slate, lacks the policy, or its slots have no rewards. The weight of a slot
+    is `pi / pi0` of its action; with `cascade`, the product of these ratios up to the slot.
+    """
+    slates = batch.slates
+    if slates is None:
+        nothing = np.full((len(batch), len(policies)), np.nan)
+        return nothing, nothing, nothing
+    logged = slates.conditional_propensity if cascade else slates.propensity
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        ratios = slates.probabilities / logged[:, None]
+    every = np.ones(len(logged))
+    columns = [every if policy == LOGGING else ratios[:, batch.policies.index(policy)] for policy in policies]
+    weights = np.stack(columns).T
+    weights = slates.running_product(weights) if cascade else weights
+    rewarded = slates.has_rewards[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        weighted = slates.per_event(weights * slates.reward[:, None])
+        mean = slates.per_event(weights) / np.maximum(slates.sizes, 1)[:, None]
+    weighted, mean, largest = (np.where(rewarded, each, np.nan) for each in (weighted, mean, slates.largest(weights)))
+    return weighted, mean, largest
+
+
 def _of_rankings(slates: SlateColumns) -> Array:
     slots = slates.sizes[:, None]
     actions = slates.actions.sizes[slates.offsets[:-1]][:, None]

@@ -17,6 +17,7 @@ from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.estimators.base import Range
+from streameval.ope.evidence.actions import FORMS
 from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.intervals.sequences.observations import ObservationScale
 from streameval.ope.intervals.sequences.tracker import (
@@ -84,7 +85,7 @@ class ConfidenceSequence(IntervalMethod):
         unbiased = tuple(  # slates may have negative weights
             place
             for place, estimator in followed
-            if not estimator.is_biased_by_design and "slots" not in estimator.needs
+            if not estimator.is_biased_by_design and estimator.needs.isdisjoint(FORMS)
         )
         process: WealthProcess = HeavyTailed()
         scale = ObservationScale(*reward_range)
@@ -102,7 +103,7 @@ class ConfidenceSequence(IntervalMethod):
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
         """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""
-        if estimator.ratio or not estimator.is_biased_by_design or "slots" in estimator.needs:
+        if estimator.ratio or not estimator.is_biased_by_design or not estimator.needs.isdisjoint(FORMS):
             return None
         heaviest = np.array([np.inf if self.max_weight is None else self.max_weight])
         with np.errstate(invalid="ignore"):  # 0 times infinity: a limit that does not depend on the weight

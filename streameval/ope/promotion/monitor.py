@@ -89,7 +89,7 @@ class PromotionMonitor:
         those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events].
         """
         shared = clusters.fold(state["clusters"], evidence)
-        evidence = evidence.slates or evidence
+        evidence = evidence.deciding
         sums = block_sums(evidence)
         trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
@@ -234,8 +234,8 @@ def block_sums(evidence: Evidence) -> State:
 
     With the averaging weight `q`, 0 for missing events, and the importance weight `w`: the number of events
     (`present`); sums of `q`, `q^2`, `q w` (`weight`), `(q w)^2`, `q w r` (`term`), `q (w r)^2` (`term_square`) and
-    `q |w r|` (`term_size`); the largest `q`, `q |w|` (`weight_largest`), `|w|` (`importance_largest`) and `q |w r|`;
-    the smallest `w` (`importance_smallest`), which is negative for slates only.
+    `q |w r|` (`term_size`); the largest `q`, `q |w|` (`weight_largest`), `|w|` or `heaviest` (`importance_largest`) and
+    `q |w r|`; the smallest `w` (`importance_smallest`), which is negative for slates only.
 
     >>> sums = block_sums(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
     >>> [float(sums[name][0, 0]) for name in ("weight", "weight_largest", "term", "term_size")]
@@ -260,6 +260,7 @@ def block_sums(evidence: Evidence) -> State:
         }
     lowest = present.min(axis=-1)
     largest = np.maximum(present.max(axis=-1), -lowest)
+    heaviest = largest if evidence.heaviest is None else per_block(evidence.heaviest, count).max(axis=-1)
     size = np.abs(qwr) if qwr.size and qwr.min() < 0 else qwr
     total = qwr @ each
     return {
@@ -267,7 +268,7 @@ def block_sums(evidence: Evidence) -> State:
         "weight": qw @ each,
         "weight_square": _products(qw, qw),
         "weight_largest": largest if qw is w else np.abs(qw).max(axis=-1),
-        "importance_largest": largest,
+        "importance_largest": heaviest,
         "importance_smallest": lowest,
         "term": total,
         "term_square": _products(qwr, wr),

@@ -403,7 +403,7 @@ def columns(slates: SlateColumns | None) -> dict[str, Any]:
     assert slates is not None
     state = slates.to_state()
     flat = state | {"actions": None, "listed": None} | state["actions"] | (state["listed"] or {})
-    return {name: np.asarray(value).tolist() for name, value in flat.items()}
+    return {name: str(np.asarray(value).tolist()) for name, value in flat.items()}  # NaN equals NaN
 
 
 def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:

@@ -82,8 +82,13 @@ class Observations(NamedTuple):
 def of_weights(
     evidence: Evidence, scale: ObservationScale, blocks: slice = slice(None), sides: Sequence[int] = SIDES
 ) -> Observations:
-    """The observations of some sides by importance weights; NaN where a weight is negative."""
+    """The observations of some sides by importance weights; NaN where a weight is negative.
+
+    All are NaN where the weighted reward is not the weight times the reward.
+    """
     weight = per_block(evidence.importance_weight, evidence.blocks)[blocks]
+    if evidence.weighted is not None:
+        weight = np.full_like(weight, np.nan)
     if weight.size and weight.min() < 0:
         weight = np.where(weight < 0, np.nan, weight)
     share = ((evidence.reward - scale.low) / (scale.high - scale.low)).reshape(evidence.blocks, 1, -1)[blocks]
