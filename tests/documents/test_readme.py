@@ -13,7 +13,7 @@ from support.paths import ROOT
 DOCUMENTS = [
     path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md") if path.exists()
 ]
-DOCUMENTS += sorted(ROOT.glob("examples/*/README.md"))
+DOCUMENTS += sorted(ROOT.glob("examples/*/*.md"))
 
 documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 

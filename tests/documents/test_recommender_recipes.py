@@ -1,0 +1,86 @@
+"""The recipes in other languages: each logs events that are accepted, and the probabilities by which it draws."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streameval as se
+from streameval.events import JsonDecoder
+from support.go_toolchain import built
+from support.paths import ROOT
+from support.programs import program
+
+RECIPES = ROOT / "examples" / "recommender" / "recipes"
+EVENTS = 2_000
+
+
+def java(directory: Path) -> list[str]:
+    program("javac", "default-jdk-headless")
+    return [program("java", "default-jdk-headless"), str(RECIPES / "Decisions.java")]
+
+
+def go(directory: Path) -> list[str]:
+    module = directory / "decisions"
+    module.mkdir()
+    shutil.copy(RECIPES / "decisions.go", module)
+    (module / "go.mod").write_text("module decisions\n\ngo 1.22\n")
+    binaries = directory / "bin"
+    binaries.mkdir()
+    return [str(built(module, binaries))]
+
+
+def node(directory: Path) -> list[str]:
+    return [program("node", "nodejs"), str(RECIPES / "decisions.mjs")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command_in", [java, go, node])
+def test_every_decision_of_a_recipe_is_accepted_and_drawn_from_the_logged_probabilities(
+    command_in: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
+    command = [*command_in(tmp_path), str(EVENTS)]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout.splitlines()
+    batch = JsonDecoder(["challenger"], reward_range=(0, 1)).decode_batch(lines)
+    assert batch.rejected == ()
+    assert len(batch) == EVENTS
+    sets = batch.action_sets
+    assert sets is not None
+    logged = sets.propensities.reshape(EVENTS, 3)
+    powers = np.exp([1.2, 0.4, 0.0])
+    np.testing.assert_allclose(logged, np.tile(0.8 * powers / powers.sum() + 0.2 / 3, (EVENTS, 1)))
+    shown = np.bincount(sets.index, minlength=3) / EVENTS
+    assert np.all(np.abs(shown - logged[0]) < 5 * np.sqrt(logged[0] * (1 - logged[0]) / EVENTS))
+
+
+def test_the_rows_of_the_warehouse_are_events_with_the_rewards_of_their_clicks(tmp_path: Path) -> None:
+    with sqlite3.connect(":memory:") as warehouse:
+        warehouse.executescript(
+            """
+            CREATE TABLE impressions (event_id TEXT, shown_at REAL, item_id TEXT, probability REAL, user_id INTEGER);
+            CREATE TABLE candidate_scores (event_id TEXT, probability REAL);
+            CREATE TABLE clicks (event_id TEXT, clicked_at REAL);
+            INSERT INTO impressions VALUES ('c', 300, 'x', .25, 8), ('a', 100, 'x', .25, 7), ('b', 200, 'y', .75, 7);
+            INSERT INTO candidate_scores VALUES ('a', .5), ('c', .125);
+            INSERT INTO clicks VALUES ('a', 150), ('a', 160), ('b', 199), ('c', 2101), ('c', 2099), ('d', 100);
+            """
+        )
+        cursor = warehouse.execute((RECIPES / "decisions.sql").read_text())
+        with (tmp_path / "decisions.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow([name for name, *_ in cursor.description])
+            rows.writerows(cursor)
+    warehouse.close()
+    (batch,) = se.read_events(tmp_path / "decisions.csv", policies=["challenger"])
+    assert batch.rejected == ()
+    assert batch.timestamp.tolist() == [100.0, 200.0, 300.0]
+    assert batch.reward.tolist() == [1.0, 0.0, 1.0]
+    assert batch.propensity.tolist() == [0.25, 0.75, 0.25]
+    np.testing.assert_array_equal(batch.probabilities[:, 0], [0.5, np.nan, 0.125])
