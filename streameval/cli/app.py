@@ -17,6 +17,7 @@ from streameval.errors import InputError
 
 if TYPE_CHECKING:
     from streameval.config.model import Config
+    from streameval.ope.report import Report
 
 # Each verb imports what it needs, so that `--help`, completion and `schema` start at once.
 app = typer.Typer(
@@ -160,6 +161,9 @@ def replay(
     candidates: CandidateNames = None,
     events_format: FormatOfEvents = None,
     as_json: AsJson = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print the estimates by all estimators on all averages.")
+    ] = False,
     decisions: Annotated[
         bool,
         typer.Option(
@@ -186,7 +190,7 @@ def replay(
     """
     from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
     from streameval.cli.replay import Replay, choices
-    from streameval.cli.tables import decisions_table, events_line, report_table
+    from streameval.cli.tables import decisions_table
     from streameval.ope.evaluator.evaluator import Evaluator
 
     settings, files = _settings_and_files(config, files, candidates)
@@ -213,7 +217,7 @@ def replay(
     else:
         for line in reader.notes() if candidates else ():
             print(line)
-        console().print(report_table(report, title=events_line(report)))
+        _print_report(report, everything)
     if decisions and not as_json:
         console().print(decisions_table(report))
     if strict and not all(check.ok for check in report.trust):
@@ -440,6 +444,18 @@ def _settings_and_files(config: str, files: list[str] | None, candidates: str | 
         hint = "name one after the configuration; `replay FILE --candidates NAMES` needs no configuration"
         raise InputError("no file of events is named", hint=hint)
     return _load(Path(config)), files
+
+
+def _print_report(report: Report, everything: bool) -> None:
+    """The answer in sentences, and the estimates that it is based on, or all of them."""
+    from streameval.cli.tables import answer_lines, events_line, recommended_rows, report_table
+
+    rows = list(report.estimates) if everything else recommended_rows(report) or list(report.estimates)
+    for line in answer_lines(report, everything):
+        print(line)
+    console().print(report_table(report, events_line(report), rows))
+    if len(rows) < len(report.estimates):
+        print(f"{len(rows)} of {len(report.estimates)} estimates, those that decide; --all prints the others")
 
 
 def _quieten() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
 
@@ -13,9 +13,13 @@ from rich.text import Text
 from streameval.common.component import Component
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, utc_time
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
+from streameval.ope.answer import answers, percentage, recommended
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.report import Decision, Report
+from streameval.ope.report import Decision, Estimate, Report
+
+MOST_ANSWERS = 5
+"""The number of candidates whose answers are printed without `--all`."""
 
 
 def new_table(title: str, *headings: str) -> Table:
@@ -26,21 +30,43 @@ def new_table(title: str, *headings: str) -> Table:
     return table
 
 
-def report_table(report: Report, title: str = "") -> Table:
-    """The estimates of a Report, production first; a dash where a number is not known."""
-    decimals = decimals_for(estimate.value for estimate in report.estimates)
-    compared = any(estimate.lift is not None for estimate in report.estimates)
+def answer_lines(report: Report, everything: bool) -> Iterator[str]:
+    """A sentence for each candidate, the best one first."""
+    found = answers(report)
+    promotable = [each for each in found if each.verdict == "promotable"]
+    if len(promotable) > 1:
+        yield f"{len(promotable)} candidates are promotable; the first one has the highest lower bound of its lift:"
+    shown = found if everything else found[:MOST_ANSWERS]
+    yield from (each.sentence for each in shown)
+    if shown != found:
+        yield f"(--all prints the answers for {len(found) - len(shown)} more candidates)"
+
+
+def recommended_rows(report: Report) -> list[Estimate]:
+    """For each candidate, the estimate by which it is decided; and those of production by the same estimators."""
+    rows = [recommended(report, each.policy) for each in report.policies if not each.production]
+    pairs = {(each.estimator, each.average) for each in rows if each}
+    of_production = [each for each in report.estimates if each.policy == report.production]
+    return [*(each for each in of_production if (each.estimator, each.average) in pairs), *filter(None, rows)]
+
+
+def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | None = None) -> Table:
+    """The estimates of a Report, or some of them, production first; a dash where a number is not known."""
+    estimates = report.estimates if rows is None else rows
+    decimals = decimals_for(estimate.value for estimate in estimates)
+    compared = any(estimate.lift is not None for estimate in estimates)
     interval = f">{report.confidence * 100:g}% interval"
-    lift = (">lift", interval) if compared else ()
+    lift = (">lift", interval, ">relative lift") if compared else ()
     headings = ("policy", "estimator", "average", ">value", interval, *lift, ">effective events", ">mean weight")
     table = new_table(title, *headings)
     rank = {counts.policy: place for place, counts in enumerate(report.policies)}
-    in_order = sorted(report.estimates, key=lambda estimate: rank[estimate.policy])
-    for policy, estimates in groupby(in_order, key=lambda estimate: estimate.policy):
+    in_order = sorted(estimates, key=lambda estimate: rank[estimate.policy])
+    for policy, of_policy in groupby(in_order, key=lambda estimate: estimate.policy):
         name = Text(f"{policy} (production)" if policy == report.production else policy, style="bold")
-        for row, each in enumerate(estimates):
+        for row, each in enumerate(of_policy):
             bounds = _interval(each.lift_lower, each.lift_upper, decimals, signed=True)
-            lift = (decimal(each.lift, decimals, signed=True), bounds) if compared else ()
+            relative = percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN
+            lift = (decimal(each.lift, decimals, signed=True), bounds, relative) if compared else ()
             table.add_row(
                 *("" if row else name, each.estimator, each.average),
                 *(decimal(each.value, decimals), _interval(each.lower, each.upper, decimals), *lift),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130
-WIDTH_OF_FILES = 160
+WIDTH_OF_FILES = 200
 
 
 class Verbs(typer.core.TyperGroup):

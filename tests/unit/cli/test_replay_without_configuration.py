@@ -24,15 +24,18 @@ def log(tmp_path: Path) -> Path:
 def test_the_first_line_says_that_rows_count_in_their_order(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = command(capfd, "replay", str(log), "--candidates", "challenger")
     assert outcome.code == 0
-    first, second, *_ = outcome.out.splitlines()
+    first, second, third, *_ = outcome.out.splitlines()
     assert first == "the log has no event_id and no timestamp: its rows count in their order, each once"
-    assert second.strip() == "2 events, 0 rejected"
+    assert second == "not known yet whether challenger earns more than production: needs about 10,000 more events"
+    assert third.strip() == "2 events, 0 rejected"
 
 
 def test_a_log_with_ids_and_times_has_no_such_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.csv").write_text(TIMED)
     outcome = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", "challenger")
-    assert outcome.out.startswith("2 events until 2020-09-13 12:26:41 UTC, 0 rejected")
+    answer, events, *_ = outcome.out.splitlines()
+    assert answer.startswith("not known yet whether challenger earns more than production")
+    assert events.startswith("2 events until 2020-09-13 12:26:41 UTC, 0 rejected")
 
 
 def test_several_candidates_are_separated_by_commas(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,3 +78,43 @@ def test_mistakes_are_answered(
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
     assert hint in outcome.err.splitlines()[-1]
+
+
+@pytest.fixture
+def longer_log(tmp_path: Path) -> Path:
+    path = tmp_path / "longer.csv"
+    path.write_text("action,propensity,reward,challenger,even\n" + "a,.5,1,.3,.1\nb,.5,0,.7,.9\n" * 1500)
+    return path
+
+
+def test_the_answer_comes_first_and_then_the_estimates_that_decide(
+    longer_log: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = command(capfd, "replay", str(longer_log), "--candidates", "challenger,even")
+    _, first, second, *table = outcome.out.splitlines()
+    assert {line.split()[0] for line in (first, second)} == {"challenger", "even"}
+    assert all("less than production (0." in line for line in (first, second))
+    shown = [line for line in table if "mixture" in line]
+    assert len(shown) == 3
+    assert all("stratified_ips" in line for line in shown)
+    assert table[-1] == "3 of 33 estimates, those that decide; --all prints the others"
+
+
+def test_all_prints_every_estimate(longer_log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = command(capfd, "replay", str(longer_log), "--candidates", "challenger,even", "--all")
+    rows = [line for line in outcome.out.splitlines() if " 0." in line]
+    assert sum("adaptive_window" in line for line in rows) == 6
+    assert "--all" not in outcome.out
+
+
+def test_with_many_candidates_the_first_five_answers_are_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"c{place}" for place in range(7)]
+    (tmp_path / "log.csv").write_text(f"action,propensity,reward,{','.join(names)}\na,.5,1,{'.5,' * 6}.5\n")
+    outcome = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", ",".join(names))
+    lines = outcome.out.splitlines()
+    assert sum(line.startswith("not known yet whether c") for line in lines) == 5
+    assert "(--all prints the answers for 2 more candidates)" in lines
+    every = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", ",".join(names), "--all")
+    assert sum(line.startswith("not known yet whether c") for line in every.out.splitlines()) == 7

@@ -1,0 +1,175 @@
+"""The answer of a Report in sentences: is a candidate better than production, by how much, and may one trust it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from streameval.common.text import decimal, decimals_for, in_words, rounded_up, utc_time
+from streameval.ope.report import Decision, Estimate, Report, TrustCheck
+
+__all__ = ["CandidateAnswer", "answers", "percentage", "recommended"]
+
+TOO_LITTLE = "effective_sample_size"
+"""The trust check that fails for lack of evidence, where the numbers themselves may be right."""
+
+
+class CandidateAnswer(NamedTuple):
+    """The knowledge about a candidate, as a sentence without a full stop.
+
+    `verdict`: whether it is promotable, better or worse than production by the interval of its lift, unknown, or based
+    on a log that fails a trust check. `estimate`: the one that the sentence is about, if any.
+    """
+
+    policy: str
+    verdict: Literal["promotable", "better", "unknown", "worse", "untrusted"]
+    sentence: str
+    estimate: Estimate | None
+
+
+VERDICTS = ("promotable", "better", "unknown", "worse", "untrusted")
+
+
+def answers(report: Report) -> list[CandidateAnswer]:
+    """The answer for each candidate; the promotable ones first, and within a verdict by the lower bound of the lift."""
+    found = [_answer(report, each.policy) for each in report.policies if not each.production]
+    return sorted(found, key=lambda each: (VERDICTS.index(each.verdict), -_least(each.estimate)))
+
+
+def recommended(report: Report, policy: str) -> Estimate | None:
+    """The estimate by which the promotion of a candidate is decided; else its last one that has a lift."""
+    decision = _decision(report, policy)
+    rows = [each for each in report.estimates if each.policy == policy and each.lift is not None]
+    if decision and decision.estimator:
+        pair = decision.estimator, decision.average
+        return next((each for each in rows if (each.estimator, each.average) == pair), None)
+    thin = report.thin()
+    sound = [each for each in rows if (each.estimator, each.average) not in thin]
+    return next(reversed(sound or rows), None)
+
+
+def percentage(value: float | None, lower: float | None, upper: float | None, signed: bool = True) -> str:
+    """A ratio in percent, with its interval as far as it is known.
+
+    >>> percentage(0.1487, 0.1196, 0.1804), percentage(-0.031, -0.05, -0.012), percentage(0.5, None, None)
+    ('+14.9 % [12, 18]', '-3.1 % [-5.0, -1.2]', '+50.0 %')
+    """
+    if value is None:
+        return ""
+    if lower is None or upper is None:
+        return f"{decimal(100 * value, 1, signed)} %"
+    width = max(100 * (upper - lower), 1e-6)
+    own, of_bounds = (max(0, math.ceil(math.log10(unit / width))) for unit in (30, 6))
+    ends = ", ".join(decimal(round(100 * end, of_bounds) + 0.0, of_bounds) for end in (lower, upper))
+    return f"{decimal(100 * value, own, signed)} % [{ends}]"
+
+
+def _answer(report: Report, policy: str) -> CandidateAnswer:
+    decision, estimate = _decision(report, policy), recommended(report, policy)
+    failed = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
+    doubts = [check for check in failed if check.check != TOO_LITTLE]
+    if doubts:
+        return CandidateAnswer(
+            policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts)}", estimate
+        )
+    if decision and decision.promotable and estimate:
+        return CandidateAnswer(
+            policy, "promotable", f"{_earns(report, estimate)}, promotable {_since(decision)}", estimate
+        )
+    missing = _missing(report, decision, failed, estimate)
+    if estimate and estimate.lift_upper is not None and estimate.lift_upper < 0:
+        return CandidateAnswer(policy, "worse", _earns(report, estimate), estimate)
+    if estimate and estimate.lift_lower is not None and estimate.lift_lower > 0:
+        yet = f", but it is not promotable: {missing}" if decision else ""
+        return CandidateAnswer(policy, "better", f"{_earns(report, estimate)}{yet}", estimate)
+    sentence = f"not known yet whether {policy} earns more than production: {missing}"
+    return CandidateAnswer(policy, "unknown", sentence + _so_far(estimate), estimate)
+
+
+def _decision(report: Report, policy: str) -> Decision | None:
+    """The decision on a candidate: by the first rule that holds, else by the first one."""
+    decisions = [each for each in report.promotion if each.policy == policy]
+    return next((each for each in decisions if each.promotable), decisions[0] if decisions else None)
+
+
+def _earns(report: Report, estimate: Estimate) -> str:
+    """How much more or less a candidate earns than production."""
+    values = estimate.value, _value_of_production(report, estimate)
+    decimals = decimals_for(values)
+    own, production = (decimal(value, decimals) for value in values)
+    is_less = (estimate.lift or 0.0) < 0
+    word, than = "less" if is_less else "more", f"than production ({own} against {production})"
+    if estimate.lift_ratio is None:
+        lift = _mirrored(estimate.lift, estimate.lift_lower, estimate.lift_upper, is_less)
+        size, lower, upper = (decimal(each, decimals) for each in lift)
+        return f"{estimate.policy} earns {size} [{lower}, {upper}] {word} per event {than}"
+    ratio = _mirrored(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper, is_less)
+    return f"{estimate.policy} earns {percentage(*ratio, signed=not is_less)} {word} {than}"
+
+
+Bounded: TypeAlias = tuple[float | None, float | None, float | None]
+"""A number, its lower and its upper bound."""
+
+
+def _mirrored(value: float | None, lower: float | None, upper: float | None, is_less: bool) -> Bounded:
+    """A number and its bounds; of a loss its size."""
+    if not is_less:
+        return value, lower, upper
+    size, above, below = (None if each is None else -each for each in (value, lower, upper))
+    return size, below, above
+
+
+def _value_of_production(report: Report, estimate: Estimate) -> float | None:
+    try:
+        return report.get(report.production, estimate.estimator, estimate.average).value
+    except KeyError:
+        return None
+
+
+def _since(decision: Decision) -> str:
+    if decision.since_timestamp is not None:
+        return f"since {utc_time(decision.since_timestamp)}"
+    return "" if decision.since_event is None else f"since event {decision.since_event:,}"
+
+
+def _missing(report: Report, decision: Decision | None, failed: Sequence[TrustCheck], estimate: Estimate | None) -> str:
+    """The missing condition of a decision."""
+    if failed:
+        return _reasons(failed)
+    if decision is None:
+        is_known = estimate is not None and estimate.lift_lower is not None
+        return "the interval of its lift includes 0" if is_known else "there are too few events with rewards"
+    if decision.more is None:
+        return decision.reason
+    events = report.events
+    rate = None
+    if events.first_timestamp is not None and events.last_timestamp is not None:
+        span = events.last_timestamp - events.first_timestamp
+        rate = events.accepted / span if span > 0 else None
+    needed = rounded_up(max(decision.more, 1.0))
+    time = f" ({in_words(decision.more / rate)})" if rate else ""
+    return f"needs about {needed} more event{'' if needed == '1' else 's'}{time}"
+
+
+def _so_far(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.lift_lower is None:
+        return ""
+    if estimate.lift_ratio is None:
+        bounds = estimate.lift, estimate.lift_lower, estimate.lift_upper
+        decimals = decimals_for(bounds)
+        lift, *ends = (decimal(each, decimals, signed=place == 0) for place, each in enumerate(bounds))
+        return f"; so far {lift} [{', '.join(ends)}] per event"
+    return f"; so far {percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)}"
+
+
+def _reasons(checks: Sequence[TrustCheck]) -> str:
+    return "; ".join(dict.fromkeys(check.reason for check in checks))
+
+
+def _least(estimate: Estimate | None) -> float:
+    """The lower bound of the lift by which candidates are ranked."""
+    if estimate is None:
+        return -math.inf
+    known = (estimate.lift_ratio_lower, estimate.lift_lower, estimate.lift)
+    return next((each for each in known if each is not None), -math.inf)
