@@ -37,8 +37,7 @@ from streameval.ingest.base import (
     TopicPartition,
 )
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
-from streameval.simulation.stream import BATCH, DRAW_SIZE
-from streameval.simulation.world import numbered
+from streameval.simulation.world import BATCH, DRAW_SIZE, numbered
 
 SIMULATED = "simulated"
 SPACING = 0.001  # seconds between timestamps when events are made as fast as possible from a given start time

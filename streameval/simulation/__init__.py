@@ -7,7 +7,16 @@ The experiment is that of Jagerman, Markov and de Rijke, "When people change the
 
 from __future__ import annotations
 
-from streameval.simulation.stream import BATCH, Drift, DriftKind, Moment, draw_block, simulate, truth_after
-from streameval.simulation.world import Interactions, World
+from streameval.simulation.world import (
+    BATCH,
+    Drift,
+    DriftKind,
+    Interactions,
+    Moment,
+    World,
+    draw_block,
+    simulate,
+    truth_after,
+)
 
 __all__ = ["BATCH", "Drift", "DriftKind", "Interactions", "Moment", "World", "draw_block", "simulate", "truth_after"]

@@ -14,8 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from streameval.config.errors import one_of
 from streameval.config.loading import parse_yaml
-from streameval.config.memory import usable_memory
-from streameval.config.model import Config, StateSettings
+from streameval.config.model import Config, StateSettings, usable_memory
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from streameval.config import model
-from streameval.config.memory import usable_memory
-from streameval.config.model import Config
+from streameval.config.model import Config, usable_memory
 from streameval.errors import ConfigError
 
 GIB = 2**30
