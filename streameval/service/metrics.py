@@ -112,6 +112,15 @@ def _intervals(status: DaemonStatus) -> Iterator[Series]:
             yield (*labels, each.kind, str(each.anytime).lower(), each.covers), 1
 
 
+def _slot_lifts(status: DaemonStatus) -> Iterable[Series]:
+    found = {
+        (policy, str(slot)): lift
+        for (policy, *_), each in _estimates(status)
+        for slot, lift in enumerate(each.details.get("slot_lifts", ()), start=1)
+    }
+    return found.items()
+
+
 def _models(status: DaemonStatus) -> Iterable[Series]:
     model = status.report and status.report.reward_model
     return [((model.model,), model)] if model else []
@@ -153,6 +162,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "estimates": (PER_ESTIMATE, _estimates),
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
+    "slots": (("policy", "slot"), _slot_lifts),
     "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
     "deciding": (PER_ESTIMATE, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, ratio
+from streameval.ope.averages import AnyAverage, Cumulative
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow, Moments
-from streameval.ope.estimators import TermRange
+from streameval.ope.estimators import AnyEstimator, PseudoInverse, TermRange
 from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
-from streameval.ope.evidence.evidence import Evidence, slot_ratio_means
+from streameval.ope.evidence.evidence import Evidence, slot_lifts, slot_ratio_means
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
@@ -59,7 +60,7 @@ def report_rows(
         for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = _known({"slot_ratio_means": np.array(slot_ratio_means(slates, place))}) if form else {}
+            slots = _known(_of_slots(slates, place, estimator, average)) if form else {}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],
@@ -71,6 +72,14 @@ def report_rows(
                 details={**{name: values[column] for name, values in details.items()}, **shared, **slots, **chosen},
                 **{name: values[column] for name, values in numbers.items()},
             )
+
+
+def _of_slots(slates: State, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
+    """The details about the slots of slates; their lifts are known for all events since the start."""
+    details = {"slot_ratio_means": np.array(slot_ratio_means(slates, place))}
+    if place and isinstance(estimator, PseudoInverse) and isinstance(average, Cumulative):
+        details["slot_lifts"] = np.array(slot_lifts(slates, place))
+    return details
 
 
 def _term_range(

@@ -12,7 +12,17 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
-from streameval.ope.evidence.slate_weights import fold_ratios, mean_ratios, slate_weights, slot_terms, start_ratios
+from streameval.ope.evidence.slate_weights import (
+    fold_lifts,
+    fold_ratios,
+    mean_lifts,
+    mean_ratios,
+    slot_gains,
+    slot_terms,
+    start_lifts,
+    start_ratios,
+    whole_weights,
+)
 from streameval.ope.policies.logged import target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
@@ -47,12 +57,21 @@ def start_recent(policies: int) -> State:
 
 def start_slates(policies: int) -> State:
     """The state behind the weights of slates slot by slot, before the first event."""
-    return {"recent": {form: start_recent(policies) for form in FORMS}, "ratios": start_ratios(policies)}
+    return {
+        "recent": {form: start_recent(policies) for form in FORMS},
+        "ratios": start_ratios(policies),
+        "lifts": start_lifts(policies),
+    }
 
 
 def slot_ratio_means(slates: State, place: int) -> list[float]:
     """The mean ratio of a policy in each slot, from the state of `start_slates`: see `mean_ratios`."""
     return mean_ratios(slates["ratios"][place])
+
+
+def slot_lifts(slates: State, place: int) -> list[float]:
+    """The lift of a policy in each slot, from the state of `start_slates`: see `mean_lifts`."""
+    return mean_lifts(slates["lifts"], slates["ratios"], place)
 
 
 def fading_of(block: int) -> float:
@@ -125,7 +144,10 @@ class Evidence:
     @classmethod
     def of_slots(cls, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
         """Evidence about slates slot by slot, to try an estimator."""
-        return cls.from_batch(batch, policies, len(batch))._of_form(batch, policies, form)
+        seen, _ = cls.from_batch(batch, policies, len(batch)).with_forms(
+            batch, policies, [form], start_slates(len(policies))
+        )
+        return seen.forms[form]
 
     @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
@@ -178,18 +200,24 @@ class Evidence:
         self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
     ) -> tuple[Evidence, State]:
         """The same evidence with that of slates slot by slot in `forms`, and the state after it."""
-        found, recent = {}, dict(state["recent"])
+        found, after = {}, {**state, "recent": dict(state["recent"])}
+        gains = slot_gains(batch, policies) if "slots" in forms and batch.slates is not None else None
         for form in forms:
-            found[form], recent[form] = self._of_form(batch, policies, form).with_recent_means(recent[form])
-        ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading_of(self.block))
-        return replace(self, forms=found), {"recent": recent, "ratios": ratios}
+            seen = self._of_form(batch, policies, form, gains)
+            found[form], after["recent"][form] = seen.with_recent_means(state["recent"][form])
+        fading = fading_of(self.block)
+        after["ratios"] = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading)
+        if "slots" in found:
+            weighted, averaging = found["slots"].weighted_reward, found["slots"].sample_weight
+            after["lifts"] = fold_lifts(state["lifts"], batch.slates, gains, weighted, averaging, self.reward)
+        return replace(self, forms=found), after
 
-    def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
+    def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form, gains: Array | None = None) -> Evidence:
         """The weights of slates slot by slot: `G` for the whole reward, or the mean weight of rewarded slots."""
         if batch.slates is None:
             return self
-        if form == "slots":
-            weight = slate_weights(batch, policies)
+        if gains is not None and form == "slots":
+            weight = whole_weights(batch.slates, gains)
             weighted, heaviest = weight * self.reward[:, None], np.abs(weight)
         else:
             weighted, weight, heaviest = slot_terms(batch, policies, form == "cascade")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, State
 from streameval.events import EventBatch
-from streameval.events.action_sets import Index
+from streameval.events.action_sets import Index, owned_rows
 from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
 from streameval.ope.policies.logged import LOGGING
 
@@ -30,20 +30,33 @@ def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
 
     The logging policy's is 1.
     """
-    slates = batch.slates
-    if slates is None:
+    if batch.slates is None:
         return np.full((len(batch), len(policies)), np.nan)
+    return whole_weights(batch.slates, slot_gains(batch, policies))
+
+
+def whole_weights(slates: SlateColumns, gains: Array) -> Array:
+    """`G` of each slate from the parts of its slots [S, P], [n, P]; NaN where the event is not a slate."""
+    return np.where((slates.sizes > 0)[:, None], 1.0 + slates.per_event(gains), np.nan)
+
+
+def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
+    """The part of `G - 1` that each slot of the slates contributes for each policy, [S, P]; NaN without the policy.
+
+    With p the logging policy's probabilities of the rows: `(q - p)' Gamma^+ 1_s` over the rows of the slot, as
+    `p' Gamma^+ 1_s = 1`. The logging policy's are 0.
+    """
+    slates = batch.slates
+    assert slates is not None
     with np.errstate(over="ignore"):
-        ratios = slates.probabilities / slates.propensity[:, None]
-    known = slates.per_event(ratios) - (slates.sizes[:, None] - 1.0)
-    for logging, weights_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed)):
+        gains = slates.probabilities / slates.propensity[:, None] - 1.0
+    for logging, gains_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed)):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
-            known[events] = weights_of(slates.take(events))
-    weights = [
-        np.ones(len(batch)) if policy == LOGGING else known[:, batch.policies.index(policy)] for policy in policies
-    ]
-    return np.where(slates.sizes > 0, np.stack(weights), np.nan).T
+            gains[owned_rows(slates.offsets, events)[0]] = gains_of(slates.take(events))
+    nothing = np.zeros(len(gains))
+    columns = [nothing if policy == LOGGING else gains[:, batch.policies.index(policy)] for policy in policies]
+    return np.stack(columns).T
 
 
 def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tuple[Array, Array, Array]:
@@ -72,10 +85,10 @@ def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tup
 
 
 def _of_rankings(slates: SlateColumns) -> Array:
-    slots = slates.sizes[:, None]
-    actions = slates.actions.sizes[slates.offsets[:-1]][:, None]
-    hit = slates.per_event(slates.probabilities)
-    return ranking_weights(hit, np.where(slots == actions, slots, _expected_matches(slates)), slots, actions)
+    slots = slates.sizes[slates.owner][:, None]
+    actions = slates.actions.sizes[:, None]
+    matches = np.where(slots == actions, 1.0, _expected_matches(slates))
+    return _ranking_gain(slates.probabilities, matches, slots, actions, 1.0 / actions)
 
 
 def ranking_weights(hit: Array, matches: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
@@ -89,42 +102,48 @@ def ranking_weights(hit: Array, matches: Array, slots: Array | Index | int, acti
     >>> ranking_weights(np.array([2.0, 0.0]), np.array([2.0, 2.0]), slots=2, actions=2)
     array([2., 0.])
     """
+    return 1.0 + _ranking_gain(hit, matches, slots, actions, np.divide(slots, actions))
+
+
+def _ranking_gain(
+    hit: Array, matches: Array, slots: Array | Index | int, actions: Array | Index | int, share: Array
+) -> Array:
+    """The part of `G - 1` of some slots; `share`: the logging policy's `hit`."""
     others = np.where(np.equal(slots, actions), np.inf, np.subtract(actions, slots))
-    between = np.multiply(actions, np.subtract(actions, 1)) / others * (matches / slots - np.divide(slots, actions))
-    return np.asarray(1.0 + between + np.subtract(actions, 1) * (hit - matches / slots))
+    between = np.multiply(actions, np.subtract(actions, 1)) / others * (matches / slots - share)
+    return np.asarray(between + np.subtract(actions, 1) * (hit - matches / slots))
 
 
 def _expected_matches(slates: SlateColumns) -> Array:
-    """Expected number of the actions shown that each policy would show in any slot, [n, P]."""
+    """For each slot, the probability that each policy shows any of the slate's actions there, [S, P]."""
     owner = slates.owner[slates.actions.owner]
     items = slates.actions.items
     assert items is not None
     keys = owner * (items.max(initial=0) + 1) + items
     shown = np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
-    columns = [
-        np.bincount(owner[shown], weights=column[shown], minlength=len(slates.logging))
-        for column in slates.actions.probabilities.T
-    ]
-    return np.array(columns, dtype=np.float64).reshape(-1, len(slates.logging)).T
+    slot, count = slates.actions.owner[shown], len(slates.propensity)
+    columns = [np.bincount(slot, weights=column[shown], minlength=count) for column in slates.actions.probabilities.T]
+    return np.array(columns, dtype=np.float64).reshape(-1, count).T
 
 
 def _of_listed(slates: SlateColumns) -> Array:
-    """`G` where the logging policy's slates are listed; events of one shape at once."""
+    """The parts of slots where the logging policy's slates are listed; events of one shape at once."""
     rows_of_event = np.diff(slates.actions.offsets[slates.offsets])
-    weights = np.empty((len(slates.logging), slates.probabilities.shape[1]))
+    gains = np.empty_like(slates.probabilities)
     shapes = np.stack([rows_of_event, slates.sizes], axis=1)
     for shape in np.unique(shapes, axis=0):
         same = np.flatnonzero((shapes == shape).all(axis=1))
         at_once = max(1, ENTRIES_AT_ONCE // int(shape[0]) ** 2)
         for some in np.split(same, np.arange(at_once, len(same), at_once)):
             part = slates.take(some)
-            target = part.actions.probabilities.T.reshape(-1, len(some), shape[0])
             shown = np.zeros(len(part.actions.propensities))
             shown[part.actions.logged[1]] = 1.0
             inverse = np.linalg.pinv(_covariance(part, *shape), rcond=SMALLEST_EIGENVALUE, hermitian=True)
-            dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(-1, shape[0]))
-            weights[some] = np.einsum("pnr,nr->np", target, dual)
-    return weights
+            dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(-1, shape[0])).ravel()
+            differences = np.ascontiguousarray(part.actions.probabilities.T) - part.marginals
+            of_slots = np.add.reduceat(differences * dual, part.actions.offsets[:-1], axis=1)
+            gains[owned_rows(slates.offsets, some)[0]] = of_slots.T
+    return gains
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
@@ -163,6 +182,36 @@ def fold_ratios(
         faded[row, :, 0] += np.bincount(used, present, SLOTS_SHOWN)
         faded[row, :, 1] += np.bincount(used, present * np.nan_to_num(ratio, posinf=0.0), SLOTS_SHOWN)
     return faded
+
+
+def start_lifts(policies: int) -> State:
+    """No events yet: for each policy the sum of the lifts of each slot, [P, slots], and of the averaging weights."""
+    return {"slots": np.zeros((policies, SLOTS_SHOWN)), "weight": np.zeros(policies)}
+
+
+def fold_lifts(
+    sums: State, slates: SlateColumns | None, gains: Array | None, weighted: Array, sample_weight: Array, reward: Array
+) -> State:
+    """The sums after these events; production is the first policy, and `gains` [S, P] those of `slot_gains`.
+
+    `weighted` [n, P]: `r G`. A slot after the last one shown counts as that one, and a plain event as one slot.
+    """
+    both = np.where(sample_weight[:, :1] > 0, sample_weight, 0.0)
+    single = np.ones(len(reward), dtype=bool) if slates is None else slates.sizes == 0
+    lifts = sums["slots"].copy()
+    lifts[:, 0] += (np.where(both > 0, weighted - weighted[:, :1], 0.0) * both)[single].sum(axis=0)
+    if slates is not None and gains is not None:
+        owner, place = slates.owner, np.minimum(slates.position, SLOTS_SHOWN - 1)
+        weight = both[owner] * reward[owner, None]
+        parts = np.where(both[owner] > 0, gains - gains[:, :1], 0.0) * weight
+        lifts += np.stack([np.bincount(place, column, SLOTS_SHOWN) for column in parts.T])
+    return {"slots": lifts, "weight": sums["weight"] + both.sum(axis=0)}
+
+
+def mean_lifts(lifts: State, ratios: Array, policy: int) -> list[float]:
+    """The lift of each slot as far as any was seen, whose sum is the lift; `policy`: its place."""
+    seen = max(1, len(mean_ratios(ratios[policy])))
+    return [float(lift) for lift in lifts["slots"][policy, :seen] / (lifts["weight"][policy] or np.nan)]
 
 
 def mean_ratios(sums: Array) -> list[float]:

@@ -247,9 +247,15 @@ def words(check: TrustCheck) -> str:
     return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))
 
 
+def lifts_of_slots(each: Estimate) -> str:
+    """The parts of the lift that come from the slots of slates, from the first."""
+    return ", ".join(significant(lift, 2) for lift in each.details.get("slot_lifts", ())) or UNKNOWN
+
+
 DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Lift": lambda each: significant(each.lift),
     "Lift interval": lambda each: interval(each.lift_lower, each.lift_upper),
+    "Lift by slot": lifts_of_slots,
     "Effective sample": lambda each: decimal(each.effective_sample_size, 0),
     "Design effect": _detail("design_effect", 3),
     "Mean weight": lambda each: significant(each.importance_weight_mean, 4),

@@ -608,3 +608,73 @@ def test_a_policy_with_an_unusable_probability_is_missing_in_the_slot() -> None:
     batch = batch_of([slate_message(slots=[coin(0, "huh"), coin(1, None)])])  # type: ignore[arg-type]
     assert batch.slates is not None
     assert np.isnan(batch.slates.probabilities).all()
+
+
+# -- lifts of slots ----------------------------------------------------------------------------------------------------
+
+
+def lifts_of(evaluator: Evaluator, policy: str = POLICY) -> tuple[list[float], float | None]:
+    """The lifts of the slots, and the lift."""
+    estimate = evaluator.report().get(policy, "pseudo_inverse", "cumulative")
+    return estimate.details["slot_lifts"], estimate.lift
+
+
+def test_the_lift_of_a_slot_is_that_of_changing_this_slot_alone() -> None:
+    heads = np.random.default_rng(3).integers(0, 2, (1_000, 3))
+    chances = np.array([0.8, 0.5, 0.1])
+    target = np.where(heads == 1, chances, 1 - chances)
+    batch = EventBatch.from_arrays(
+        reward=heads @ [0.5, 0.3, 0.2], propensity=np.full(heads.shape, 0.5), policies={POLICY: target}
+    )
+    evaluator = Evaluator([POLICY], [PseudoInverse()], [Cumulative()])
+    evaluator.update(batch)
+    slots, lift = lifts_of(evaluator)
+    assert slots == close((batch.reward[:, None] * (target / 0.5 - 1)).mean(axis=0).tolist())
+    assert sum(slots) == close(lift, rel=1e-12)
+    assert slots == pytest.approx([0.5 * 0.3, 0, -0.2 * 0.4], abs=0.05)
+
+
+@pytest.mark.parametrize("production", ["logging", "other"])
+@pytest.mark.parametrize("cut", [1, 130, 999])
+def test_lifts_of_slots_sum_to_the_lift_on_slates_of_every_kind(production: str, cut: int) -> None:
+    rng = np.random.default_rng(9)
+    rankings = [list(ranking) for ranking in permutations(range(4), 3)]
+    shares = rng.dirichlet(np.ones(24)).tolist()
+    ways: list[dict[str, Any]] = [
+        {"slate_logging": "uniform_ranking"},
+        {"slates": rankings, "slate_propensities": shares},
+        {"action": 1, "propensity": 0.5, "policies": {POLICY: 0.25, "other": 0.3}},
+    ]
+    messages = []
+    for number in range(300):
+        way, ranking = ways[number % 3], rankings[int(rng.integers(24))]
+        slots = [
+            {"action": action, "actions": [0, 1, 2, 3]}
+            | {"policies": {name: rng.dirichlet(np.ones(4)).tolist() for name in (POLICY, "other")}}
+            for action in ranking[: 3 if number % 2 else 2] or ranking
+        ]
+        if "slates" in way:
+            slots = [*slots, {**slots[0], "action": ranking[2]}][:3]
+        fields = way if "action" in way else {**way, "slots": slots}
+        messages.append(slate_message(reward=float(rng.random()), **fields))
+    batch = JsonDecoder([POLICY, "other"]).decode_batch(messages)
+    assert not batch.rejected
+    candidates = [POLICY] if production == "other" else [POLICY, "other"]
+    evaluator = Evaluator(candidates, [PseudoInverse(), WeightedPseudoInverse()], [Cumulative()], production=production)
+    evaluator.update(batch[:cut])
+    evaluator = Evaluator.from_state(evaluator.state())
+    evaluator.update(batch[cut:])
+    for policy in candidates:
+        slots_, lift = lifts_of(evaluator, policy)
+        assert len(slots_) == 3
+        assert sum(slots_) == close(lift, rel=1e-9)
+    details = evaluator.report().get(POLICY, "weighted_pseudo_inverse", "cumulative").details
+    assert "slot_lifts" not in details
+
+
+def test_later_slots_count_as_the_last_one_shown() -> None:
+    evaluator = Evaluator([POLICY], [PseudoInverse()], [Cumulative()])
+    evaluator.update(log_of_coins(10, slots=SLOTS_SHOWN + 5))
+    slots, lift = lifts_of(evaluator)
+    assert len(slots) == SLOTS_SHOWN
+    assert sum(slots) == close(lift)

@@ -79,6 +79,7 @@ policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
 policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
+slot_lift
 reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
@@ -119,6 +120,14 @@ def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
 def test_no_name_of_a_metric_changes() -> None:
     assert {name for section in METRICS.values() for name in section} == {
         f"streameval_{name}" for name in ALL_METRICS.split()
+    }
+
+
+def test_the_lift_of_each_slot_is_a_series() -> None:
+    samples = of_one(details={"slot_lifts": [0.25, None, -0.125]})["streameval_slot_lift"]
+    assert {(each.labels["policy"], each.labels["slot"]): each.value for each in samples} == {
+        ("a", "1"): 0.25,
+        ("a", "3"): -0.125,
     }
 
 
