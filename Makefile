@@ -20,7 +20,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards figures manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -84,6 +84,9 @@ dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
 	for study in nonstationary coverage promotion; do .venv/bin/python examples/$$study/study.py table || exit 1; done
 	for study in slates estimators; do .venv/bin/python examples/$$study/summary.py || exit 1; done
+
+schemas: .venv/ready  ## write streameval/schemas from the types of events, rewards and Reports
+	for name in event reward report; do .venv/bin/streameval schema $$name > streameval/schemas/$$name.json || exit 1; done
 
 manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py

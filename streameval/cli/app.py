@@ -403,11 +403,25 @@ def show(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of an event."""
-    from streameval.events import json_schema
+def schema(
+    of: Annotated[
+        Literal["event", "reward", "report"],
+        typer.Argument(metavar="NAME", help="event, reward (one that arrives later) or report."),
+    ] = "event",
+) -> None:
+    """Print a JSON Schema: of an event, of a reward that arrives later, or of a Report.
 
-    print(json.dumps(json_schema(), indent=2))
+    The package has them as files, in streameval/schemas.
+    """
+    if of == "report":
+        from streameval.ope.report import Report
+
+        found = Report.json_schema()
+    else:
+        from streameval.events import json_schema, reward_schema
+
+        found = json_schema() if of == "event" else reward_schema()
+    print(json.dumps(found, indent=2))
 
 
 @app.command()

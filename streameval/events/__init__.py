@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streameval.events.dsjson import DsjsonDecoder
     from streameval.events.logger import Counts, EventLogger, Message, MessageSink
     from streameval.events.origin import Origin, fingerprints
-    from streameval.events.schema import Event, json_schema
+    from streameval.events.schema import Event, json_schema, reward_schema
     from streameval.events.validation import REASONS, Fault, Rejected
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Table",
     "fingerprints",
     "json_schema",
+    "reward_schema",
 ]
 
 if not TYPE_CHECKING:

@@ -228,3 +228,15 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
         ],
         "$defs": {"Slot": components["Slot"]},
     }
+
+
+def reward_schema(reward_field: str = "reward") -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a reward that arrives as a separate message."""
+    _, components = msgspec.json.schema_components([reward_type(reward_field)])
+    reward = components["RewardMessage"]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **reward,
+        "title": "Reward",
+        "description": "The reward of an earlier decision, of which it has the `event_id`.",
+    }

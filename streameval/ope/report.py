@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import import_module
@@ -188,6 +189,18 @@ class Report(msgspec.Struct, frozen=True):
         """The Report as JSON."""
         encoded = msgspec.json.encode(self)
         return msgspec.json.format(encoded, indent=indent) if indent else encoded
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON Schema (draft 2020-12) of a Report."""
+        _, components = msgspec.json.schema_components([cls])
+        for each in components.values():
+            each["description"] = inspect.cleandoc(each["description"])
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **components.pop(cls.__name__),
+            "$defs": components,
+        }
 
     def to_frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
         """The estimates as a data frame, a row for each, without their `details`; unknown numbers are missing values.
