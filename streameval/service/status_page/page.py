@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
+from streameval.ope.answer import CandidateAnswer, answers, percentage
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
@@ -92,11 +93,16 @@ class StatusPage:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
         report = now.report
         sections = _sections(report) if report else []
+        found = answers(report) if report else []
+        deciding = _deciding(report, found) if report else {}
         return self._template.render(
             now=now,
             report=report,
             news=news(now),
             overview=make_overview(now, report, wanted) if report else None,
+            answers=found,
+            deciding=deciding,
+            deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
             sections=sections,
             marked=_marked(sections),
             firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
@@ -174,6 +180,15 @@ def _sections(report: Report) -> list[dict[str, Any]]:
         }
         sections.append(section)
     return sections
+
+
+def _deciding(report: Report, found: Sequence[CandidateAnswer]) -> dict[str, Estimate]:
+    """By policy, the estimate that decides; of production the one by which the first candidate is decided."""
+    decided = {each.policy: each for each in reversed(report.estimates)}
+    decided |= {each.policy: each.estimate for each in found if each.estimate}
+    pairs = [(each.estimate.estimator, each.estimate.average) for each in found if each.estimate]
+    same = [each for each in report.estimates if each.policy == report.production]
+    return decided | {each.policy: each for each in same if pairs and (each.estimator, each.average) == pairs[0]}
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
@@ -255,6 +270,7 @@ def lifts_of_slots(each: Estimate) -> str:
 DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Lift": lambda each: significant(each.lift),
     "Lift interval": lambda each: interval(each.lift_lower, each.lift_upper),
+    "Relative lift": lambda each: percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN,
     "Lift by slot": lifts_of_slots,
     "Effective sample": lambda each: decimal(each.effective_sample_size, 0),
     "Design effect": _detail("design_effect", 3),

@@ -93,7 +93,7 @@ def test_the_table_shows_when_each_rule_would_have_fired(
     assert "first promotable" in table
     assert "event 2,900" in better
     assert "2023-11-14 23:01:39 UTC" in better  # the last event of that block
-    assert "promotable: lower bound of lift 0.1" in better
+    assert "promotable: decision bound of lift 0.1" in better
     assert worse.count("never") == 2
 
 

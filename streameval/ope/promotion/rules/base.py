@@ -112,16 +112,16 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
     """How the lower bound of a lift compares with the margin.
 
     >>> bound_reason(lift=0.01, lower=-0.002, margin=0.0, more=41_234.0)
-    'lower bound of lift -0.002 under margin 0; needs about 42,000 more events at the present rate'
+    'decision bound of lift -0.002 under margin 0; needs about 42,000 more events at the present rate'
     """
     if math.isnan(lift):
         return f"the {what} is not known yet"
     if math.isnan(lower):
-        return f"the lower bound of {what} {significant(lift)} is not known yet"
+        return f"the decision bound of {what} {significant(lift)} is not known yet"
     if lower > margin:
-        return f"lower bound of {what} {significant(lower)} over margin {significant(margin)}"
+        return f"decision bound of {what} {significant(lower)} over margin {significant(margin)}"
     place = "at" if lower == margin else "under"
-    compared = f"lower bound of {what} {significant(lower)} {place} margin {significant(margin)}"
+    compared = f"decision bound of {what} {significant(lower)} {place} margin {significant(margin)}"
     if lift <= margin:
         return f"{compared}; the {what}, {significant(lift)}, is not above it either"
     if more == UNREACHABLE:
@@ -133,7 +133,7 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
 
 def staying_reason(lower: float, margin: float) -> str:
     """Why a candidate stays promotable although its bound is below the margin again."""
-    compared = f"lower bound of lift {significant(lower)} over margin {significant(margin)}"
+    compared = f"decision bound of lift {significant(lower)} over margin {significant(margin)}"
     return f"{compared} in the narrower interval for promotable candidates"
 
 

@@ -174,7 +174,7 @@ class Anytime(PromotionRule):
         return self._test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
-        average = f"lower bound of average lift {significant(last['lower'])}"
+        average = f"decision bound of average lift {significant(last['lower'])}"
         if math.isnan(last["lift"]):
             return "the lift is not known yet"
         if last["wealth"] == NO_EVIDENCE:
@@ -188,7 +188,7 @@ class Anytime(PromotionRule):
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         if last["wealth"] < last["needed"] or last["present"] > margin:
             return self.reason(last, margin)
-        average = f"lower bound of average lift {significant(last['lower'])} over margin {significant(margin)}"
+        average = f"decision bound of average lift {significant(last['lower'])} over margin {significant(margin)}"
         return f"{average}, present {staying_reason(last['staying'], margin)}"
 
     def _test(self, context: RuleContext) -> LiftTest:

@@ -255,7 +255,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
     assert decision.lift_since == pytest.approx((5 * 0.1 - 0.1) / 6)
     assert decision.first_timestamp == 1000.0 + 299
     assert decision.since_timestamp == 1000.0 + 799
-    assert decision.reason == "lower bound of lift 0.0576 over margin 0 since event 800"
+    assert decision.reason == "decision bound of lift 0.0576 over margin 0 since event 800"
 
 
 @pytest.mark.parametrize("logged", [True, False])
@@ -286,7 +286,7 @@ def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() 
     monitor = make_monitor(candidates=1, rule="paired", hold=10)
     decision = found(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
-    assert decision.reason == "lower bound of lift 0.132 over margin 0, held for 4 of 10 block ends"
+    assert decision.reason == "decision bound of lift 0.132 over margin 0, held for 4 of 10 block ends"
 
 
 def test_too_few_events_are_reported_before_anything_else() -> None:
@@ -314,7 +314,7 @@ def test_paired_gives_the_number_of_missing_events() -> None:
         1e-4 * 3.9 / 5.09
     )  # 3.9 times the events make the lift the root of 5.09 times its error: see paired
     decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
-    assert decision.reason.startswith("lower bound of lift -0.00976 under margin 0; needs about 3,000 more events")
+    assert decision.reason.startswith("decision bound of lift -0.00976 under margin 0; needs about 3,000 more events")
 
 
 @pytest.mark.parametrize(
@@ -380,10 +380,10 @@ def test_anytime_equals_its_confidence_sequence() -> None:
         assert bool(changes) == (candidate == 0)
     decisions = found(monitor, state)
     assert decisions["candidate-1", "anytime"].promotable
-    assert "over margin 0.01, lower bound of present lift 0.05 over margin 0.01" in (
+    assert "over margin 0.01, decision bound of present lift 0.05 over margin 0.01" in (
         decisions["candidate-1", "anytime"].reason
     )
-    assert "lower bound of average lift -0." in decisions["candidate-2", "anytime"].reason
+    assert "decision bound of average lift -0." in decisions["candidate-2", "anytime"].reason
 
 
 def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
@@ -395,7 +395,7 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
     decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
-    assert "lower bound of present lift -0.0314 under margin 0; the present lift, -0.01, is not above it either" in (
+    assert "decision bound of present lift -0.0314 under margin 0; the present lift, -0.01, is not above it either" in (
         decision.reason
     )
 

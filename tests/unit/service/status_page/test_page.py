@@ -107,11 +107,11 @@ def test_without_lifts_the_rows_show_that_nothing_is_known() -> None:
 
 def test_promotion_says_yes_or_why_not_and_since_when() -> None:
     decisions = (
-        Decision("challenger-a", "paired", True, "lower bound of lift 0.002 over margin 0", since_timestamp=NOW),
+        Decision("challenger-a", "paired", True, "decision bound of lift 0.002 over margin 0", since_timestamp=NOW),
         Decision("challenger-a", "sea", False, "only 3,200 of 10,000 events"),
     )
     text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert "▲ promotable paired, since 2023-11-14 22:13:20 UTC lower bound of lift 0.002 over margin 0" in text
+    assert "▲ promotable paired, since 2023-11-14 22:13:20 UTC decision bound of lift 0.002 over margin 0" in text
     assert "not yet sea only 3,200 of 10,000 events" in text
 
 
@@ -122,7 +122,7 @@ def test_failed_checks_give_their_reason() -> None:
     )
     shown = page(replace(make_report(), trust=checks))
     assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
-    assert "1 of 1 policy fails a check</b>: mean weight, freshness." in shown
+    assert "challenger-a fails 1 check</b>: mean weight." in shown
     assert "✗ mean weight: mean weight 1.31, expected 1; ✓ freshness: the newest event is 2 seconds old" in shown
 
 
@@ -195,11 +195,13 @@ def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> N
 
 def test_promotable_candidates_come_first_and_past_ones_do_not() -> None:
     decisions = (
-        Decision("challenger-a", "paired", False, "lower bound of lift -0.002 under margin 0", promotable_events=3200),
-        Decision("challenger-b", "paired", True, "lower bound of lift 0.002 over margin 0"),
+        Decision(
+            "challenger-a", "paired", False, "decision bound of lift -0.002 under margin 0", promotable_events=3200
+        ),
+        Decision("challenger-b", "paired", True, "decision bound of lift 0.002 over margin 0"),
     )
     text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert "challenger-a no longer paired; it was promotable for 3,200 events lower bound" in text
+    assert "challenger-a no longer paired; it was promotable for 3,200 events decision bound" in text
     assert text.index("challenger-b ▲ promotable") < text.index("challenger-a no longer")
 
 
@@ -207,7 +209,9 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     assert "Parts of this page" not in page(make_report(MANY_CANDIDATES))
     shown = page(make_report(MANY_CANDIDATES + 1))
     links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
-    assert links == [(part, part) for part in ("standing", "hours", "adaptation", "trust", "pipeline", "marks")]
+    assert links == [
+        (part, part) for part in ("answer", "standing", "hours", "adaptation", "trust", "pipeline", "marks")
+    ]
     assert all(f'id="{part}"' in shown for part, _ in links)
 
 
@@ -319,3 +323,48 @@ def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
     assert not suspect(0.8, 100.0), "with a hundred effective events it may be chance"
     assert not suspect(1.01, 1e9), "a hundredth changes no decision"
     assert not suspect(None, None)
+
+
+def answers_of(shown: str) -> list[str]:
+    """The texts of the section at the top of the page."""
+    section = shown.partition('<section aria-labelledby="answer"')[2].partition("</section>")[0]
+    return [" ".join(re.sub(r"<[^>]*>", " ", item).split()) for item in section.split("<li")[1:]]
+
+
+def test_the_page_starts_with_an_answer_for_each_candidate() -> None:
+    shown = page(make_report())
+    assert shown.index('aria-labelledby="answer"') < shown.index("Lift over production")
+    first, *_ = answers_of(shown)
+    assert "▲ challenger-a earns +" in first
+    assert "more than production (0.05" in first
+    assert len(answers_of(shown)) == 3
+
+
+def test_the_answer_warns_where_a_check_fails() -> None:
+    report = make_report(1)
+    failed = TrustCheck("logging", "mean_weight", False, "mean weight 1.31, expected 1")
+    (text,) = answers_of(page(replace(report, trust=(failed,))))
+    assert text.endswith("✗ do not trust the numbers of challenger-a: mean weight 1.31, expected 1.")
+
+
+def test_checks_that_fail_are_listed_by_policy() -> None:
+    checks = (
+        TrustCheck("logging", "mean_weight", True, "mean weight 1"),
+        TrustCheck("challenger-a", "mean_weight", False, "mean weight 1.31, expected 1"),
+        TrustCheck("challenger-a", "largest_share", False, "one event carries 43 %"),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(1), trust=checks))).split())
+    assert "challenger-a fails 2 checks : mean weight, largest share." in text
+    assert "logging: passes all checks." in text
+
+
+def test_weights_are_those_of_the_estimate_that_decides() -> None:
+    report = make_report(1)
+    marked = tuple(
+        replace(each, effective_sample_size=4_321.0) if (each.estimator, each.average) == ("ips", "mixture") else each
+        for each in report.estimates
+    )
+    shown = page(replace(report, estimates=marked))
+    trust = shown.partition('id="trust-table"')[2].partition("</section>")[0]
+    assert trust.count("4,321") == 2
+    assert "those of the estimate that decides: ips on mixture." in trust
