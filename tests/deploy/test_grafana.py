@@ -275,6 +275,9 @@ def test_grafana_makes_a_table_with_one_row_per_candidate(type_checker: Path) ->
     assert table == {
         "policy": ["a-policy", "another-policy"],
         "promotable": ["Yes", "No"],
+        "relative lift, at least": ["100%", "0%"],
+        "relative lift": ["100%", "0%"],
+        "relative lift, at most": ["100%", "0%"],
         "lift, at least": ["1", "0"],
         "lift": ["1", "0"],
         "lift, at most": ["1", "0"],

@@ -97,8 +97,10 @@ def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
     ).thresholds_style(common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED))
 
 
-def number(about: About, query: Query, *steps: tuple[float, str], first: str = "green") -> stat.Panel:
-    """The current number, in the color of the last step (from, color) that it has reached.
+def number(
+    about: About, query: Query, *steps: tuple[float, str], first: str = "green", named: bool = False
+) -> stat.Panel:
+    """The current number, in the color of the last step (from, color) that it has reached; `named`: with its legend.
 
     If the series has ended, the panel shows "not known": the last number would look like a current one.
     """
@@ -114,6 +116,7 @@ def number(about: About, query: Query, *steps: tuple[float, str], first: str = "
         .reduce_options(common.ReduceDataOptions().calcs(["last"]).values(False))
         .mappings([models.SpecialValueMap(options=unknown)])
         .thresholds(steps_of(first, *steps))
+        .text_mode(shapes.BigValueTextMode.VALUE_AND_NAME if named else shapes.BigValueTextMode.AUTO)
     )
     return _with(panel, about, (now,))
 
@@ -132,11 +135,17 @@ def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> 
 
 
 def columns(
-    about: About, key: str, queries: Sequence[Query], *, sorted_by: str, yes_or_no: Mapping[str, tuple[str, str]]
+    about: About,
+    key: str,
+    queries: Sequence[Query],
+    *,
+    sorted_by: str,
+    yes_or_no: Mapping[str, tuple[str, str]],
+    percent: Sequence[str] = (),
 ) -> table.Panel:
     """A table with a row for each value of the label `key` and a column for each query.
 
-    `yes_or_no` gives the colors of yes and of no for the columns that have these values.
+    `yes_or_no` gives the colors of yes and of no for the columns that have these values; `percent` names ratios.
     """
     names = {f"Value #{_query_id(place)}": query.legend for place, query in enumerate(queries)}
     panel = (
@@ -154,6 +163,8 @@ def columns(
     for name, (yes, no) in yes_or_no.items():
         texts = words({"0": ("No", no), "1": ("Yes", yes)})
         panel.override_by_name(name, _look(unit="bool_yes_no", mappings=texts, cellOptions={"type": "color-text"}))
+    for name in percent:
+        panel.override_by_name(name, _look(unit="percentunit"))
     return _with(panel, about, queries, instant=True)
 
 

@@ -48,6 +48,9 @@ def dashboard() -> models.Dashboard:
 def _ship() -> Placed:
     queries = [
         Query(f"max by (policy) (streameval_policy_promotable{{{POLICY}}})", "promotable"),
+        Query(f"min by (policy) (streameval_policy_lift_ratio_lower{{{ESTIMATE}}})", "relative lift, at least"),
+        Query(f"avg by (policy) (streameval_policy_lift_ratio{{{ESTIMATE}}})", "relative lift"),
+        Query(f"max by (policy) (streameval_policy_lift_ratio_upper{{{ESTIMATE}}})", "relative lift, at most"),
         Query(f"min by (policy) (streameval_policy_lift_lower{{{ESTIMATE}}})", "lift, at least"),
         Query(f"avg by (policy) (streameval_policy_lift{{{ESTIMATE}}})", "lift"),
         Query(f"max by (policy) (streameval_policy_lift_upper{{{ESTIMATE}}})", "lift, at most"),
@@ -59,15 +62,31 @@ def _ship() -> Placed:
         About(
             "Candidates now",
             "One row per candidate, the highest lower bound first. Lift is the extra reward per event over production, "
-            "with the bounds of its interval. Promotable: the promotion rule holds; an interval that reaches slightly "
-            "below 0 does not end it. All checks passed: the estimates can be trusted. With two instances, a candidate "
-            "is promotable if one of them reports it; the numbers are the more cautious of the two.",
+            "with the bounds of its interval; relative lift is the lift over production's value. Promotable: the "
+            "promotion rule holds; an interval that reaches slightly below 0 does not end it. All checks passed: the "
+            "estimates can be trusted. With two instances, a candidate is promotable if one of them reports it; the "
+            "numbers are the more cautious of the two.",
             "short",
         ),
         "policy",
         queries,
         sorted_by="lift, at least",
         yes_or_no={"promotable": ("green", "text"), "all checks passed": ("green", "red")},
+        percent=("relative lift, at least", "relative lift", "relative lift, at most"),
+    )
+    promoted = f"and on (policy) (max by (policy) (streameval_policy_promotable{{{POLICY}}}) == 1)"
+    answer = number(
+        About(
+            "Which candidate earns more than production, and how much at least?",
+            "Each promotable candidate with the lower bound of its relative lift, in percent of production's value. "
+            "Not known: no candidate is promotable yet; the status page gives the reason.",
+            "percentunit",
+        ),
+        Query(
+            f"min by (policy) (streameval_policy_lift_ratio_lower{{{ESTIMATE}}}) {promoted}",
+            "{{policy}} earns more than production by at least",
+        ),
+        named=True,
     )
     promotable = states(
         About(
@@ -95,7 +114,12 @@ def _ship() -> Placed:
         ),
         lift,
     )
-    return [(24, 6, table), (24, 4, promotable), (8, 9, repeated(marked(against_zero, at=0.0), "policy"))]
+    return [
+        (24, 4, answer),
+        (24, 6, table),
+        (24, 4, promotable),
+        (8, 9, repeated(marked(against_zero, at=0.0), "policy")),
+    ]
 
 
 def _worth() -> Placed:
