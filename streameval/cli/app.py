@@ -349,32 +349,52 @@ def simulate(
 @app.command()
 def produce(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE", help="NDJSON or CSV, plain, .gz or .zst, or Parquet; - is stdin.", show_default=False
+        ),
     ],
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic; created if it does not exist.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            metavar="TOPIC", help="Topic, created if it does not exist; that of --config.", show_default=False
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG", help="Take brokers, TLS, login, columns and reward from it.")
+    ] = None,
+    candidates: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Columns of candidates in a table, separated by commas.")
+    ] = None,
+    events_format: FormatOfEvents = None,
+    validate: Annotated[bool, typer.Option(help="Leave out events that would be rejected.")] = True,
     bootstrap_servers: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas.")
-    ] = "localhost:9092",
+        str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas [localhost:9092].")
+    ] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
-    client: Annotated[KafkaClient, typer.Option(help="The client library, as in source.client.")] = "kafka-python",
+    client: Annotated[KafkaClient | None, typer.Option(help="The client library, as in source.client.")] = None,
 ) -> None:
     """Send a file of events to a Kafka topic.
 
-    Each line becomes a message. Partitions take turns.
+    Each line, or each row of a table as JSON, becomes a message. Partitions take turns. Events that would be rejected
+    are not sent; the exit code is then 1.
     """
+    from streameval.cli.produce import FileMessages, connection_of
+    from streameval.cli.replay import settings_for
     from streameval.common.text import counted
-    from streameval.ingest.files.source import read_lines
-    from streameval.ingest.kafka.connection import KafkaConnection
     from streameval.ingest.kafka.producer import produce as send
 
     _quieten()
-    connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers, "client": client})
+    settings = _load(config) if config else settings_for(candidates, file) if candidates else None
+    connection, topic = connection_of(settings, topic, {"bootstrap_servers": bootstrap_servers, "client": client})
+    messages = FileMessages(file, settings, events_format, is_validated=validate)
     with progress_of_bytes() as advance:
-        lines = (line for batch in read_lines([file], advance=advance) for line in batch if line)
-        sent = send(lines, topic, connection, partitions=partitions)
+        sent = send(messages.read(advance), topic, connection, partitions=partitions)
+    for line in messages.rejections.lines(sent):
+        say(line)
     say(f"{counted(sent, 'event')} sent to {topic} at {connection.address}")
+    if messages.rejections:
+        raise typer.Exit(1)
 
 
 @app.command()

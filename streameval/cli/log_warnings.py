@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -54,6 +55,8 @@ OF_CHECKS = {
 }
 """Remedies by the trust check that fails."""
 
+SHOWN_CHARACTERS = 120
+"""Characters of the detail of a rejected event."""
 RUNBOOK = "deploy/runbooks/StreamevalTrustCheckFailed.md explains each check"
 
 
@@ -62,6 +65,36 @@ def remedy(rejected: Rejected) -> str:
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
         return f"write each event as one JSON object, in its own line or message; {AN_EVENT}"
     return OF_REASONS.get(rejected.reason, AN_EVENT)
+
+
+class Rejections:
+    """Rejected events of a log: their number, and the first one, of each reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, Rejected] = {}
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def add(self, rejected: Iterable[Rejected]) -> None:
+        """Count some."""
+        for each in rejected:
+            self._counts[each.reason] += 1
+            self._examples.setdefault(each.reason, each)
+
+    def lines(self, accepted: int) -> Iterator[str]:
+        """A warning with the number by reason, if any was rejected."""
+        if not len(self):
+            return
+        all_events = counted(len(self) + accepted, "event")
+        yield f"warning: {len(self):,} of {all_events} {'was' if len(self) == 1 else 'were'} rejected"
+        for reason, count in self._counts.most_common():
+            first = self._examples[reason]
+            path, _, line = first.origin or ("", 0, 0)
+            yield f"  {count:>9,}  {reason}  e.g. {first.detail[:SHOWN_CHARACTERS]} ({path}:{line})"
+        for hint in dict.fromkeys(map(remedy, self._examples.values())):
+            yield f"hint: {hint}"
 
 
 class Complaint(NamedTuple):

@@ -8,13 +8,13 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from streameval.cli.log_warnings import LogCounts, missing_complaints, remedy, trust_complaints
+from streameval.cli.log_warnings import SHOWN_CHARACTERS, LogCounts, Rejections, missing_complaints, trust_complaints
 from streameval.cli.terminal import progress_of_bytes, say
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
 from streameval.errors import InputError
-from streameval.events import EventBatch, JsonDecoder, Rejected
+from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_records
@@ -26,8 +26,6 @@ from streameval.ope.report import Report
 __all__ = ["Replay", "choices", "settings_for"]
 
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
-
-SHOWN_CHARACTERS = 120  # characters of the detail of a rejected event
 
 
 def settings_for(candidates: str, file: str) -> Config:
@@ -52,7 +50,7 @@ def settings_for(candidates: str, file: str) -> Config:
 
 
 class Replay:
-    """Reads files of events; `update` gives each batch to the evaluator. Keeps one rejected event per reason.
+    """Reads files of events; `update` gives each batch to the evaluator.
 
     `timed`: rows of tables must have a timestamp.
     """
@@ -68,7 +66,7 @@ class Replay:
         self.evaluator = evaluator or config.evaluator()
         self._update = update
         self._counts = LogCounts((config.reward.min, config.reward.max))
-        self._examples: dict[str, Rejected] = {}
+        self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
 
@@ -90,8 +88,7 @@ class Replay:
                 ):
                     self._counts.add(batch)
                     batch = replace(batch.with_rewards_in(*self._counts.reward_range), origin=None)
-                    for rejected in batch.rejected:
-                        self._examples.setdefault(rejected.reason, rejected)
+                    self._rejections.add(batch.rejected)
                     if len(batch) and self._missing is None:
                         self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
                     self._update(self.evaluator, batch)
@@ -123,15 +120,7 @@ class Replay:
 
     def warnings(self, report: Report) -> Iterator[str]:
         """Lines about rejected events, failing policies, what the events lack, and trust checks that fail."""
-        rejected = report.events.rejected
-        if rejected:
-            total = sum(rejected.values())
-            all_events = counted(total + report.events.accepted, "event")
-            yield f"warning: {total:,} of {all_events} {'was' if total == 1 else 'were'} rejected"
-        for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
-            yield f"  {count:>9,}  {reason}{_example(self._examples[reason]) if reason in self._examples else ''}"
-        for hint in dict.fromkeys(map(remedy, self._examples.values())):
-            yield f"hint: {hint}"
+        yield from self._rejections.lines(report.events.accepted)
         for policy in report.policies:
             for failure in policy.failures:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
@@ -153,11 +142,6 @@ class Replay:
         if policy in named:
             return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
         return f"the events name {', '.join(named) or 'no policies'}"
-
-
-def _example(rejected: Rejected) -> str:
-    path, _, line = rejected.origin or ("", 0, 0)
-    return f"  e.g. {rejected.detail[:SHOWN_CHARACTERS]} ({path}:{line})"
 
 
 def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:

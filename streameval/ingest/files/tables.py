@@ -70,6 +70,15 @@ def read_table(
         first += len(rows) if isinstance(rows, list) else len(rows.is_plain)
 
 
+def read_rows(
+    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance
+) -> Iterator[Sequence[Row]]:
+    """The rows of a table as events in Python values by field, or faults; for arguments and errors see `read_table`."""
+    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=True)
+    for _, rows in (_parquet_tables if kind == "parquet" else _csv_tables)(path, layout_of, advance, BATCH_ROWS):
+        yield rows.rows(np.arange(len(rows.is_plain))) if isinstance(rows, Table) else rows
+
+
 # --- Parquet ---
 
 
