@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         ClippedIPS,
         ControlVariate,
         PseudoInverse,
+        ScoredIPS,
+        ScoredSNIPS,
         StaticBlend,
         StratifiedDR,
         StratifiedIPS,
@@ -49,7 +51,16 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
 __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
-__all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += [
+    "IIPS",
+    "PseudoInverse",
+    "RIPS",
+    "ScoredIPS",
+    "ScoredSNIPS",
+    "StratifiedDR",
+    "StratifiedIPS",
+    "WeightedPseudoInverse",
+]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
 __all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]

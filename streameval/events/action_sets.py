@@ -16,6 +16,9 @@ from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
 
+BY_POLICY = frozenset({"probabilities", "outcomes"})
+"""Names of columns with an entry for each policy, which are contiguous over events or rows."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
@@ -49,11 +52,11 @@ class Columns:
         """Return the columns of the wanted policies; NaN for those that are not present."""
         parts = {name: getattr(self, name) for name in self.PARTS}
         columns = {name: part and part.select_policies(present, wanted) for name, part in parts.items()}
-        values: Array | None = getattr(self, "probabilities", None)
-        if values is not None:
+        for name in self._by_policy():
+            values: Array = getattr(self, name)
             missing = np.full(len(values), np.nan)
             chosen = [values[:, present.index(policy)] if policy in present else missing for policy in wanted]
-            columns["probabilities"] = np.array(chosen).reshape(len(wanted), len(values)).T
+            columns[name] = np.array(chosen).reshape(len(wanted), len(values)).T
         return replace(self, **columns)
 
     @classmethod
@@ -75,16 +78,21 @@ class Columns:
         return replace(given[0], **columns)
 
     def to_state(self) -> Any:
-        """Return the columns by name, with `probabilities` in the order of their memory."""
+        """Return the columns by name, those by policy in the order of their memory."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         state |= {name: state[name] and state[name].to_state() for name in self.PARTS}
-        return state | {name: state[name].T for name in state.keys() & {"probabilities"}}
+        return state | {name: state[name].T for name in self._by_policy()}
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Restore from `to_state`."""
         parts = {name: state[name] and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
-        return cls(**state | parts | {name: state[name].T for name in state.keys() & {"probabilities"}})
+        return cls(**state | parts | {name: state[name].T for name in cls._by_policy()})
+
+    @classmethod
+    def _by_policy(cls) -> frozenset[str]:
+        """The columns with an entry for each policy."""
+        return BY_POLICY & cls.__dataclass_fields__.keys()
 
 
 def _entries(name: str, column: Any, rows: slice | Index) -> Any:
@@ -92,7 +100,7 @@ def _entries(name: str, column: Any, rows: slice | Index) -> Any:
         return None
     if isinstance(column, Columns):
         return column.take(rows)
-    if name != "probabilities" or isinstance(rows, slice):
+    if name not in BY_POLICY or isinstance(rows, slice):
         return column[rows]
     return column.T.take(rows, axis=1).T  # an index in brackets would put the policies of an event side by side
 
@@ -104,7 +112,7 @@ def _concatenated(name: str, columns: Sequence[Any], sizes: Sequence[int], absen
         return None
     if isinstance(given[0], Columns):
         return type(given[0]).joined(columns, sizes)
-    if name == "probabilities":
+    if name in BY_POLICY:
         return np.concatenate([column.T for column in given], axis=1).T
     if absent is None:
         return np.concatenate(given)
@@ -205,6 +213,22 @@ class ActionSets(Ragged):
         """Return `events` empty sets."""
         nothing = np.empty((policies, 0)).T
         return cls(np.zeros(events + 1, dtype=np.int64), np.full(events, -1), np.empty(0), None, nothing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredOutcomes(Ragged):
+    """The outcomes of n events: one row for each scored event, none for the others.
+
+    propensity: [rows] the probability that the outcome was revealed
+    outcomes: [rows, P] what it is worth under each policy, contiguous over rows; NaN = missing
+    revealed: [rows] whether it was revealed
+    """
+
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "outcomes", "revealed")}
+
+    propensity: Array
+    outcomes: Array
+    revealed: Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

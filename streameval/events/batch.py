@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Columns, Index, RawFields
+from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import choice_columns, column, reward_columns, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
@@ -27,6 +27,8 @@ from streameval.events.validation import (
     first_faults,
     in_seconds,
     in_unit_interval,
+    outcome_rules,
+    outcomes_within,
     reward_within,
     slate_rules,
     slot_reward_rules,
@@ -88,6 +90,7 @@ class EventBatch(Batch):
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
     action_sets: the actions that the events could choose from; None if no event lists them
     slates: the slots of slates, whose other columns treat the slate as one action; None without slates
+    scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
     raw_fields: fields as Python values, for policies and reward models in code; None if not requested
     unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
     origin: places and identities of the events; None if not requested
@@ -96,12 +99,13 @@ class EventBatch(Batch):
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
-        **dict.fromkeys(("action_sets", "slates", "raw_fields"), ...),
+        **dict.fromkeys(("action_sets", "slates", "scored", "raw_fields"), ...),
         "unit": NO_IDENTITY,
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
         "slates": SlateColumns,
+        "scored": ScoredOutcomes,
         "raw_fields": RawFields,
         "origin": Origin,
     }
@@ -112,6 +116,7 @@ class EventBatch(Batch):
     sampling_probability: Array
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
+    scored: ScoredOutcomes | None = None
     raw_fields: RawFields | None = None
     unit: Identity | None = None
 
@@ -137,15 +142,25 @@ class EventBatch(Batch):
             self,
             action_sets=sets.trimmed() if sets is not None and len(sets.propensities) else None,
             slates=slates,
+            scored=self.scored if self.scored is not None and len(self.scored.propensity) else None,
             unit=unit if unit is not None and unit.any() else None,
         )
 
-    def faults(self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True) -> dict[int, Fault]:
-        """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards."""
-        return first_faults(self._rules(reward_range, rewarded))
+    def faults(
+        self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True, field: str | None = None
+    ) -> dict[int, Fault]:
+        """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards.
 
-    def _rules(self, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
+        `field`: that of the reward, where NaN in its column stands for a missing one.
+        """
+        return first_faults(self._rules(reward_range, rewarded, field))
+
+    def _rules(
+        self, reward_range: tuple[float, float] | None, rewarded: bool, field: str | None
+    ) -> Iterator[ValidationRule]:
         if rewarded:
+            if field is not None:
+                yield ValidationRule("missing_field", np.isnan(self.reward), lambda _: f"{field}: missing")
             yield finite("reward", self.reward, ~np.isfinite(self.reward))
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
@@ -154,12 +169,20 @@ class EventBatch(Batch):
             yield from slate_rules(self.slates, self.policies)
             if rewarded:
                 yield from slot_reward_rules(self.slates, self.reward)
-        yield from choice_rules(self.policies, self.probabilities, self.propensity, self.action_sets)
+        propensity = self.propensity
+        if self.scored is not None:
+            propensity = np.where(self.scored.sizes > 0, 1.0, propensity)
+            yield from outcome_rules(self.scored, self.policies)
+        yield from choice_rules(self.policies, self.probabilities, propensity, self.action_sets)
         if reward_range is not None and rewarded:
             yield from self._range_rules(*reward_range)
 
     def _range_rules(self, low: float, high: float) -> Iterator[ValidationRule]:
-        yield reward_within(self.reward, low, high)
+        within = reward_within(self.reward, low, high)
+        if self.scored is not None:
+            within = within._replace(broken=within.broken & (self.scored.sizes == 0))
+            yield outcomes_within(self.scored, self.policies, low, high)
+        yield within
         if self.slates is not None:
             yield slot_rewards_within(self.slates, low, high)
 

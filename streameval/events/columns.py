@@ -12,8 +12,15 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import astuple
 
-from streameval.common.arrays import Array
-from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.common.arrays import Array, Mask
+from streameval.events.action_sets import (
+    ActionSets,
+    Features,
+    Index,
+    ScoredOutcomes,
+    cumulative_offsets,
+    reconcile,
+)
 from streameval.events.batch import EventBatch
 from streameval.events.origin import unit_fingerprints
 from streameval.events.schema import NAN, Event, PolicyCell, Slot
@@ -34,7 +41,7 @@ Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
 
 
 def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch | None:
-    """Return the columns of events without lists; None if an event has a list or no action: see `ragged_columns`.
+    """Return the columns of events without lists; None if one has a list, a score or no action: see `ragged_columns`.
 
     Values are not validated. `policies`: the names in the type of the events; None = all that occur.
     """
@@ -45,6 +52,7 @@ def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> Ev
         or e.propensities is not None
         or e.features is not None
         or e.slots is not None
+        or e.scored is not None
         or e.action is UNSET
     ]:
         return None
@@ -62,13 +70,17 @@ def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> Eve
     """Return the columns of events whose lists fit together. Values are not validated."""
     batch = _batch(events, *_choice_columns(events, policies))
     slots: list[Slot] = list(chain.from_iterable(event.slots or () for event in events))
-    return _with_slates(batch, events, slots, policies) if slots else batch
+    batch = _with_slates(batch, events, slots, policies) if slots else batch
+    is_scored = np.array([event.scored is not None for event in events])
+    return _with_outcomes(batch, events, is_scored, policies) if is_scored.any() else batch
 
 
 def named_policies(events: Sequence[Any]) -> PolicyNames:
     """Return all policies that events or their slots name, in order of appearance."""
     slots = chain.from_iterable(event.slots or () for event in events)
-    return tuple(dict.fromkeys(chain.from_iterable(choice.policies or () for choice in chain(events, slots))))
+    named = [choice.policies for choice in chain(events, slots)]
+    named += [event.scored.values for event in events if event.scored is not None]
+    return tuple(dict.fromkeys(chain.from_iterable(names or () for names in named)))
 
 
 def _choice_columns(
@@ -217,6 +229,31 @@ def _with_slates(
         slates=slates,
         propensity=np.where(is_slate, propensity, batch.propensity),
         probabilities=np.where(is_slate, probabilities.T, batch.probabilities.T).T,
+    )
+
+
+def _with_outcomes(
+    batch: EventBatch, events: Sequence[Any], is_scored: Mask, policies: PolicyNames | None
+) -> EventBatch:
+    """Add the outcomes of scored events, which have neither a propensity nor a reward in the columns of the batch."""
+    scored = [event.scored for event in events if event.scored is not None]
+    if policies is None:
+        names = tuple(dict.fromkeys(chain.from_iterable(each.values or () for each in scored)))
+        rows: list[Any] = [[(each.values or {}).get(name, NAN) for name in names] for each in scored]
+    else:
+        names, rows = policies, [astuple(each.values) for each in scored]
+    outcomes = np.array(rows, dtype=np.float64).reshape(len(scored), len(names))
+    found = ScoredOutcomes(
+        offsets=cumulative_offsets(is_scored.astype(np.int64)),
+        propensity=at_most_one(_floats_or([each.propensity for each in scored], NAN)),
+        outcomes=np.asfortranarray(outcomes),
+        revealed=np.array([each.revealed for each in scored]),
+    )
+    both = tuple(dict.fromkeys([*batch.policies, *names]))
+    return replace(
+        batch.with_policies(both),
+        reward=np.where(is_scored, 0.0, batch.reward),
+        scored=found.select_policies(names, both),
     )
 
 

@@ -160,7 +160,7 @@ class JsonDecoder:
         if batch is None:
             events = _passing(events, list_fault, faults)
             batch = ragged_columns(events, self.policies)
-        broken = batch.faults(self.reward_range, rewarded=self.rewarded)
+        broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
             events = _without(events, broken, faults)

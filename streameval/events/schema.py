@@ -66,6 +66,20 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     reward: SlotReward = None
 
 
+class Scored(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """The outcome of a decision that may be revealed, with its value under each policy."""
+
+    propensity: Annotated[
+        float | None, _schema("The probability that the outcome was revealed; needed where it was.", **_POSITIVE)
+    ] = None
+    values: Annotated[
+        dict[str, float | bool | None] | None,
+        _schema("By policy name: the value of the revealed outcome, in the range of the rewards; more is better."),
+    ] = None
+    revealed: Annotated[bool, _schema("False where the outcome of the decision was not revealed.")] = True
+
+
+_SCORED = _schema("The outcome of a decision and its values, in place of `action`, `slots` and `reward`.")
 _SLOTS = _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
 
 
@@ -86,11 +100,12 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         float | None,
         _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
     ] = None
-    reward: RewardValue
+    reward: RewardValue | UnsetType = UNSET
     policies: OpenPolicies = None
     actions: ActionList = None
     propensities: Propensities = None
     features: FeatureRows = None
+    scored: Annotated[Scored | None, _SCORED] = None
     sampling_probability: Annotated[
         float | None,
         _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
@@ -135,8 +150,8 @@ def event_type(
     others = {*Event.__struct_fields__} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
-    wire_name = msgspec.field(name=reward_field, default=msgspec.NODEFAULT if rewarded else UNSET)
-    changed: list[Any] = [("reward", RewardValue if rewarded else Raw | UnsetType, wire_name)]
+    wire_name = msgspec.field(name=reward_field, default=UNSET)
+    changed: list[Any] = [("reward", RewardValue | UnsetType if rewarded else Raw | UnsetType, wire_name)]
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
     optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
@@ -144,7 +159,10 @@ def event_type(
     if policies is not None:
         known = policies_type(policies)
         cells: Any = ("policies", known, msgspec.field(default_factory=known))
-        changed, of_slots = [*changed, cells], [*of_slots, cells]
+        values = policies_type(policies, float | bool | None, NAN)
+        scored = derived(Scored, [("values", values, msgspec.field(default_factory=values))])
+        changed = [*changed, cells, ("scored", scored | None, None)]
+        of_slots.append(cells)
     changed += [("slots", Annotated[list[derived(Slot, of_slots)] | None, _SLOTS], None)]  # type: ignore[misc]
     return cast("type[Event]", derived(Event, changed))
 
@@ -176,7 +194,7 @@ def reward_type(reward_field: str) -> type[msgspec.Struct]:
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 
-def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
+def policies_type(names: Sequence[str], cell: Any = PolicyCell, absent: Any = NAN) -> type[msgspec.Struct]:
     """Return a struct type with a cell for each of these policies, in this order.
 
     Raises:
@@ -184,7 +202,7 @@ def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
     """
     if len(set(names)) < len(names):
         raise ValueError(f"policies {list(names)} contain a duplicate")
-    fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]
+    fields = [(f"p{i}", cell, msgspec.field(name=name, default=absent)) for i, name in enumerate(names)]
     return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
 
 
@@ -205,9 +223,10 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
     _, components = msgspec.json.schema_components([event_type(None, reward_field)])
     event = components["Event"]
-    slots = event["properties"]["slots"]
-    slots |= slots.pop("anyOf")[0]
-    del slots["default"]
+    for name in ("slots", "scored"):
+        form = event["properties"][name]
+        form |= form.pop("anyOf")[0]
+        del form["default"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **event,
@@ -221,12 +240,13 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
         },
         "oneOf": [
             {
-                "required": ["action"],
+                "required": ["action", reward_field],
                 "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
             },
-            {"required": ["slots"]},
+            {"required": ["slots", reward_field]},
+            {"required": ["scored"]},
         ],
-        "$defs": {"Slot": components["Slot"]},
+        "$defs": {"Scored": components["Scored"], "Slot": components["Slot"]},
     }
 
 

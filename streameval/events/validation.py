@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Ragged
+from streameval.events.action_sets import ActionSets, Ragged, ScoredOutcomes
 from streameval.events.schema import Event, Identifier, Slot, named_cells, policy_cells
 from streameval.events.slates import SlateColumns
 
@@ -108,7 +108,9 @@ def at_most_one(values: Array) -> Array:
 
 def list_fault(event: Event) -> Fault | None:
     """Return the fault of an event whose fields do not fit together, or None."""
-    if event.slots is not None:
+    if event.scored is not None:
+        detail = next(_scored_mismatches(event), None)
+    elif event.slots is not None:
         detail = next(_slate_mismatches(event, event.slots), None)
     elif event.action is UNSET:
         return Fault("missing_field", "action: missing")
@@ -151,18 +153,28 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
             yield f"features[{number}]: {len(row)} numbers, more than the limit of {MAX_FEATURES}"
 
 
-def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
+def _choice_fields(event: Event) -> Iterator[str]:
+    """The fields of a choice that an event has."""
     of_choices = {
-        "action": None if slate.action is UNSET else slate.action,
-        "propensity": slate.propensity,
-        "policies": [cell for cell in policy_cells(slate.policies) if cell == cell] or None,  # NaN: not given
-        "actions": slate.actions,
-        "propensities": slate.propensities,
-        "features": slate.features,
+        "action": None if event.action is UNSET else event.action,
+        "propensity": event.propensity,
+        "policies": [cell for cell in policy_cells(event.policies) if cell == cell] or None,  # NaN: not given
+        "actions": event.actions,
+        "propensities": event.propensities,
+        "features": event.features,
     }
-    for field, value in of_choices.items():
-        if value is not None:
-            yield f"{field}: not allowed together with `slots`"
+    yield from (field for field, value in of_choices.items() if value is not None)
+
+
+def _scored_mismatches(event: Event) -> Iterator[str]:
+    slates = [name for name in ("slots", "slate_logging", "slates") if getattr(event, name) is not None]
+    for field in (*_choice_fields(event), *slates):
+        yield f"{field}: not allowed together with `scored`"
+
+
+def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
+    for field in _choice_fields(slate):
+        yield f"{field}: not allowed together with `slots`"
     if not slots:
         yield "slots: empty"
     for number, slot in enumerate(slots):
@@ -339,6 +351,33 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
         broken,
         lambda row: f"propensity: {propensity[row]:.10g}, but {other.format(expected[row])}",
     )
+
+
+def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[ValidationRule]:
+    """Yield the rules for the outcomes of scored events."""
+    missing = scored.revealed & np.isnan(scored.propensity)
+    lacking = ValidationRule("missing_field", missing, lambda _: "propensity: missing")
+    yield _of_rows(lacking, scored, lambda *_: "scored.")
+    outside = in_unit_interval("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))
+    yield _of_rows(outside, scored, lambda *_: "scored.")
+    yield _of_outcomes("not_finite", scored, policies, np.isinf(scored.outcomes), "is not a finite number")
+
+
+def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float, high: float) -> ValidationRule:
+    """The values of outcomes lie in [low, high]."""
+    broken = (scored.outcomes < low) | (scored.outcomes > high)
+    return _of_outcomes("reward_range", scored, policies, broken, f"is not in [{low:.10g}, {high:.10g}]")
+
+
+def _of_outcomes(
+    reason: str, scored: ScoredOutcomes, policies: Sequence[str], broken: Mask, problem: str
+) -> ValidationRule:
+    def detail(row: int) -> str:
+        policy = int(broken[row].argmax())
+        return f"{policies[policy]}: {scored.outcomes[row, policy]:.10g} {problem}"
+
+    rule = ValidationRule(reason, np.logical_or.reduce(broken, axis=1), detail)
+    return _of_rows(rule, scored, lambda *_: "scored.values.")
 
 
 def slot_reward_rules(slates: SlateColumns, reward: Array) -> Iterator[ValidationRule]:

@@ -13,6 +13,8 @@ from streameval.ope.estimators.importance import (
     SNIPS,
     ControlVariate,
     PseudoInverse,
+    ScoredIPS,
+    ScoredSNIPS,
     StratifiedDR,
     StratifiedIPS,
     WeightedPseudoInverse,
@@ -22,9 +24,10 @@ from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, Clip
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
 _OfSlates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
-AnyEstimator = Annotated[_Interpolated | _Weighted | _OfSlates, Field(discriminator="kind")]
+_OfOutcomes = ScoredIPS | ScoredSNIPS
+AnyEstimator = Annotated[_Interpolated | _Weighted | _OfSlates | _OfOutcomes, Field(discriminator="kind")]
 
 __all__ = ["AnyEstimator", "Estimator", "TermRange", "Terms"]
 __all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Switch"]
 __all__ += ["SNIPS", "ControlVariate", "StratifiedDR", "StratifiedIPS"]
-__all__ += ["IIPS", "RIPS", "PseudoInverse", "WeightedPseudoInverse"]
+__all__ += ["IIPS", "RIPS", "ScoredIPS", "ScoredSNIPS", "PseudoInverse", "WeightedPseudoInverse"]

@@ -97,6 +97,14 @@ class TermRange(NamedTuple):
         """The higher line at this weight; where that is infinite, its slope."""
         return _line(self.high_offset, self.high_slope, weight)
 
+    def linearised(self, mean_denominator: Array) -> TermRange:
+        """The range of the deviations from the estimate, in its units, for ratios that are not `controlled`."""
+        linear = self.ratio & ~self.controlled
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale = np.where(linear & (mean_denominator > 0), 1.0 / mean_denominator, 1.0)
+        lines = ("low_offset", "low_slope", "high_offset", "high_slope")
+        return self._replace(**{line: getattr(self, line) * scale for line in lines})
+
     def over_production(self, estimators: int, heaviest: float | Array, width: Array) -> TermRange:
         """The range of the differences to production, whose terms the first `estimators` columns are.
 

@@ -118,16 +118,16 @@ class WeightedPseudoInverse(SelfNormalised):
 
 
 @dataclass(frozen=True, config=strict)
-class _OfSlots(Estimator):
-    """The average of the weighted rewards of all slots."""
+class _Weighted(Estimator):
+    """The average of weighted rewards whose mean weight need not be 1."""
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """The rewards of one sign lie inside the reward range together, and no slot has a larger weight than this.
+        """The rewards of one sign lie inside the reward range together, and no weight of a part is larger than this.
 
-        The mean weight of the slots is not used: the slot with the reward may have another weight.
+        The mean weight is not used: the slot with the reward may have another one.
         """
         least, most = min(reward_range[0], 0.0), max(reward_range[1], 0.0)
         width = max_weight * (most - least)
@@ -135,7 +135,7 @@ class _OfSlots(Estimator):
 
 
 @dataclass(frozen=True, config=strict)
-class IIPS(_OfSlots):
+class IIPS(_Weighted):
     """Independent IPS: the average of `sum over slots j of r_j pi(s_j|x) / pi0(s_j|x)`.
 
     `r_j` is the reward of slot j, and `pi0(s_j|x)` the marginal probability of its action there. Unbiased if the reward
@@ -158,7 +158,7 @@ class IIPS(_OfSlots):
 
 
 @dataclass(frozen=True, config=strict)
-class RIPS(_OfSlots):
+class RIPS(_Weighted):
     """Reward-interaction IPS: the average of `sum over slots j of r_j prod over i <= j of pi(s_i|x) / pi0(s_i|x)`.
 
     `r_j` is the reward of slot j; the product of `pi0` is the logging policy's probability of the actions up to slot j.
@@ -178,6 +178,46 @@ class RIPS(_OfSlots):
 
     needs: ClassVar[Requirements] = frozenset({"cascade"})
     kind: Literal["rips"] = field(default="rips", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=strict)
+class ScoredIPS(_Weighted):
+    """The average of `delta / p` over all decisions, for a metric that only a revealed outcome shows.
+
+    `delta` is the value of the revealed outcome under a policy, such as minus the squared error of its prediction, and
+    `p` the probability that the outcome was revealed; the term of an outcome that was not revealed is 0. Unbiased if
+    the log has an event for each of these, too (`revealed: false`), and every outcome may be revealed. Without them it
+    estimates the mean divided by the share of revealed outcomes: the mean weight is then above 1, and `scored_snips`
+    applies. Production is a named policy with its own values.
+
+    Source: Schnabel et al., Recommendations as treatments, ICML 2016; Swaminathan's thesis, equation 3.10.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({"scored"})
+    kind: Literal["scored_ips"] = field(default="scored_ips", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=strict)
+class ScoredSNIPS(SelfNormalised):
+    """The average of `delta / p` divided by that of `1 / p`, with `delta` and `p` as in `scored_ips`.
+
+    It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n.
+
+    >>> terms, _ = ScoredSNIPS().terms(Evidence.of(importance_weight=[[8.0], [2.0]], reward=[0.5, 1.0]), {})
+    >>> float(terms.numerator.sum() / terms.denominator.sum())
+    0.6
+
+    Source: Schnabel et al., Recommendations as treatments, ICML 2016; Swaminathan's thesis, equation 3.12.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({"scored"})
+    preference: ClassVar[int] = 5
+    kind: Literal["scored_snips"] = field(default="scored_snips", kw_only=True, repr=False)
+
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
+        """That of the linearised term `(delta - value) / p`; the mean weight need not be 1."""
+        span = reward_range[1] - reward_range[0]
+        return TermRange.between((0.0, 0.0), (-span, span), max_weight, max_weight * span, controlled=False)
 
 
 @dataclass(frozen=True, config=strict)

@@ -544,6 +544,8 @@ def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Array) 
     which the argument [n] is 1; `LARGEST`: the largest weights, of events and of slates slot by slot.
     """
     present = evidence.sample_weight > 0
+    if "scored" in evidence.forms:
+        present = present | (evidence.forms["scored"].sample_weight > 0)
     weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
     return {
         **counts,

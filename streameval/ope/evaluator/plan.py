@@ -150,6 +150,11 @@ class Plan:
         return plan
 
     def _check(self) -> None:
+        scored = [label for label, each in self.estimators.items() if "scored" in each.needs]
+        if scored and self.policies[0] == LOGGING:
+            raise ValueError(
+                f"{scored[0]} compares the values of scored outcomes: production must be a policy that has such values"
+            )
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, found {self.confidence}")
         for estimators, averages in self.products:
@@ -294,6 +299,7 @@ class Plan:
             reward_range=self.reward_range,
             block=self.block,
             logged=self.policies[0] == LOGGING,
+            weights_average_1=not all("scored" in each.needs and each.ratio for each in self.estimators.values()),
         )
         return PromotionMonitor(self.promotion, self.policies, context, tuple(map(" on ".join, lifts)))
 
@@ -324,12 +330,17 @@ class Plan:
         unrewarded = np.zeros(len(batch), dtype=bool)
         if batch.slates is not None:
             unrewarded = (batch.slates.sizes > 0) & ~batch.slates.has_rewards
-        fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED)
+        outcomes = np.full(present.shape, False)
+        if batch.scored is not None:
+            outcomes[batch.scored.owner] = True
+        fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
         for need in fields:
             wanting = tuple(estimator.label for estimator in estimators if need in self.needs_of(estimator))
             without = present if actions is None else present & ~actions.known({need})
             if need in REWARDED:
                 without = present & unrewarded[:, None]
+            if need == "scored":
+                without = present & ~outcomes
             for policy, events, lacking in zip(self.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
                 logged = need == "target" and policy == LOGGING
                 field = field_of("logging" if logged else need, policy)

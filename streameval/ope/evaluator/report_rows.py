@@ -110,6 +110,7 @@ def _numbers(
     scaled = ratio(terms.width, moments.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
+    terms = terms.linearised(moments.mean_denominator)
     if interval.limited_by_log:
         heaviest = np.fmax(heaviest, _lacking_weight(moments, terms))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
@@ -124,7 +125,7 @@ def _numbers(
         "lower": lower,
         "upper": upper,
         "effective_sample_size": moments.effective_sample_size,
-        "importance_weight_mean": moments.importance_weight_mean,
+        "importance_weight_mean": np.where(terms.ratio & ~terms.controlled, np.nan, moments.importance_weight_mean),
         "importance_weight_max": np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
         "lift": _after_production(estimators, lift.moments.value),
         "lift_lower": _after_production(estimators, below),

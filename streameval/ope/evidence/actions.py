@@ -14,9 +14,10 @@ from streameval.events import ActionSets
 from streameval.events.action_sets import Index
 from streameval.ope.policies.logged import LOGGING
 
-Form: TypeAlias = Literal["slots", "slot_rewards", "cascade"]
+Form: TypeAlias = Literal["slots", "slot_rewards", "cascade", "scored"]
 """The weights of slates slot by slot: of the reward as a whole, of the reward of each slot by its own action, and by
-its action and those before it. An event that is not a slate counts as one with a single slot.
+its action and those before it. An event that is not a slate counts as one with a single slot. `scored`: the weights of
+scored outcomes; other events are missing.
 """
 Requirement: TypeAlias = Literal["target", "logging", "features", "prediction"] | Form
 """A part of an event without which it is missing for an estimator, or the predictions of the reward model."""
@@ -35,6 +36,7 @@ def field_of(need: Requirement, policy: str) -> str:
     ('`policies.challenger` as a list over `actions`', '`propensities`')
     """
     named = {"logging": "`propensities`", "features": "`features`"} | dict.fromkeys(REWARDED, "`slots[].reward`")
+    named["scored"] = f"`scored.values.{policy}`"
     return named.get(need, f"`policies.{policy}` as a list over `actions`")
 
 

@@ -23,7 +23,7 @@ from streameval.ope.evidence.slate_weights import (
     start_ratios,
     whole_weights,
 )
-from streameval.ope.policies.logged import target_probabilities, unsupported_probability
+from streameval.ope.policies.logged import LOGGING, target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
@@ -214,6 +214,8 @@ class Evidence:
 
     def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form, gains: Array | None = None) -> Evidence:
         """The weights of slates slot by slot: `G` for the whole reward, or the mean weight of rewarded slots."""
+        if form == "scored":
+            return self._of_outcomes(batch, policies)
         if batch.slates is None:
             return self
         if gains is not None and form == "slots":
@@ -235,6 +237,39 @@ class Evidence:
             sample_weight=of_slates(averaging, self.sample_weight),
             weighted=None if form == "slots" else of_slates(weighted, self.weighted_reward),
             heaviest=of_slates(heaviest, self.importance_weight),
+        )
+
+    def _of_outcomes(self, batch: EventBatch, policies: Sequence[str]) -> Evidence:
+        """The weights of scored outcomes: one over the propensity, and 0 where the outcome was not revealed.
+
+        The reward, known where the outcome was revealed, is its value under production.
+        """
+        weighted, weight, averaging = np.zeros((3, len(policies), len(batch)))
+        found = batch.scored
+        if found is not None:
+            events, revealed = found.owner, found.revealed
+            with np.errstate(over="ignore"):
+                inverse = np.where(revealed, 1.0 / np.where(revealed, found.propensity, 1.0), 0.0)
+            for place, policy in enumerate(policies):
+                values = found.outcomes[:, batch.policies.index(policy)] if policy != LOGGING else np.nan
+                worth = np.where(revealed, values, 0.0)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    known = np.abs(np.maximum(np.abs(worth), 1.0) * inverse) <= LARGEST_WEIGHT
+                weight[place, events] = np.where(known, inverse, 0.0)
+                weighted[place, events] = np.where(known, worth * inverse, 0.0)
+                averaging[place, events] = np.where(known, self.event_weight[events], 0.0)
+        with np.errstate(invalid="ignore"):
+            reward = np.nan_to_num(weighted[0] / weight[0])
+        return replace(
+            self,
+            importance_weight=weight.T,
+            sample_weight=averaging.T,
+            reward=reward,
+            event_weight=np.where(weight.any(axis=0), self.event_weight, 0.0),
+            weighted=weighted.T,
+            heaviest=weight.T,
+            unsupported=None,
+            actions=None,
         )
 
     @property

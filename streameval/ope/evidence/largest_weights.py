@@ -108,7 +108,7 @@ def limits(
 
 def _numbers(evidence: Evidence, batch: EventBatch, part: slice) -> Iterator[tuple[Kind, Array]]:
     """Numbers of these events by kind, [policies or 1, events], 0 where an event has none."""
-    propensity, actions = batch.propensity[part], evidence.actions
+    propensity, actions = np.nan_to_num(batch.propensity[part], nan=1.0), evidence.actions  # NaN: a scored event
     if "slots" in evidence.forms:
         yield Kind.SLOTS, _of_slots(batch)[None, part]
     plain = np.ones((1, 1))

@@ -224,16 +224,18 @@ class EmpiricalLikelihood(IntervalMethod):
         if self.max_weight == "none":
             return terms.heaviest
         if self.max_weight == "auto":
-            limit = heaviest_likely(_means(reading, terms.controlled), terms)
+            limit = heaviest_likely(_means(reading, terms), terms)
             return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
         return np.minimum(terms.heaviest, np.fmax(reading.moments[MomentRow.LARGEST_IMPORTANCE], self.max_weight))
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
-        means = _means(reading, terms.controlled)
+        means, value = _means(reading, terms), reading.moments.value
         extra = extra_events(terms, self.heaviest(reading, terms))
+        centre = np.where(_is_linearised(terms), value, 0.0)
+        extra = extra._replace(low=extra.low + centre, high=extra.high + centre)
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2) ** 2
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
-        known, value = is_degenerate(reading, terms.ratio), reading.moments.value
+        known = is_degenerate(reading, terms.ratio)
         lower, upper = (
             np.where(enough, np.where(known, value, bound), np.nan)
             for bound in reach(means, extra, likely(means, extra, quantile))
@@ -241,17 +243,27 @@ class EmpiricalLikelihood(IntervalMethod):
         return lower, upper
 
 
-def _means(reading: Reading, controlled: Mask) -> Means:
+def _is_linearised(terms: TermRange) -> Mask:
+    """The ratios that do not estimate the mean of `u` as well."""
+    return np.asarray(terms.ratio & ~terms.controlled)
+
+
+def _means(reading: Reading, terms: TermRange) -> Means:
     """The means of a reading; where the weight is not a control variate, as if it were always 1.
 
-    Where all terms are 0, those of production too if it is a lift, so is their mean, whatever a mixture starts with.
+    Of a ratio that does not estimate the mean of `u`, those of the estimate plus the linearised terms. Where all terms
+    are 0, those of production too if it is a lift, so is their mean, whatever a mixture starts with.
     """
     moments = reading.moments
     weights = (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE)
-    terms = (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU)
+    sums = (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU)
     weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
     ever = np.where(reading.rewarded, 1.0, 0.0)
-    term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in terms)
+    term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in sums)
+    linear, controlled = _is_linearised(terms), terms.controlled
+    if linear.any():
+        term = np.where(linear, moments.value, term)
+        term_square = np.where(linear, moments.value**2 + moments.variance, term_square)
     return Means(
         moments.count / np.fmax(1.0, reading.design_effect),
         np.where(controlled, weight, 1.0),

@@ -68,7 +68,9 @@ def _checks(
     for place, policy in enumerate(monitor.policies):
         if recent.events[place]:
             rows = [each for each in estimates if each.policy == policy]
-            weights = trust_checks.weight_checks(recent, place, monitor.promotion.trust)
+            weights = trust_checks.weight_checks(
+                recent, place, monitor.promotion.trust, monitor.context.weights_average_1
+            )
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 

@@ -91,7 +91,10 @@ class PromotionMonitor:
         shared = clusters.fold(state["clusters"], evidence)
         evidence = evidence.deciding
         sums = block_sums(evidence)
-        trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        limits, context = self.promotion.trust, self.context
+        trustworthy, trust = trust_checks.fold(
+            state["trust"], evidence, sums, propensity, limits, context.weights_average_1
+        )
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         deciding, by, switched, followed = self._follow(state, lifts, evidence.blocks)

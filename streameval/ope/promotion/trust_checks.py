@@ -119,9 +119,15 @@ def start(policies: int) -> State:
     }
 
 
-def fold(state: State, evidence: Evidence, sums: State, propensity: Array, limits: Trust) -> tuple[Mask, State]:
-    """Whether each policy passes after each of these blocks, [blocks, policies], and the next state."""
+def fold(
+    state: State, evidence: Evidence, sums: State, propensity: Array, limits: Trust, weights_average_1: bool = True
+) -> tuple[Mask, State]:
+    """Whether each policy passes after each of these blocks, [blocks, policies], and the next state.
+
+    `weights_average_1`: see `RuleContext`.
+    """
     gain, effects, memory = mean_weight.fold(state["weights"], evidence, sums, propensity)
+    gain = gain if weights_average_1 else np.zeros_like(gain)
     steps = np.stack([*(sums[name] for name in TOTALS), gain], axis=1)
     tops = np.stack([sums[name] for name in PEAKS], axis=1)
     blocks, totals, peaks = state["blocks"], *_policies_last(state)
@@ -167,12 +173,15 @@ def stream_checks(
         yield "stale", ok, finding if ok else f"{finding}, over {format_duration(limits.stale_after)}"
 
 
-def weight_checks(figures: WeightFigures, place: int, limits: Trust) -> Iterator[tuple[str, bool, str]]:
-    """The checks of the weights of the policy at this place."""
+def weight_checks(
+    figures: WeightFigures, place: int, limits: Trust, weights_average_1: bool
+) -> Iterator[tuple[str, bool, str]]:
+    """The checks of the weights of the policy at this place; `weights_average_1`: see `RuleContext`."""
     events, mean, size, of_weights, of_value, _ = (float(column[place]) for column in figures)
     mean_ok, size_ok, shares_ok = figures.sound(limits)[:, place].tolist()
     finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
-    yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
+    if weights_average_1:
+        yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
     finding = f"effective sample size {significant(size)} of {counted(events, 'event')}"
     least = significant(limits.effective_sample_size)
     yield "effective_sample_size", size_ok, finding if size_ok else f"{finding}, under {least}"

@@ -433,8 +433,8 @@ def test_the_schema_describes_every_field_and_requires_what_decoding_requires() 
         "reward"
     }
     assert all(field["description"] for field in schema["properties"].values())
-    assert sorted(schema["required"]) == ["event_id", "revenue", "timestamp"]
-    assert [form["required"] for form in schema["oneOf"]] == [["action"], ["slots"]]
+    assert sorted(schema["required"]) == ["event_id", "timestamp"]
+    assert [form["required"] for form in schema["oneOf"]] == [["action", "revenue"], ["slots", "revenue"], ["scored"]]
     assert schema["dependentRequired"] == {
         "propensities": ["actions"],
         "features": ["actions"],

@@ -26,6 +26,8 @@ class RuleContext(NamedTuple):
     """The settings that hold for every rule and every block.
 
     `errors` [candidates]: the error probability of each candidate. `logged`: production is the logging policy.
+    `weights_average_1`: so importance weights do if the propensities are right; False where an estimator needs the
+    revealed outcomes alone.
     """
 
     margin: float
@@ -34,6 +36,7 @@ class RuleContext(NamedTuple):
     reward_range: tuple[float, float]
     block: int
     logged: bool
+    weights_average_1: bool = True
 
 
 class Judgement(NamedTuple):

@@ -1,0 +1,248 @@
+"""Scored events: what a revealed outcome is worth under each policy, from the message to the estimate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streameval import (
+    IPS,
+    AdaptiveDecay,
+    Cumulative,
+    Evaluator,
+    EventBatch,
+    Mixture,
+    ScoredIPS,
+    ScoredSNIPS,
+    Window,
+)
+from streameval.events import JsonDecoder
+from streameval.ope.evidence import Evidence
+from support.messages import message
+from support.strategies import examples
+from support.streams import close
+
+POLICIES = ["production", "challenger"]
+BOTH = [ScoredIPS(), ScoredSNIPS()]
+AVERAGES = [Cumulative(), Window(tau=500), AdaptiveDecay(), Mixture()]
+PLAIN = {"action": ..., "propensity": ..., "reward": ...}
+
+
+def scored(propensity: float | None, production: Any = None, challenger: Any = None, **fields: Any) -> bytes:
+    given = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
+    return message(1, **PLAIN | {"scored": {**given, **fields.pop("scored", {})}} | fields)
+
+
+def hidden() -> bytes:
+    return message(1, **PLAIN | {"scored": {"revealed": False}})
+
+
+def batch_of(*messages: bytes, policies: Any = tuple(POLICIES)) -> EventBatch:
+    batch = JsonDecoder(policies).decode_batch(messages)
+    assert not batch.rejected, batch.rejected
+    return batch
+
+
+def evaluator(**options: Any) -> Evaluator:
+    given: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
+    return Evaluator(["challenger"], production="production", **(given | options))
+
+
+def values(batch: EventBatch, policy: str = "challenger", **options: Any) -> dict[str, float | None]:
+    evaluated = evaluator(**options)
+    evaluated.update(batch)
+    return {e.estimator: e.value for e in evaluated.report().estimates if e.policy == policy}
+
+
+def rejection(one: bytes, **options: Any) -> tuple[str, str]:
+    (rejected,) = JsonDecoder(POLICIES, **options).decode_batch([one]).rejected
+    return rejected.reason, rejected.detail
+
+
+# -- from the message --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policies", [POLICIES, None])
+def test_the_message_of_the_readme_becomes_an_outcome_for_each_policy(policies: list[str] | None) -> None:
+    batch = batch_of(scored(0.12, 0.30, 0.41), message(2, policies={"challenger": 0.25}), hidden(), policies=policies)
+    batch = batch.with_policies(POLICIES)
+    assert batch.scored is not None
+    assert batch.scored.sizes.tolist() == [1, 0, 1]
+    assert batch.scored.outcomes[0].tolist() == [0.30, 0.41]
+    assert batch.scored.revealed.tolist() == [True, False]
+    assert batch.scored.propensity[0] == 0.12
+    assert batch.probabilities[1, 1] == 0.25
+
+
+def test_rows_of_tables_may_be_scored() -> None:
+    batch = JsonDecoder(POLICIES).decode_rows([json.loads(scored(0.5, 1, 0.5))])
+    assert values(batch) == {"scored_ips": close(1.0), "scored_snips": close(0.5)}
+
+
+def test_batches_are_cut_taken_joined_and_kept_with_their_outcomes() -> None:
+    batch = batch_of(scored(0.5, 1, 0.5), message(2), hidden(), scored(0.25, 0, 1))
+    for same in (
+        EventBatch.concat([batch[:1], batch[1:2], batch[2:]]),
+        EventBatch.from_state(batch.to_state()),
+        batch.take(np.arange(4)[::-1]).take(np.arange(4)[::-1]),
+        batch.with_policies(POLICIES[::-1]).with_policies(POLICIES),
+    ):
+        assert same.scored is not None
+        assert values(same) == values(batch)
+    assert batch[1:2].trimmed().scored is None
+
+
+def test_faulty_scored_events_are_rejected_with_the_reason() -> None:
+    found = [
+        rejection(scored(None, 0, 0)),
+        rejection(scored(0, 0, 0)),
+        rejection(scored(0.5, 2, 0), reward_range=(0.0, 1.0)),
+        rejection(scored(0.5, 0, 0, action="a")),
+        rejection(scored(0.5, 0, 0, slots=[{"action": 0}])),
+        rejection(scored(0.5, 0, "x")),
+        rejection(message(1, reward=...)),
+        rejection(message(1, revenue=...), reward_field="revenue"),
+    ]
+    assert found == [
+        ("missing_field", "scored.propensity: missing"),
+        ("propensity_range", "scored.propensity: 0 is not in (0, 1]"),
+        ("reward_range", "scored.values.production: 2 is not in [0, 1]"),
+        ("malformed", "action: not allowed together with `scored`"),
+        ("malformed", "slots: not allowed together with `scored`"),
+        ("malformed", "scored.values.challenger: expected bool | float, got str"),
+        ("missing_field", "reward: missing"),
+        ("missing_field", "revenue: missing"),
+    ]
+    assert rejection(scored(0.5, 0, 7).replace(b" 7", b" 1e999"))[0] == "not_finite"
+
+
+def test_an_evaluator_rejects_values_outside_its_range() -> None:
+    evaluated = evaluator(reward_range=(-4.0, 0.0))
+    evaluated.update(batch_of(scored(0.5, -3, -1), scored(0.5, -5, -1), scored(0.5, 0, 1)))
+    assert dict(evaluated.report().events.rejected) == {"reward_range": 2}
+
+
+# -- estimates ---------------------------------------------------------------------------------------------------------
+
+
+@examples(20)
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(0.05, 1)), min_size=1, max_size=6))
+def test_over_all_ways_to_reveal_outcomes_the_mean_is_that_of_all_outcomes(
+    rows: list[tuple[float, float, float]],
+) -> None:
+    worth, propensity = np.array(rows)[:, :2], np.array(rows)[:, 2]
+    batch = batch_of(*[scored(p, *own) for own, p in zip(worth.tolist(), propensity.tolist(), strict=True)], hidden())
+    evidence = Evidence.of_slots(batch, POLICIES, "scored")
+    ips, snips = (each.terms(evidence, {})[0] for each in BOTH)
+    assert snips.denominator is not None
+    assert propensity @ ips.numerator[:-1] == pytest.approx(worth.sum(axis=0), rel=1e-12, abs=1e-12)
+    assert propensity @ snips.denominator[:-1] == pytest.approx(len(rows))
+    assert (ips.numerator[-1] == 0).all()
+    assert (evidence.sample_weight == 1).all()
+
+
+def test_both_estimators_follow_their_definitions() -> None:
+    batch = batch_of(scored(0.5, 1, 0.5), scored(0.25, 0, 1), hidden(), hidden())
+    assert values(batch) == {"scored_ips": close((1 + 4) / 4), "scored_snips": close((1 + 4) / (2 + 4))}
+    assert values(batch, "production") == {"scored_ips": close(2 / 4), "scored_snips": close(2 / 6)}
+    evaluated = evaluator()
+    evaluated.update(batch)
+    assert evaluated.report().get("challenger", "scored_ips", "cumulative").lift == close(3 / 4)
+    assert evaluated.report().get("challenger", "scored_snips", "cumulative").lift == close(3 / 6)
+
+
+def test_a_candidate_without_a_value_is_missing_for_itself_alone_and_plain_events_are_missing_for_both() -> None:
+    plain = message(3, policies={"production": 0.5, "challenger": 1.0})
+    batch = batch_of(scored(0.5, 1, None), scored(0.5, 0, 0.25), plain)
+    options: dict[str, Any] = {"estimators": [*BOTH, IPS()]}
+    assert values(batch, **options) == {"scored_ips": close(0.5), "scored_snips": close(0.25), "ips": close(2.0)}
+    assert values(batch, "production", **options)["scored_snips"] == close(0.5)
+    evaluated = evaluator()
+    evaluated.update(batch)
+    counts = {each.policy: (each.events, each.missing) for each in evaluated.report().policies}
+    assert counts == {"production": (3, 0), "challenger": (2, 1)}
+
+
+def test_production_must_have_values() -> None:
+    with pytest.raises(ValueError, match="production must be a policy that has such values"):
+        Evaluator(["challenger"], estimators=[ScoredSNIPS()])
+    evaluated = evaluator()
+    missing = evaluated.missing_fields(batch_of(message(1, policies={"production": 0.5, "challenger": 0.5})))
+    assert str(missing[0]).startswith("none of the first 1 event has `scored.values.production`")
+
+
+# -- on the road -------------------------------------------------------------------------------------------------------
+
+
+def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
+    """Outcomes that are revealed more often where the error is small; the mean errors are .6 and .4."""
+    rng = np.random.default_rng(seed)
+    error = rng.uniform(0.2, 1.0, n)
+    other = error * rng.uniform(1 / 3, 1.0, n)
+    propensity = np.where(error > 0.6, 0.2, 0.8)
+    shown = rng.random(n) < propensity
+    rows = zip(propensity.tolist(), (-error).tolist(), (-other).tolist(), shown.tolist(), strict=True)
+    messages = [scored(p, *both) if is_shown else hidden() for p, *both, is_shown in rows]
+    return messages if with_hidden else [each for each in messages if b"revealed" not in each]
+
+
+def every_value(evaluated: Evaluator) -> dict[str, Any]:
+    return {f"{e.estimator}/{e.average}": e.value for e in evaluated.report().estimates if e.policy == "challenger"}
+
+
+def test_cuts_and_restarts_change_nothing_and_every_average_finds_the_value() -> None:
+    batch = batch_of(*log(3_000))
+    options: dict[str, Any] = {"averages": AVERAGES, "reward_range": (-1.0, 0.0)}
+    whole, cut = evaluator(**options), evaluator(**options)
+    whole.update(batch)
+    for start, stop in ((0, 70), (70, 1_203), (1_203, 3_000)):
+        cut.update(batch[start:stop])
+        cut = Evaluator.from_state(cut.state())
+    found = every_value(whole)
+    assert every_value(cut) == {label: close(value) for label, value in found.items()}
+    for label, value in found.items():
+        assert value == pytest.approx(-0.4, abs=0.15 if "/decay" in label or "window" in label else 0.06), label
+
+
+@pytest.mark.parametrize("kind", ["empirical_likelihood", "normal", "empirical_bernstein"])
+@pytest.mark.parametrize("with_hidden", [True, False])
+def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, with_hidden: bool) -> None:
+    covered = of = 0
+    for seed in range(30):
+        estimators = BOTH if with_hidden else BOTH[1:]
+        evaluated = evaluator(
+            estimators=estimators, intervals={"cumulative": kind}, reward_range=(-1.0, 0.0), promotion=None, drift=None
+        )
+        evaluated.update(batch_of(*log(400, seed, with_hidden)))
+        for estimate in evaluated.report().estimates:
+            if estimate.policy == "challenger":
+                assert estimate.lower is not None
+                assert estimate.upper is not None
+                assert estimate.lift_lower is not None
+                assert estimate.lift_upper is not None
+                covered += estimate.lower <= -0.4 <= estimate.upper
+                covered += estimate.lift_lower <= 0.2 <= estimate.lift_upper
+                of += 2
+    assert covered >= 0.9 * of
+
+
+@pytest.mark.parametrize("estimator", BOTH, ids=lambda each: each.label)
+def test_a_mean_weight_away_from_1_matters_for_the_mean_over_all_decisions_alone(estimator: Any) -> None:
+    evaluated = evaluator(
+        estimators=[estimator],
+        averages=[Mixture()],
+        reward_range=(-1.0, 0.0),
+        promotion={"rule": "paired", "min_events": 1_000},
+    )
+    evaluated.update(batch_of(*log(8_000, with_hidden=False)))
+    report = evaluated.report()
+    failed = {check.check for check in report.trust if not check.ok}
+    assert ("mean_weight" in failed) == (estimator.kind == "scored_ips")
+    assert report.promotion[0].promotable == (estimator.kind == "scored_snips")
+    mean = report.get("challenger", estimator.label, "mixture").importance_weight_mean
+    assert (mean is None) == (estimator.kind == "scored_snips")
