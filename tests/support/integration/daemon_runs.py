@@ -42,9 +42,19 @@ class DaemonRuns:
     def start(self, *options: str, **arguments: Any) -> None:
         """Start a run; `continuing` counts the runs with a snapshot."""
         self.continuing += bool(self.snapshots())
-        command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, cwd=self.folder, **arguments)
+            self.process = subprocess.Popen(self._command(*options), stderr=log, cwd=self.folder, **arguments)
+
+    def refused(self, *options: str) -> str:
+        """The log of a second process, which must end at once while the first one runs."""
+        second = subprocess.run(
+            self._command(*options), capture_output=True, text=True, cwd=self.folder, check=False, timeout=PATIENCE
+        )
+        assert second.returncode == 2, second
+        return second.stderr
+
+    def _command(self, *options: str) -> list[str]:
+        return [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
 
     def kill(self) -> None:
         """End a run, as by a power cut."""
@@ -59,26 +69,17 @@ class DaemonRuns:
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
-    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
-        """This many runs that are killed, some after a suspension; returns the number of kills and suspensions.
-
-        After the last of them there are at least this many snapshots.
-        """
-        moments = 0
-        for kill in range(kills):
-            reached = len(self.logged("source_reached"))
-            self.start()
-            wait_until(lambda before=reached: len(self.logged("source_reached")) > before, PATIENCE)  # type: ignore[misc]
-            time.sleep(chance.uniform(0.2, 1.5))
-            if chance.random() < 0.4:
-                self.sleep(chance.uniform(0.2, 1.0))
-                time.sleep(chance.uniform(0.0, 0.8))
-                moments += 1
-            if kill == kills - 1:
-                wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
-            self.kill()
-            moments += 1
-        return moments
+    def disturbed(self, chance: random.Random, snapshots: int) -> None:
+        """A run that is killed when there are at least this many snapshots, now and then after a suspension."""
+        reached = len(self.logged("source_reached"))
+        self.start()
+        wait_until(lambda: len(self.logged("source_reached")) > reached, PATIENCE)
+        time.sleep(chance.uniform(0.2, 1.5))
+        if chance.random() < 0.4:
+            self.sleep(chance.uniform(0.2, 1.0))
+            time.sleep(chance.uniform(0.0, 0.8))
+        wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
+        self.kill()
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
         """Run until this number of events was accepted; the last report of that run."""
