@@ -441,6 +441,17 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
     assert "state_lost" not in [entry["event"] for entry in logs]
 
 
+def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_from_its_end(place: Place) -> None:
+    """The events before are never read again."""
+    place.run(0, 250)
+    damage_all(place, None)
+    with capture_logs() as logs, running(place.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:
+        wait_until(lambda: daemon.published.snapshots is not None)
+    (lost,) = [entry for entry in logs if entry["event"] == "state_lost"]
+    assert lost["log_level"] == "error"
+    assert daemon.published.snapshots.damaged == lost["damaged"] > 0
+
+
 def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
     place.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streameval.events import JsonDecoder, Origin, fingerprints
+from streameval.events import EventBatch, JsonDecoder, Origin, fingerprints
 from streameval.ingest.stages import Deduplication
 from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, through_a_file
 from support.messages import message
@@ -81,6 +83,23 @@ def test_different_ids_have_different_fingerprints_which_do_not_depend_on_their_
 
 def test_a_million_ids_that_follow_one_another_have_a_million_fingerprints() -> None:
     assert len(np.unique(fingerprints([f"event-{number}" for number in range(1_000_000)]))) == 1_000_000
+
+
+def test_an_id_takes_less_than_100_bytes() -> None:
+    """The guarantees state this size; a set has its lowest load at this window."""
+    window, part = 79_000, 7_900
+    parts = fingerprints([f"e-{number}" for number in range(2 * window)]).reshape(-1, part)
+    rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
+    places = np.arange(part)
+    batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(places), places, identity)) for identity in parts]
+    tracemalloc.start()
+    try:
+        stage = Deduplication(window)
+        for batch in batches:
+            assert len(stage.take(batch)) == part
+        assert tracemalloc.get_traced_memory()[0] < 100 * window
+    finally:
+        tracemalloc.stop()
 
 
 def test_fingerprints_are_the_same_in_every_version() -> None:
