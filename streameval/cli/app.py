@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,15 +37,20 @@ EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 DriftKind = Literal["smooth", "abrupt", "stationary"]
-ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
+DEFAULT_CONFIG = Path("streameval.yaml")
+CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", envvar=CONFIG_VARIABLE, help="The configuration.")]
+ConfigAndFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE",
+        help="The configuration (by default streameval.yaml, or the file that STREAMEVAL_CONFIG names), and then files "
+        "of events: NDJSON or CSV (also .gz, .zst) or Parquet; - is stdin.",
+        show_default=False,
+    ),
 ]
-EVENT_FILES = "NDJSON or CSV (also .gz, .zst) or Parquet files; - is stdin."
-EventFiles = Annotated[list[str], typer.Argument(metavar="FILE", help=EVENT_FILES, show_default=False)]
-ConfigOrFile = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="The configuration; left out with --candidates.", show_default=False)
-]
-OptionalFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help=EVENT_FILES, show_default=False)]
+CONFIG_SUFFIXES = (".yaml", ".yml")
+EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
 CandidateNames = Annotated[
     str | None,
     typer.Option(
@@ -79,8 +85,26 @@ def _options(
 
 
 @app.command()
+def init(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_CONFIG,
+) -> None:
+    """Write a configuration that shows every option with its default."""
+    from importlib.resources import files
+
+    text = files("streameval.config").joinpath(DEFAULT_CONFIG.name).read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} exists already", hint="name another file, as in `streameval init my.yaml`") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", hint="check the directory") from error
+    print(f"{path} is written: set source and policies.candidates, and run `streameval check {path}`")
+
+
+@app.command()
 def run(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration.")] = Path("streameval.yaml"),
+    config: ConfigPath = DEFAULT_CONFIG,
     log_level: Annotated[LogLevel, typer.Option(help="Lowest level that is logged.")] = "info",
     log_format: Annotated[
         LogFormat, typer.Option(help="Log format: console, json, or auto (console on a terminal).")
@@ -156,8 +180,7 @@ def demo(
 
 @app.command()
 def replay(
-    config: ConfigOrFile,
-    files: OptionalFiles = None,
+    arguments: ConfigAndFiles,
     candidates: CandidateNames = None,
     events_format: FormatOfEvents = None,
     as_json: AsJson = False,
@@ -193,7 +216,7 @@ def replay(
     from streameval.cli.tables import decisions_table
     from streameval.ope.evaluator.evaluator import Evaluator
 
-    settings, files = _settings_and_files(config, files, candidates)
+    settings, files = _settings_and_files(arguments, candidates)
     promotion, trace, picture = settings.promotion, Trace(), None
     if decisions and promotion is None:
         raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
@@ -226,8 +249,7 @@ def replay(
 
 @app.command()
 def plan(
-    config: ConfigPath,
-    files: EventFiles,
+    arguments: ConfigAndFiles,
     lift: Annotated[
         list[str] | None,
         typer.Option(metavar="LIFT", help="A lift to detect: 0.01, or 5% of the value of production. Repeatable."),
@@ -251,6 +273,7 @@ def plan(
     from streameval.config.model import Config
 
     _quieten()
+    config, files = _config_and_files(arguments)
     settings = Config.load(config)
     if plot:
         check_path(plot)
@@ -267,7 +290,7 @@ def plan(
 
 @app.command()
 def check(
-    config: ConfigPath,
+    config: ConfigPath = DEFAULT_CONFIG,
     broker: Annotated[
         bool, typer.Option(help="Also try the source, its topics, the port, the state directory and dead letters.")
     ] = True,
@@ -467,17 +490,37 @@ def main() -> NoReturn:
     run_app(app)
 
 
-def _settings_and_files(config: str, files: list[str] | None, candidates: str | None) -> tuple[Config, list[str]]:
-    """The configuration and the files of a replay; with candidates, the first argument is a file, too."""
+def _settings_and_files(arguments: list[str], candidates: str | None) -> tuple[Config, list[str]]:
+    """The configuration and the files of a replay; with candidates, all arguments are files."""
     from streameval.cli.replay import settings_for
 
     if candidates is not None:
         _quieten()
-        return settings_for(candidates, config), [config, *(files or ())]
-    if not files:
+        return settings_for(candidates, arguments[0]), arguments
+    config, files = _config_and_files(arguments)
+    if files == arguments and not config.exists():
+        hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
+        raise InputError(f"the configuration {config} does not exist", hint=hint)
+    return _load(config), files
+
+
+def _config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
+    """The configuration, which is the first argument unless that is a file of events; and the files of events.
+
+    Raises:
+        InputError: There is no file of events.
+    """
+    first, *others = arguments
+    is_config = first.endswith(CONFIG_SUFFIXES) or (others and not first.endswith(EVENT_SUFFIXES) and first != "-")
+    late = next((name for name in others if name.endswith(CONFIG_SUFFIXES)), None)
+    if late is not None and not is_config:
+        raise InputError(f"{first} is a log, not a configuration", hint=f"name the configuration first: {late} {first}")
+    if not is_config:
+        return Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG)), arguments
+    if not others:
         hint = "name one after the configuration; `replay FILE --candidates NAMES` needs no configuration"
         raise InputError("no file of events is named", hint=hint)
-    return _load(Path(config)), files
+    return Path(first), others
 
 
 def _print_report(report: Report, everything: bool) -> None:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streameval.config.loading import Place
 
-NOWHERE = "deploy/streameval.yaml shows every option with its default"
+NOWHERE = "`streameval init my.yaml` writes a file that shows every option with its default"
 CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
 EXPECTED: Mapping[str, str] = {
     "string_too_short": "text that is not empty",

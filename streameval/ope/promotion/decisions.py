@@ -90,7 +90,8 @@ def _decision(
     hold, held = kept["hold"], int(kept["hold"]["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
-    if monitor.lifts or not rule.needs_lift:
+    can_decide = bool(monitor.lifts) or not rule.needs_lift
+    if can_decide:
         reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
@@ -118,7 +119,7 @@ def _decision(
         promotable_events=int(hold["total"][place]),
         estimator=estimator,
         average=average,
-        more=_more(last, monitor.promotion.min_events),
+        more=_more(last, monitor.promotion.min_events) if can_decide else None,
     )
 
 

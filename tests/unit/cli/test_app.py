@@ -72,7 +72,7 @@ def test_every_verb_is_in_the_help(run: Run) -> None:
             "error: No such command 'simulat'. Did you mean 'simulate'?\n"
             "hint: `streameval --help` shows how it is used\n",
         ),
-        (["replay"], "error: Missing argument 'CONFIG'.\nhint: `streameval replay --help` shows how it is used\n"),
+        (["replay"], "error: Missing argument 'FILE'.\nhint: `streameval replay --help` shows how it is used\n"),
         (["schema", "--all"], "error: No such option: --all\nhint: `streameval schema --help` shows how it is used\n"),
     ],
 )

@@ -62,7 +62,12 @@ def test_several_candidates_are_separated_by_commas(log: Path, capfd: pytest.Cap
         (["log.csv", "--candidates", " , "], "--candidates names no candidate", "e.g. --candidates challenger"),
         (["log.csv", "--candidates", "a,a"], "--candidates: expected each policy once", "remove one"),
         (["c.yaml", "log.csv", "--candidates", "a"], "c.yaml is one", "leave --candidates out"),
-        (["log.csv"], "no file of events is named", "`replay FILE --candidates NAMES`"),
+        (["c.yaml"], "no file of events is named", "`replay FILE --candidates NAMES`"),
+        (
+            ["log.csv"],
+            "the configuration streameval.yaml does not exist",
+            "`streameval replay FILE --candidates NAMES`",
+        ),
     ],
 )
 def test_mistakes_are_answered(

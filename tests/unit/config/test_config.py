@@ -27,7 +27,7 @@ from streameval.ope.intervals import EmpiricalBernstein, Normal
 from streameval.ope.promotion import Promotion, Trust
 from support.paths import ROOT
 
-DEPLOYED = ROOT / "deploy" / "streameval.yaml"
+DEPLOYED = ROOT / "streameval" / "config" / "streameval.yaml"
 
 FROM_THE_DOCUMENTATION = """
 source: {kind: kafka, bootstrap_servers: "localhost:9092", topic: interactions, start: earliest}
@@ -527,7 +527,7 @@ def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the configuration .*absent\.yaml does not exist") as caught:
         Config.load(tmp_path / "absent.yaml", {})
     assert caught.value.exit_code == 2
-    assert "deploy/streameval.yaml" in caught.value.hint
+    assert "`streameval init`" in caught.value.hint
 
 
 def test_a_directory_and_bytes_are_config_errors(tmp_path: Path) -> None:
@@ -560,7 +560,7 @@ def test_plain_values_are_what_they_look_like() -> None:
 
 
 def uncommented(text: str) -> dict[str, Any]:
-    return parse_yaml(re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE), "deploy/streameval.yaml").values
+    return parse_yaml(re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE), "config/streameval.yaml").values
 
 
 def deployed_sources() -> dict[str, dict[str, Any]]:
