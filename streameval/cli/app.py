@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.process import make_responsive, return_large_arrays, set_up_process
 from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
 from streameval.errors import InputError
+from streameval.service.process import make_responsive, return_large_arrays, set_up_process
 
 if TYPE_CHECKING:
     from streameval.config.model import Config
@@ -133,7 +133,7 @@ def run(
     SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
     --backfill, it first gets the events since FROM, each once.
     """
-    from streameval.service.signals import on_hangup
+    from streameval.service.process import on_hangup
 
     return_large_arrays()
     early = Event()

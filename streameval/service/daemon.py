@@ -20,8 +20,8 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
 from streameval.service.logging import LogSummaries
+from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
-from streameval.service.signals import stop_on_signals
 from streameval.service.snapshots import NoSnapshots, SnapshotWriter
 from streameval.service.status import DaemonStatus
 

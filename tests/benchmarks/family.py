@@ -18,10 +18,10 @@ import structlog
 from memory_source import POLL, MemorySource
 
 import streameval as se
-from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.estimators import AnyEstimator
 from streameval.service.daemon import Daemon
+from streameval.service.process import set_up_process
 
 ACTIONS, FEATURES = 20, 5
 POLICIES = [f"cand-{number}" for number in range(10)]

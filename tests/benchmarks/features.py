@@ -21,11 +21,11 @@ import structlog
 from memory_source import POLL, MemorySource
 
 from streameval import Evaluator
-from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AnyAverage, Decay, Mixture
 from streameval.ope.estimators import IPS, AnyEstimator, StratifiedDR
 from streameval.service.daemon import Daemon
+from streameval.service.process import set_up_process
 
 ACTIONS, FEATURES = 25, 25
 POLICIES = [f"cand-{number}" for number in range(10)]

@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers of the tests
 
 from throughput import POLICIES, messages, run_orjson, seconds
 
-from streameval.cli.process import set_up_process
 from streameval.config.model import Config
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import produce
 from streameval.service.logging import configure_logging
+from streameval.service.process import set_up_process
 from streameval.service.startup import daemon
 from support.integration.broker import real_broker
 

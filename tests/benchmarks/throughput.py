@@ -23,11 +23,11 @@ import structlog
 from memory_source import MemorySource
 
 from streameval import Evaluator
-from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
 from streameval.service.daemon import Daemon
+from streameval.service.process import set_up_process
 
 POLICIES = [f"cand-{number}" for number in range(10)]
 MESSAGE_BYTES = 277

@@ -39,7 +39,6 @@ PUBLIC = {
 """The modules whose `__all__` is public."""
 
 INSIDE = {
-    "tests/benchmarks": ("streameval",),
     "tests/deploy/test_compose.py": ("streameval.service.http",),
     "tests/deploy/test_systemd.py": ("streameval.service.http",),
     "tests/faults": ("streameval",),

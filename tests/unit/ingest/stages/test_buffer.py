@@ -24,7 +24,7 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from streameval.cli.process import keep_freed_memory
+from streameval.service.process import keep_freed_memory
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.stages import EventOrder

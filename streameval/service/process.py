@@ -1,11 +1,15 @@
-"""Settings of the process: a verb of the command line may make them, a library must not."""
+"""Settings and signals of the process: a verb of the command line may set them, a library must not."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
 FREE_BYTES_KEPT = 64 << 20  # freed memory that the heap keeps
@@ -65,3 +69,42 @@ def keep_freed_memory(largest: int = LARGEST_HEAP_ARRAY) -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(MMAP_THRESHOLD, largest) and mallopt(TRIM_THRESHOLD, FREE_BYTES_KEPT))
+
+
+# --- Signals: SIGTERM and SIGINT stop the daemon, SIGHUP reloads its configuration ---
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """The first SIGTERM or SIGINT calls `stop`, a second one ends the process at once."""
+    asked = False
+
+    def handle(number: int) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        stop()
+
+    with _handling(handle, signal.SIGTERM, signal.SIGINT):
+        yield
+
+
+@contextmanager
+def on_hangup(call: Callable[[], None]) -> Iterator[None]:
+    """SIGHUP calls `call`; without this, it ends the process."""
+    with _handling(lambda _: call(), signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def _handling(handle: Callable[[int], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handles these signals in the main thread, the only one that can; in other threads nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
+    previous = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

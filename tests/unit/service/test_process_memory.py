@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from streameval.cli.process import keep_freed_memory
+from streameval.service.process import keep_freed_memory
 
 PAGES = 25_000_000 // resource.getpagesize()
 COUNTED = """
 import resource
 import numpy as np
-from streameval.cli.process import keep_freed_memory
+from streameval.service.process import keep_freed_memory
 keep_freed_memory()
 [np.ones(625_000) for _ in range(5)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,7 +33,7 @@ def test_memory_freed_by_arrays_is_used_again() -> None:
 LEFT = """
 import resource, threading
 from pathlib import Path
-from streameval.cli.process import keep_freed_memory, return_large_arrays
+from streameval.service.process import keep_freed_memory, return_large_arrays
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6

@@ -14,7 +14,7 @@ import pytest
 MEASURED = """
 import gc, json, sys, time
 import streameval.cli.app, streameval.service.startup, streameval.service.http.server
-from streameval.cli.process import make_responsive
+from streameval.service.process import make_responsive
 
 def seconds():
     started = time.perf_counter()
