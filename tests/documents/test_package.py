@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -66,6 +67,13 @@ def test_the_installed_package_has_every_file_of_the_checkout_and_no_other() -> 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert streameval.__version__ == version("streameval")
     assert "__version__" in dir(streameval)
+
+
+def test_the_citation_is_of_this_version_and_license() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version("streameval")
+    assert citation["license"] == PYPROJECT["project"]["license"]
+    assert [each["name"] for each in citation["authors"]] == [each["name"] for each in PYPROJECT["project"]["authors"]]
 
 
 def test_the_changelog_has_a_section_for_this_version() -> None:
