@@ -1,0 +1,23 @@
+"""Every cell of a notebook runs, and shows the output that is stored with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.notebooks import displayed, executed
+from support.paths import ROOT
+
+NOTEBOOKS = sorted((ROOT / "examples").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_every_cell_shows_its_stored_output(path: Path) -> None:
+    for cell, value in executed(path):
+        stored = [output["data"] for output in cell["outputs"]]
+        assert stored == ([] if value is None else [displayed(value)])
+
+
+def test_there_is_one() -> None:
+    assert [path.name for path in NOTEBOOKS] == ["first_look.ipynb"]
