@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         IPS,
         RIPS,
         SNIPS,
+        ClickCAB,
+        ClickIPS,
+        ClickSNIPS,
+        ClippedClickIPS,
         ClippedIPS,
         ControlVariate,
         PseudoInverse,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
         WeightedPseudoInverse,
     )
     from streameval.ope.evaluator.evaluator import Evaluator
+    from streameval.ope.evidence import Ranking
     from streameval.ope.intervals import (
         ConfidenceSequence,
         DriftAware,
@@ -51,16 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
 __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
-__all__ += [
-    "IIPS",
-    "PseudoInverse",
-    "RIPS",
-    "ScoredIPS",
-    "ScoredSNIPS",
-    "StratifiedDR",
-    "StratifiedIPS",
-    "WeightedPseudoInverse",
-]
+__all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
 __all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
@@ -70,7 +67,7 @@ __all__.sort()
 
 _HOMES = (
     *("errors", "events", "ope.policies.coded", "ope.policies.python", "ope.reward_models", "ope.averages"),
-    *("ope.estimators", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
+    *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
     "ingest.files.reading",
 )
 """A name is imported from the first of these modules that has it."""

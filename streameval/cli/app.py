@@ -448,11 +448,11 @@ def show(
 @app.command()
 def schema(
     of: Annotated[
-        Literal["event", "reward", "report"],
-        typer.Argument(metavar="NAME", help="event, reward (one that arrives later) or report."),
+        Literal["event", "ranking", "reward", "report"],
+        typer.Argument(metavar="NAME", help="event, ranking, reward (one that arrives later) or report."),
     ] = "event",
 ) -> None:
-    """Print a JSON Schema: of an event, of a reward that arrives later, or of a Report.
+    """Print a JSON Schema: of an event, of a ranking with clicks, of a reward that arrives later, or of a Report.
 
     The package has them as files, in streameval/schemas.
     """
@@ -461,9 +461,9 @@ def schema(
 
         found = Report.json_schema()
     else:
-        from streameval.events import json_schema, reward_schema
+        from streameval.events import json_schema, ranking_schema, reward_schema
 
-        found = json_schema() if of == "event" else reward_schema()
+        found = {"event": json_schema, "ranking": ranking_schema, "reward": reward_schema}[of]()
     print(json.dumps(found, indent=2))
 
 

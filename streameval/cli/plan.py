@@ -47,6 +47,11 @@ def plan_power(
     if not 0 < power < 1:
         raise InputError(f"--power must lie between 0 and 1, found {power:g}", hint="0.8 is usual")
     plan, cumulative = config.plan(), Cumulative()
+    if plan.ranking is not None:
+        raise InputError(
+            "plan forecasts the events of decisions, not of rankings with clicks",
+            hint="replay the log: the reason of each decision names the events that are still needed",
+        )
     estimators = _estimators(plan, estimator)
     known = {label: average.effective_events for label, average in plan.averages.items()}
     horizons = {label: events for label, events in known.items() if events is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,7 +66,8 @@ class Replay:
         self.config, self._timed = config, timed
         self.evaluator = evaluator or config.evaluator()
         self._update = update
-        self._counts = LogCounts((config.reward.min, config.reward.max))
+        reward = config.reward
+        self._counts = LogCounts((reward.min, reward.max) if config.ranking is None else (-math.inf, math.inf))
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None

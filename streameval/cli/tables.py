@@ -117,6 +117,9 @@ def plan_table(config: Config) -> Table:
         ("policies", ", ".join([f"{config.policies.production} (production)", *named])),
         ("reward", f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"),
     ]
+    if plan.ranking is not None:
+        looks = f"users look at ranks by {_described(plan.ranking.examination)}"
+        rows[-1] = ("ranking", f"clicks, {_described(plan.ranking.metric)}; {looks}")
     for estimators, averages in plan.products:
         rows.append(("estimators", _named(plan, estimators)))
         lines = [f"{_described(average)}: {_described(plan.interval(average))} interval" for average in averages]

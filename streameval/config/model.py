@@ -19,7 +19,7 @@ from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
 from streameval.errors import ConfigError
-from streameval.events import DsjsonDecoder, JsonDecoder
+from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
@@ -31,6 +31,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
+from streameval.ope.evidence.clicks import GivenExamination, Ranking
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.policies.logged import LOGGING
@@ -183,6 +184,10 @@ class Config(StrictModel):
         AnySource | None, BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value)
     ] = Field(None, description="write source: {kind: kafka, topic: NAME}")
     reward: RewardSettings = RewardSettings()
+    ranking: Ranking | None = Field(
+        None,
+        description="for rankings with clicks, e.g. {metric: {kind: dcg, at: 10}, examination: {kind: power, eta: 1}}",
+    )
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
@@ -272,6 +277,9 @@ class Config(StrictModel):
             ConfigError: The events cannot carry the configured reward.
         """
         plan = self.plan()
+        if plan.ranking is not None:
+            given = isinstance(plan.ranking.examination, GivenExamination)
+            return RankingDecoder(plan.logged_policies, given, plan.scores is not None, self._identified(of_log))
         vowpal_wabbit = (written or self.written) == "dsjson"
         joined = self.reward_topic is not None and written is None
         form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
@@ -281,12 +289,15 @@ class Config(StrictModel):
                 reward_field=self.reward.field,
                 reward_range=None if of_log else (self.reward.min, self.reward.max),
                 scores=plan.scores,
-                identified=of_log or joined or (self.source is not None and self.source.dedupe_window > 0),
+                identified=joined or self._identified(of_log),
                 **({"rewarded": False} if joined else {}),
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+
+    def _identified(self, of_log: bool) -> bool:
+        return of_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def plan(self) -> Plan:
         """The plan of the evaluator. Events that wait for their rewards do not count as stale."""
@@ -306,6 +317,7 @@ class Config(StrictModel):
             reward_model=self.reward_model,
             drift=self.drift,
             promotion=promotion,
+            ranking=self.ranking,
         )
 
     def evaluator(self) -> Evaluator:
@@ -371,6 +383,7 @@ def _problems(config: Config) -> Iterator[Problem]:
         expected = f"a number from reward.min ({low:g}) to reward.max ({high:g})"
         yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
     yield from _dead_letter_problems(config)
+    yield from _ranking_problems(config)
     yield from _refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
     if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:
@@ -381,7 +394,7 @@ def _problems(config: Config) -> Iterator[Problem]:
         yield from _refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
     yield from _repeated_labels("estimators", config.estimators)
     yield from _repeated_labels("averages", config.averages)
-    evaluator = partial(Evaluator, ["candidate"], block=BLOCK)
+    evaluator = partial(Evaluator, ["candidate"], block=BLOCK, ranking=config.ranking)
     for index, average in enumerate(config.averages):
         yield from _refusal(("averages", index), partial(evaluator, averages=[average]))
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -427,6 +440,27 @@ def _policy_problems(policies: Policies) -> Iterator[Problem]:
     for name, policy in named_policies(policies.candidates).items():
         if isinstance(policy, PythonPolicy):
             yield from _refusal(("policies", "candidates", name, "target"), partial(find, policy.target))
+
+
+def _ranking_problems(config: Config) -> Iterator[Problem]:
+    if config.ranking is None:
+        for index, estimator in enumerate(config.estimators):
+            if estimator.of_clicks:
+                found = expecting(
+                    "an estimator of decisions", f"'{estimator.label}', which estimates rankings from clicks"
+                )
+                yield Problem(("estimators", index), found, "write ranking: {metric: dcg, examination: power}")
+        return
+    for index, estimator in enumerate(config.estimators):
+        yield from _refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))
+    candidates = config.policies.candidates
+    yield from _refusal(("policies", "candidates"), partial(Evaluator, candidates, ranking=config.ranking))
+    if "reward" in config.model_fields_set:
+        found = expecting("nothing next to `ranking`", "a reward")
+        yield Problem(("reward",), found, "remove it: the clicks are the reward, and the metric limits it")
+    if config.written == "dsjson" or config.reward_topic is not None:
+        found = expecting("events in JSON that have their clicks", "ds-json or a topic of rewards")
+        yield Problem(("ranking",), found, "write each page with its clicks as one event")
 
 
 def _dead_letter_problems(config: Config) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """Events: messages, rows of tables or arrays become an `EventBatch` of columns, or are `Rejected` with a reason.
 
 In the order of decoding: `schema` (the types of the JSON), `decoder` (and `dsjson`), `diagnosis` (refused messages),
-`columns`, `validation`, `batch` with its parts `action_sets`, `slates` and `origin`. Arrays enter by `from_arrays`.
+`columns`, `validation`, `batch` with its parts `action_sets`, `slates`, `rankings` and `origin`. Arrays enter by
+`from_arrays`.
 
 `logger` writes events, in the process of a recommender. Names are imported at their first use, so that this process
 need not import numpy.
@@ -14,10 +15,11 @@ from streameval.common.lazy import lazily
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets, RawFields
     from streameval.events.batch import EventBatch, RewardBatch
-    from streameval.events.decoder import JsonDecoder, RewardDecoder, Table
+    from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder, Table
     from streameval.events.dsjson import DsjsonDecoder
     from streameval.events.logger import Counts, EventLogger, Message, MessageSink
     from streameval.events.origin import Origin, fingerprints
+    from streameval.events.rankings import ranking_schema
     from streameval.events.schema import Event, json_schema, reward_schema
     from streameval.events.validation import REASONS, Fault, Rejected
 
@@ -35,6 +37,7 @@ __all__ = [
     "Rejected",
     "RawFields",
     "Origin",
+    "RankingDecoder",
     "RewardBatch",
     "RewardDecoder",
     "MessageSink",
@@ -42,11 +45,12 @@ __all__ = [
     "fingerprints",
     "json_schema",
     "reward_schema",
+    "ranking_schema",
 ]
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(
         globals(),
         __all__,
-        ("logger", "schema", "validation", "origin", "action_sets", "batch", "decoder", "dsjson"),
+        ("logger", "schema", "validation", "origin", "action_sets", "batch", "decoder", "dsjson", "rankings"),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -16,7 +18,7 @@ from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
 
-BY_POLICY = frozenset({"probabilities", "outcomes"})
+BY_POLICY = frozenset({"probabilities", "outcomes", "support", "list_length", "ranks"})
 """Names of columns with an entry for each policy, which are contiguous over events or rows."""
 
 
@@ -151,6 +153,17 @@ class Features(Ragged):
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("values",)}
 
     values: Array
+
+    @classmethod
+    def of(cls, tables: Sequence[list[list[float]] | None]) -> Features | None:
+        """Return the columns of the tables of events; None if no event has features."""
+        if tables.count(None) == len(tables):
+            return None
+        numbers = [list(chain.from_iterable(table or ())) for table in tables]
+        sizes = np.array(list(map(len, numbers)), dtype=np.int64)
+        if not sizes.any():
+            return None
+        return cls(cumulative_offsets(sizes), np.frombuffer(array("d", chain.from_iterable(numbers))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import choice_columns, column, reward_columns, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
+from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
 from streameval.events.validation import (
@@ -91,6 +92,8 @@ class EventBatch(Batch):
     action_sets: the actions that the events could choose from; None if no event lists them
     slates: the slots of slates, whose other columns treat the slate as one action; None without slates
     scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
+    rankings: the pages of rankings with clicks, where `probabilities` are 1 for the policies that a page has and
+        `reward` is the number of clicks; None for other events
     raw_fields: fields as Python values, for policies and reward models in code; None if not requested
     unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
     origin: places and identities of the events; None if not requested
@@ -99,13 +102,14 @@ class EventBatch(Batch):
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
-        **dict.fromkeys(("action_sets", "slates", "scored", "raw_fields"), ...),
+        **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "raw_fields"), ...),
         "unit": NO_IDENTITY,
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
         "slates": SlateColumns,
         "scored": ScoredOutcomes,
+        "rankings": Rankings,
         "raw_fields": RawFields,
         "origin": Origin,
     }
@@ -117,6 +121,7 @@ class EventBatch(Batch):
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
     scored: ScoredOutcomes | None = None
+    rankings: Rankings | None = None
     raw_fields: RawFields | None = None
     unit: Identity | None = None
 
@@ -173,6 +178,8 @@ class EventBatch(Batch):
         if self.scored is not None:
             propensity = np.where(self.scored.sizes > 0, 1.0, propensity)
             yield from outcome_rules(self.scored, self.policies)
+        if self.rankings is not None:
+            yield from ranking_rules(self.rankings, self.policies)
         yield from choice_rules(self.policies, self.probabilities, propensity, self.action_sets)
         if reward_range is not None and rewarded:
             yield from self._range_rules(*reward_range)
@@ -187,7 +194,9 @@ class EventBatch(Batch):
             yield slot_rewards_within(self.slates, low, high)
 
     def with_rewards_in(self, low: float, high: float) -> EventBatch:
-        """Reject the events whose rewards are not in [low, high]."""
+        """Reject the events whose rewards are not in [low, high]; clicks on rankings are not rewards."""
+        if self.rankings is not None:
+            return self
         faults = first_faults(self._range_rules(low, high))
         return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 
@@ -339,6 +348,58 @@ class EventBatch(Batch):
             slates=slates,
             unit=None if unit is None else unit_column(unit, n),
         )
+
+    @classmethod
+    def from_rankings(
+        cls,
+        *,
+        clicks: ArrayLike,
+        ranks: Mapping[str, ArrayLike],
+        propensities: ArrayLike | None = None,
+        swap: ArrayLike | None = None,
+        marginals: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+        list_length: int | None = None,
+        timestamp: ArrayLike | None = None,
+        sampling_probability: ArrayLike | None = None,
+        unit: Sequence[Identifier | None] | ArrayLike | None = None,
+    ) -> EventBatch:
+        """Build a batch of rankings with clicks from arrays, which are copied.
+
+        Args:
+            clicks: [n, L] 1 where the item that production showed at this rank was clicked, 0 where not, NaN where the
+                page had no item
+            ranks: by policy, [n, L] its rank of this item, from 1; infinite below the cut. A row of NaN = missing
+            propensities: [n, L] the probability that the user looks at the item
+            swap: [n, 2] the two ranks whose items were exchanged by chance, 0 for none
+            marginals: [n, L, 2] the probabilities that production shows the item at this rank, and at the next
+            features: [n, L, d] features of the items
+            list_length: how many items the policies show, where `ranks` are whole lists; None = only the ranks of
+                clicked items are known
+            timestamp: [n] seconds since 1970
+            sampling_probability: [n] in (0, 1], for a downsampled log
+            unit: [n] the user or session of each page
+
+        Raises:
+            ValueError: an array has the wrong shape, or a page breaks a rule; names the first such row.
+
+        >>> batch = EventBatch.from_rankings(clicks=[[0, 1, 1]], ranks={"challenger": [[3, 1, 2]]})
+        >>> batch.rankings.rank, batch.rankings.ranks.ravel()
+        (array([2., 3.]), array([1., 2.]))
+        """
+        placed, rankings = rankings_from_arrays(clicks, ranks, propensities, swap, marginals, features, list_length)
+        batch = cls.unchecked(
+            reward=rankings.clicks,
+            propensity=np.ones(len(placed)),
+            policies=dict(zip(ranks, placed.T, strict=True)),
+            timestamp=timestamp,
+            sampling_probability=sampling_probability,
+            unit=unit,
+        )
+        batch = replace(batch, rankings=rankings)
+        for row, fault in sorted(batch.faults().items()):
+            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
+        return batch
 
     def to_state(self) -> State:
         """Return the columns as a plain value with arrays as bytes, without the rejected messages.

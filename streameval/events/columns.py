@@ -180,7 +180,7 @@ def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
         offsets=cumulative_offsets(sizes),
         index=np.array([_position(choice.action, choice.actions or []) for choice in choices]),
         propensities=at_most_one(_end_to_end([choice.propensities for choice in choices], sizes)),
-        features=_features([choice.features for choice in choices]),
+        features=Features.of([choice.features for choice in choices]),
         probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
 
@@ -193,12 +193,6 @@ def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
     """All lists in one column; NaN for the actions of an event without a list."""
     pairs = zip(lists, sizes.tolist(), strict=True)
     return floats(list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs])))
-
-
-def _features(tables: Sequence[list[list[float]] | None]) -> Features | None:
-    numbers = [list(chain.from_iterable(table or ())) for table in tables]
-    sizes = np.array(list(map(len, numbers)))
-    return Features(cumulative_offsets(sizes), floats(list(chain.from_iterable(numbers)))) if sizes.any() else None
 
 
 # --- Slates ---

@@ -15,9 +15,19 @@ from streameval.events.action_sets import Index, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
-from streameval.events.origin import Origin, fingerprints
+from streameval.events.origin import Origin, fingerprints, unit_fingerprints
+from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import Identifier, attributes, event_type, reward_type
-from streameval.events.validation import Fault, Rejected, finite, first_faults, in_seconds, list_fault, rejection
+from streameval.events.validation import (
+    Fault,
+    Rejected,
+    at_most_one,
+    finite,
+    first_faults,
+    in_seconds,
+    list_fault,
+    rejection,
+)
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
 
@@ -156,10 +166,7 @@ class JsonDecoder:
         """Build the columns once, then drop the rows that break a rule. Adds to `faults` by place."""
         if self.policies is None:
             events = _passing(events, _policies_fault, faults)
-        batch = compact_columns(events, self.policies)
-        if batch is None:
-            events = _passing(events, list_fault, faults)
-            batch = ragged_columns(events, self.policies)
+        events, batch = self._unchecked_columns(events, faults)
         broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
@@ -168,6 +175,61 @@ class JsonDecoder:
                 batch = batch.with_policies(named_policies(events))
         if self.scores is not None:
             batch = replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
+        return events, batch
+
+    def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
+        """Build the columns of the events whose fields fit together."""
+        batch = compact_columns(events, self.policies)
+        if batch is not None:
+            return events, batch
+        events = _passing(events, list_fault, faults)
+        return events, ragged_columns(events, self.policies)
+
+
+class RankingDecoder(JsonDecoder):
+    """Decodes rankings with clicks.
+
+    Args:
+        policies: the columns of every batch, in this order; None = the policies named in the batch
+        with_propensities: whether each page with clicks must have their `propensities`
+        named: batches have `raw_fields`, for reward models that need the names of items
+        identified: add the fingerprint of the `event_id` to events decoded with their origin
+
+    >>> page = b'"ranking": {"shown": ["a", "b", "c"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}'
+    >>> batch = RankingDecoder(["new"]).decode_batch([b'{"event_id": 1, "timestamp": 0, ' + page + b"}", b"{}"])
+    >>> batch.rankings.rank, batch.rankings.ranks, batch.rejected[0].detail
+    (array([2.]), array([[1.]]), 'event_id: missing')
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str] | None = None,
+        with_propensities: bool = False,
+        named: bool = False,
+        identified: bool = False,
+    ) -> None:
+        super().__init__(policies, scores=() if named else None, rewarded=False, identified=identified)
+        self.with_propensities = with_propensities
+        form = ranking_type(self.policies, named)
+        self._decode = msgspec.json.Decoder(form).decode
+        self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
+
+    def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
+        events = _passing(events, page_fault, faults)
+        if self.with_propensities:
+            events = _passing(events, propensities_fault, faults)
+        names, placed, rankings = ranking_columns(events, self.policies)
+        sampling = [1.0 if event.sampling_probability is None else event.sampling_probability for event in events]
+        batch = EventBatch(
+            policies=names,
+            probabilities=placed,
+            propensity=np.ones(len(events)),
+            reward=rankings.clicks,
+            timestamp=seconds([event.timestamp for event in events]),
+            sampling_probability=at_most_one(floats(sampling)),
+            unit=unit_fingerprints([event.unit for event in events]),
+            rankings=rankings,
+        )
         return events, batch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -34,10 +34,17 @@ class Diagnosis:
     Args:
         form: the struct type of the message
         policies: the names read inside `policies`; None = all
+        is_cell: whether a value can be that of a policy; others count as missing. None = probabilities
     """
 
-    def __init__(self, form: type[msgspec.Struct], policies: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        form: type[msgspec.Struct],
+        policies: Collection[str] | None = None,
+        is_cell: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._form, self._policies = form, policies
+        self._is_cell = is_cell or _is_probability
         self._fields = _read_fields(form)
 
     def of_message(self, value: bytes, error: Exception) -> Any:
@@ -72,7 +79,7 @@ class Diagnosis:
         given = {field: value for field, value in fields.items() if value is not None}
         if isinstance(given.get("policies"), dict):
             given["policies"] = {
-                name: cell if _is_probability(cell) else None
+                name: cell if self._is_cell(cell) else None
                 for name, cell in given["policies"].items()
                 if self._policies is None or name in self._policies
             }

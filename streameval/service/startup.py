@@ -72,7 +72,8 @@ def fingerprint(config: Config) -> dict[str, Any]:
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
     reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
-    return {"block": BLOCK} | source | reward
+    ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
+    return {"block": BLOCK} | source | reward | ranking
 
 
 def start_fresh(config: Config) -> StartState:

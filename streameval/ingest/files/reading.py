@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from streameval.errors import InputError
-from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
+from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import AnyPath, read_lines
@@ -25,7 +25,7 @@ def read_events(
     reward_field: str = "reward",
     reward_range: tuple[float, float] | None = None,
     batch_size: int = 2000,
-    format: EventsFormat | None = None,
+    format: EventsFormat | Literal["rankings"] | None = None,
     scores: Sequence[str] | None = None,
 ) -> Iterator[EventBatch]:
     """The events of files (NDJSON or CSV: plain, gzip or zstd; `-` is standard input; or Parquet), in batches.
@@ -39,7 +39,8 @@ def read_events(
         reward_field: The field of the reward.
         reward_range: Least and largest reward; events outside it are rejected.
         batch_size: Most events in a batch.
-        format: `json`, `csv`, `parquet`, or `dsjson` for the decision logs of Vowpal Wabbit; None = by the suffix.
+        format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
+            Wabbit; None = by the suffix.
         scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
 
     Raises:
@@ -52,9 +53,11 @@ def read_events(
     for file in files:
         written = format or table_format(file) or "json"
         if written not in ("csv", "parquet"):
-            events = (DsjsonDecoder if written == "dsjson" else JsonDecoder)(
+            events: JsonDecoder = (DsjsonDecoder if written == "dsjson" else JsonDecoder)(
                 policies, reward_field, reward_range, scores
             )
+            if written == "rankings":
+                events = RankingDecoder(policies, named=scores is not None)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.estimators.clicks import ClickCAB, ClickEstimator, ClickIPS, ClickSNIPS, ClippedClickIPS
 from streameval.ope.estimators.importance import (
     IIPS,
     RIPS,
@@ -25,9 +26,12 @@ _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
 _OfSlates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
 _OfOutcomes = ScoredIPS | ScoredSNIPS
-AnyEstimator = Annotated[_Interpolated | _Weighted | _OfSlates | _OfOutcomes, Field(discriminator="kind")]
+_OfClicks = ClickIPS | ClippedClickIPS | ClickSNIPS | ClickCAB
+_Other = _OfSlates | _OfOutcomes | _OfClicks
+AnyEstimator = Annotated[_Interpolated | _Weighted | _Other, Field(discriminator="kind")]
 
 __all__ = ["AnyEstimator", "Estimator", "TermRange", "Terms"]
 __all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Switch"]
+__all__ += ["ClickCAB", "ClickEstimator", "ClickIPS", "ClickSNIPS", "ClippedClickIPS"]
 __all__ += ["SNIPS", "ControlVariate", "StratifiedDR", "StratifiedIPS"]
 __all__ += ["IIPS", "RIPS", "ScoredIPS", "ScoredSNIPS", "PseudoInverse", "WeightedPseudoInverse"]

@@ -134,14 +134,16 @@ class Estimator(Component):
     """Turns the evidence of whole blocks into terms.
 
     `is_biased_by_design`: its interval is about its own expectation, not about the value of the policy. `ratio`: its
-    terms have a denominator. `needs`: what events must have beyond the logged action. `parts`: the number of components
-    of its term. `preference`: where several estimators have the evidence, promotion decides by the one with the lowest
-    number, and so do pictures and plans.
+    terms have a denominator. `of_clicks`: it estimates rankings from clicks; no other estimator does. `needs`: what
+    events must have beyond the logged action. `parts`: the number of components of its term. `preference`: where
+    several estimators have the evidence, promotion decides by the one with the lowest number, and so do pictures and
+    plans.
     """
 
     is_biased_by_design: ClassVar[bool] = False
     needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
+    of_clicks: ClassVar[bool] = False
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
 

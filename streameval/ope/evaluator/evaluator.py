@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
 from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.events import EventBatch, JsonDecoder
+from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
@@ -23,6 +24,7 @@ from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingFiel
 from streameval.ope.evaluator.report_rows import LARGEST, report_rows
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
+from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
@@ -31,8 +33,8 @@ from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, sta
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 13
-COUNTS = ("present", "supported", *LARGEST.values())
+STATE_SCHEMA = 14
+COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
@@ -57,6 +59,8 @@ class Evaluator:
         reward_model: predicts rewards for the estimators that need them; default `Ridge()`
         drift: the drift detector, a name or `{"detector": name, ...}`; None for none. No estimate depends on it
         promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`; None for no decisions
+        ranking: how to judge rankings by clicks, the only events that count then; the reward range is that of its
+            metric, and the estimators are those of clicks: `click_ips` and `click_snips` by default
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -88,6 +92,7 @@ class Evaluator:
         reward_model: AnyRewardModel | KindOrOptions | None = None,
         drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
+        ranking: Ranking | Mapping[str, Any] | None = None,
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -101,6 +106,7 @@ class Evaluator:
             reward_model,
             drift,
             promotion,
+            ranking,
         )
         self.plan.reward_model.check()
         self._start()
@@ -245,6 +251,8 @@ class Evaluator:
             raise TypeError(f"update_one takes one event as a dictionary, found {type(event).__name__}")
         plan = self.plan
         decoder = JsonDecoder(plan.logged_policies, reward_range=plan.reward_range, scores=plan.scores)
+        if plan.ranking is not None:
+            decoder = RankingDecoder(plan.logged_policies, named=plan.scores is not None)
         batch = decoder.decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
         for rejected in batch.rejected:
             raise ValueError(f"{rejected.reason}: {rejected.detail}")
@@ -255,9 +263,13 @@ class Evaluator:
 
         Raises:
             TypeError: this is not an `EventBatch`; the message names the way to one.
+            ValueError: the events are rankings and the evaluator has no `ranking`, or the other way round.
         """
         if not isinstance(batch, EventBatch):
             raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {_way_to_a_batch(batch)}")
+        if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
+            found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
+            raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
         batch = batch.with_rewards_in(*self.plan.reward_range)
         events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
@@ -318,7 +330,7 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         evidence, learned = self._evidence(events)
-        counts = _counted(self._state["counts"], evidence, has_support_information(events))
+        counts = _counted(self._state["counts"], evidence, _support_known(evidence, events))
         if self.plan.drift is not None:
             self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
         lifts: dict[Pair, Lift] = {}
@@ -341,10 +353,18 @@ class Evaluator:
         """The evidence of these events, from the state before them, and the parts of the state that learn."""
         plan, before, after = self.plan, self._state, {}
         signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
-        evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
+        if plan.ranking is None:
+            evidence = Evidence.from_batch(events, self.policies, plan.block)
+        else:
+            evidence = Evidence.of_rankings(events, self.policies, plan.ranking, plan.block)
+        evidence = replace(evidence, signs=signs)
         if any(grid.mixes_components for grid in self._grids):
             evidence, after["recent"] = evidence.with_recent_means(before["recent"])
-        if self._needs("prediction"):
+        if self._needs("prediction") and events.rankings is not None:
+            evidence, after["predictions"] = online.fold_relevance(
+                plan.reward_model, before["predictions"], evidence, events.rankings, events.raw_fields
+            )
+        elif self._needs("prediction"):
             blocks = self._predicted_blocks(evidence)
             evidence, after["predictions"] = online.fold(
                 plan.reward_model, before["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
@@ -386,7 +406,7 @@ class Evaluator:
         if self._pending:
             rest = EventBatch.concat(self._pending)
             tail, after = self._evidence(rest)
-            counts, learned = _counted(counts, tail, has_support_information(rest)), {**state, **after}
+            counts, learned = _counted(counts, tail, _support_known(tail, rest)), {**state, **after}
         estimates: list[Estimate] = []
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
@@ -407,6 +427,8 @@ class Evaluator:
                 self.promotion_lifts,
             )
         )
+        if plan.ranking is not None and plan.ranking.metric.less_is_better:
+            estimates = list(map(_without_sign, estimates))
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
@@ -537,19 +559,35 @@ def require_schema(state: State) -> None:
         )
 
 
-def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
+def _without_sign(row: Estimate) -> Estimate:
+    """A value of which less is better; its lift stays positive where the policy is better than production."""
+    value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
+    return structs.replace(row, value=value, lower=lower, upper=upper)
+
+
+def _support_known(evidence: Evidence, events: EventBatch) -> Mask:
+    """Whether an event shows what production supports of each policy, [n, P] or [n, 1]."""
+    if evidence.clicks is not None:
+        return ~np.isnan(evidence.clicks.unsupported)
+    return np.asarray(has_support_information(events)[:, None] > 0)
+
+
+def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Mask) -> dict[str, Array]:
     """The counts after some events, [policies] each.
 
     `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
-    which the argument [n] is 1; `LARGEST`: the largest weights, of events and of slates slot by slot.
+    which the argument is true; `LARGEST`: the largest weights, of events and of slates slot by slot; `clicks`,
+    `clicks_below_cut`: on rankings, all of them and those on items that the policy shows below the cut.
     """
-    present = evidence.sample_weight > 0
+    present, clicks = evidence.sample_weight > 0, evidence.clicks
     if "scored" in evidence.forms:
         present = present | (evidence.forms["scored"].sample_weight > 0)
     weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
     return {
         **counts,
         "present": counts["present"] + np.count_nonzero(present, axis=0),
-        "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
+        "supported": counts["supported"] + np.count_nonzero(present & supported, axis=0),
         **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
+        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(np.ones_like(clicks.below))),
+        "clicks_below_cut": counts["clicks_below_cut"] + (0.0 if clicks is None else clicks.counts(clicks.below)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -23,10 +24,11 @@ from streameval.ope.averages import (
     Mixture,
     Window,
 )
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
+from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
@@ -39,6 +41,7 @@ PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 BEST_AVERAGE = Mixture()
+CLICK_ESTIMATORS: tuple[AnyEstimator, ...] = (ClickIPS(), ClickSNIPS())
 
 Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities; or policies by name."""
@@ -105,6 +108,7 @@ class Plan:
     drift: DriftDetector | None
     promotion: Promotion | None
     candidate_order: Mapping[str, int]
+    ranking: Ranking | None = None
 
     @classmethod
     def of(
@@ -120,12 +124,14 @@ class Plan:
         reward_model: AnyRewardModel | KindOrOptions | None,
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
+        ranking: Ranking | Mapping[str, Any] | None = None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`.
 
         Raises:
             ValueError: An argument is wrong; the message names it.
         """
+        ranking = None if ranking is None else _RANKING.validate_python(ranking)
         if block != int(block) or block < 1:
             raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
         plan = cls(
@@ -133,18 +139,19 @@ class Plan:
             computed_policies={
                 name: policy for name, policy in named_policies(candidates).items() if not isinstance(policy, Logged)
             },
-            products=_products(estimators, averages),
-            default_estimators=estimators is None,
+            products=_products(estimators, averages, ranking is not None),
+            default_estimators=estimators is None and ranking is None,
             intervals={
                 label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
             },
-            reward_range=_ordered(reward_range),
+            reward_range=_ordered(reward_range if ranking is None else ranking.metric.value_range),
             confidence=confidence,
             block=int(block),
             reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
             candidate_order={name: number for number, name in enumerate(candidates, start=1)},
+            ranking=ranking,
         )
         plan._check()
         return plan
@@ -172,6 +179,18 @@ class Plan:
             average.check(self.block)
         if self.promotion is not None:
             self.promotion.check(self.block)
+        self._check_ranking()
+
+    def _check_ranking(self) -> None:
+        for label, estimator in self.estimators.items():
+            if estimator.of_clicks and self.ranking is None:
+                raise ValueError(f"{label} estimates rankings from clicks: it needs a `ranking` with its metric")
+            if not estimator.of_clicks and self.ranking is not None:
+                raise ValueError(
+                    f"{label} needs the probabilities of actions; rankings have click_ips, click_snips, ..."
+                )
+        if self.ranking is not None and self.computed_policies:
+            raise ValueError(f"{', '.join(self.computed_policies)}: policies in code cannot rank; log the ranks")
 
     @property
     def estimators(self) -> dict[str, AnyEstimator]:
@@ -298,10 +317,19 @@ class Plan:
             errors=self.errors[1:],
             reward_range=self.reward_range,
             block=self.block,
-            logged=self.policies[0] == LOGGING,
-            weights_average_1=not all("scored" in each.needs and each.ratio for each in self.estimators.values()),
+            logged=self.policies[0] == LOGGING and self.ranking is None,
+            weights_average_1=self.ranking is None
+            and not all("scored" in each.needs and each.ratio for each in self.estimators.values()),
+            largest_loss=self._largest_loss,
         )
         return PromotionMonitor(self.promotion, self.policies, context, tuple(map(" on ".join, lifts)))
+
+    @property
+    def _largest_loss(self) -> float | None:
+        """See `RuleContext`; infinite where production is not the order that was shown."""
+        if self.ranking is None:
+            return None
+        return self.ranking.largest_loss if self.policies[0] == LOGGING else math.inf
 
     @property
     def errors(self) -> Array:
@@ -320,6 +348,8 @@ class Plan:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
+        if self.ranking is not None:
+            return []
         sets = batch.action_sets
         actions = None if sets is None else Actions.of(sets, batch.policies, self.policies)
         present = ~np.isnan(target_probabilities(batch, self.policies))
@@ -402,14 +432,18 @@ _ESTIMATOR: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
 _AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
 _REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+_RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
 
 
 def _products(
-    estimators: Sequence[AnyEstimator | KindOrOptions] | None, averages: Sequence[AnyAverage | KindOrOptions] | None
+    estimators: Sequence[AnyEstimator | KindOrOptions] | None,
+    averages: Sequence[AnyAverage | KindOrOptions] | None,
+    of_clicks: bool,
 ) -> tuple[Product, ...]:
+    published, best = (CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]) if of_clicks else (PUBLISHED_ESTIMATORS, BEST_ESTIMATORS)
     if estimators is None and averages is None:
-        return ((PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,)))
-    every, on = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
+        return ((published, PUBLISHED_AVERAGES), (best, (BEST_AVERAGE,)))
+    every, on = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
     return (
         (
             every if estimators is None else chosen_all("estimators", estimators, _ESTIMATOR),

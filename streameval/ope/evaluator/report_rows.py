@@ -46,11 +46,12 @@ def report_rows(
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     largest = counts[LARGEST[form]]
     columns, (low, high) = len(grid.columns), plan.reward_range
+    (below_cut,) = _known({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
         lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
-        if interval.limited_by_log:
+        if interval.limited_by_log and plan.ranking is None:
             limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
         terms = _term_range(plan, grid, interval, largest, limits)
         numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width))
@@ -61,6 +62,7 @@ def report_rows(
             if not shown[place]:
                 continue
             slots = _known(_of_slots(slates, place, estimator, average)) if form else {}
+            clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
                 policy=plan.policies[place],
@@ -69,7 +71,13 @@ def report_rows(
                 kind=interval.kind,
                 anytime=interval.anytime,
                 covers="estimand" if estimator.is_biased_by_design else interval.covers,
-                details={**{name: values[column] for name, values in details.items()}, **shared, **slots, **chosen},
+                details={
+                    **{name: values[column] for name, values in details.items()},
+                    **shared,
+                    **slots,
+                    **chosen,
+                    **clicks,
+                },
                 **{name: values[column] for name, values in numbers.items()},
             )
 
@@ -111,7 +119,7 @@ def _numbers(
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
     terms = terms.linearised(moments.mean_denominator)
-    if interval.limited_by_log:
+    if interval.limited_by_log and plan.ranking is None:
         heaviest = np.fmax(heaviest, _lacking_weight(moments, terms))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
@@ -120,13 +128,16 @@ def _numbers(
     below, above = interval.bounds(lift, differences, plan.confidence, paired)
     below, above = extended_to(lift.moments.value, below - wider[estimators:], above + wider[estimators:])
     below, above = _clipped(below, above, low - high, high - low)
+    weighed = (moments.count > 0) & (plan.ranking is None)  # clicks have other weights
     numbers = {
         "value": moments.value,
         "lower": lower,
         "upper": upper,
         "effective_sample_size": moments.effective_sample_size,
-        "importance_weight_mean": np.where(terms.ratio & ~terms.controlled, np.nan, moments.importance_weight_mean),
-        "importance_weight_max": np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
+        "importance_weight_mean": np.where(
+            weighed & ~(terms.ratio & ~terms.controlled), moments.importance_weight_mean, np.nan
+        ),
+        "importance_weight_max": np.where(weighed, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
         "lift": _after_production(estimators, lift.moments.value),
         "lift_lower": _after_production(estimators, below),
         "lift_upper": _after_production(estimators, above),

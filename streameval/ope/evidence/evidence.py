@@ -12,6 +12,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
+from streameval.ope.evidence.clicks import Clicks, Ranking
 from streameval.ope.evidence.slate_weights import (
     fold_lifts,
     fold_ratios,
@@ -100,6 +101,8 @@ class Evidence:
         heaviest: [n, P] the weight that no part of the weighted reward exceeds; None: that is the importance weight
         timestamp: [n] event time in seconds
         signs: [n, 64] Rademacher signs of the units of the events, None while no event has had a unit
+        clicks: of rankings, where the importance weight of a policy is the value of the page's clicks for it, whose
+            mean is not 1, and `reward` is 1, or -1 if less is better
     """
 
     importance_weight: Array
@@ -115,6 +118,7 @@ class Evidence:
     heaviest: Array | None = None
     timestamp: Array | None = None
     signs: Array | None = None
+    clicks: Clicks | None = None
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
@@ -172,9 +176,26 @@ class Evidence:
             timestamp=batch.timestamp,
         )
 
+    @classmethod
+    def of_rankings(cls, batch: EventBatch, policies: Sequence[str], ranking: Ranking, block: int = 100) -> Evidence:
+        """The clicks of `batch` under `policies`. A page that lacks a policy is missing for that policy alone."""
+        clicks, plain = ranking.clicks(batch, policies), cls.from_batch(batch, policies, block)
+        sign = -1.0 if ranking.metric.less_is_better else 1.0
+        weight, reward = sign * clicks.clicked_gain(), np.full(len(batch), sign)
+        usable = _usable(weight, reward) & clicks.present & (plain.sample_weight > 0)
+        return replace(
+            plain,
+            importance_weight=np.where(usable, weight, 0.0),
+            sample_weight=np.where(usable, plain.sample_weight, 0.0),
+            reward=reward,
+            unsupported=clicks.unsupported_gain if clicks.unsupported_gain.any() else None,
+            clicks=clicks,
+        )
+
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with the means of recent events, and the state after it."""
-        logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.event_weight
+        earned = self.reward if self.clicks is None else self.weighted_reward[:, 0]
+        logged = np.stack([np.ones_like(self.reward), earned, self.reward**2]) * self.event_weight
         logged_sums = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
         columns = self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()
         logged = decayed_path(np.array(state["logged"]), logged_sums, fading_of(self.block))
@@ -306,7 +327,11 @@ class Evidence:
         for form in FORMS:
             if form in needs:
                 return self.forms.get(form, self)
-        known = False if self.actions is None else self.actions.known(needs)
+        known: Mask
+        if self.clicks is not None:
+            known = self.clicks.whole
+        else:
+            known = np.zeros(1, bool) if self.actions is None else self.actions.known(needs)
         return replace(self, sample_weight=np.where(known, self.sample_weight, 0.0))
 
     @property

@@ -44,7 +44,8 @@ class ConfidenceSequence(IntervalMethod):
     exceed `max_weight`, and withheld once one does: somewhat narrower with small weights and many events, and far wider
     while events are few for the weights. An estimator that is biased by design
     has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no bound
-    (`static_blend` without `max_weight`) the interval is withheld. So it is for slates, whose weights may be negative,
+    (`static_blend` or `click_ips` without `max_weight`, the largest weight of a click) the interval is withheld. So it
+    is for slates, whose weights may be negative,
     and where events were sampled with different probabilities (detail `uneven_sampling`).
 
     The lower bound is about weighted rewards, the upper one about weighted losses. Where the mean weight is far from 1,
@@ -85,7 +86,7 @@ class ConfidenceSequence(IntervalMethod):
         unbiased = tuple(  # slates may have negative weights
             place
             for place, estimator in followed
-            if not estimator.is_biased_by_design and estimator.needs.isdisjoint(FORMS)
+            if not (estimator.is_biased_by_design or estimator.of_clicks) and estimator.needs.isdisjoint(FORMS)
         )
         process: WealthProcess = HeavyTailed()
         scale = ObservationScale(*reward_range)
@@ -102,8 +103,9 @@ class ConfidenceSequence(IntervalMethod):
         return SequenceTracker(tuple(groups), _span(average, block), len(estimators))
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
-        """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""
-        if estimator.ratio or not estimator.is_biased_by_design or not estimator.needs.isdisjoint(FORMS):
+        """The limits of the terms of a biased estimator, or of one of clicks; None: it has none, or is a ratio."""
+        bounded = estimator.is_biased_by_design or estimator.of_clicks
+        if estimator.ratio or not bounded or not estimator.needs.isdisjoint(FORMS):
             return None
         heaviest = np.array([np.inf if self.max_weight is None else self.max_weight])
         with np.errstate(invalid="ignore"):  # 0 times infinity: a limit that does not depend on the weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -71,6 +72,9 @@ def _checks(
             weights = trust_checks.weight_checks(
                 recent, place, monitor.promotion.trust, monitor.context.weights_average_1
             )
+            if monitor.context.largest_loss is not None:
+                known = any(each.details.get("unsupported_probability") is not None for each in rows)
+                weights = chain(weights, trust_checks.support_check(recent, place, monitor.promotion.trust, known))
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 

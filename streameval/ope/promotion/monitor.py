@@ -236,9 +236,10 @@ def block_sums(evidence: Evidence) -> State:
     """Sums and maxima over whole blocks of evidence, by name, all [blocks, policies].
 
     With the averaging weight `q`, 0 for missing events, and the importance weight `w`: the number of events
-    (`present`); sums of `q`, `q^2`, `q w` (`weight`), `(q w)^2`, `q w r` (`term`), `q (w r)^2` (`term_square`) and
-    `q |w r|` (`term_size`); the largest `q`, `q |w|` (`weight_largest`), `|w|` or `heaviest` (`importance_largest`) and
-    `q |w r|`; the smallest `w` (`importance_smallest`), which is negative for slates only.
+    (`present`); sums of `q`, `q^2`, `q w` (`weight`), `(q w)^2`, `q w r` (`term`), `q (w r)^2` (`term_square`),
+    `q |w r|` (`term_size`) and, of rankings, of `q` times the unsupported share (`unsupported`); the largest `q`,
+    `q |w|` (`weight_largest`), `|w|` or `heaviest` (`importance_largest`) and `q |w r|`; the smallest `w`
+    (`importance_smallest`), which is negative for slates only.
 
     >>> sums = block_sums(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
     >>> [float(sums[name][0, 0]) for name in ("weight", "weight_largest", "term", "term_size")]
@@ -266,8 +267,12 @@ def block_sums(evidence: Evidence) -> State:
     heaviest = largest if evidence.heaviest is None else per_block(evidence.heaviest, count).max(axis=-1)
     size = np.abs(qwr) if qwr.size and qwr.min() < 0 else qwr
     total = qwr @ each
+    unsupported = np.zeros(q.shape[:2])
+    if evidence.clicks is not None:
+        unsupported = _products(q, per_block(evidence.clicks.unsupported_gain, count))
     return {
         **of_q,
+        "unsupported": unsupported,
         "weight": qw @ each,
         "weight_square": _products(qw, qw),
         "weight_largest": largest if qw is w else np.abs(qw).max(axis=-1),

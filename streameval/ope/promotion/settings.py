@@ -41,6 +41,12 @@ class Trust:
     rejected_share: float = Field(
         default=0.05, gt=0, le=1, description="the largest share of the latest events that may be rejected"
     )
+    unsupported_share: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="the largest share of a ranking's gain at ranks whose items production did not show",
+    )
     unmatched_share: float = Field(
         default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may have no decision"
     )

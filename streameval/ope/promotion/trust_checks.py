@@ -54,7 +54,7 @@ def rejected_share(arrivals: State) -> float:
     return float(rejected / (accepted + rejected)) if rejected else 0.0
 
 
-TOTALS = ("present", "q", "weight", "weight_square", "term_size")
+TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
 """The block sums that a run adds up; the logarithm of the wealth gained by bets against a mean weight of 1 follows."""
 PEAKS = ("weight_largest", "term_largest")
 
@@ -65,6 +65,7 @@ class WeightFigures(NamedTuple):
     `events` that the policy has. `effective_sample_size`: `(sum q w)^2 / sum (q w)^2` (Kish). `weight_share` and
     `term_share`: the share of all weights and of the value (of all `|w r|`) that one event carries. `surprise`: the
     logarithm of the wealth of bets against a mean weight of 1, of both runs, over the design effect of the weights.
+    `unsupported`: of rankings, the share of the gain at ranks whose items production did not show, where it is known.
     """
 
     events: Array
@@ -73,14 +74,15 @@ class WeightFigures(NamedTuple):
     weight_share: Array
     term_share: Array
     surprise: Array
+    unsupported: Array
 
     @classmethod
     def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
-        """From the sums [..., runs, 6, policies] and maxima [..., runs, 2, policies] of both runs.
+        """From the sums [..., runs, 7, policies] and maxima [..., runs, 2, policies] of both runs.
 
         The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: complete spans.
         """
-        events, q, weight, weight_square, term_size, gain = np.moveaxis(totals[..., 0, :, :], -2, 0)
+        events, q, weight, weight_square, term_size, unsupported, gain = np.moveaxis(totals[..., 0, :, :], -2, 0)
         largest_weight, largest_term = np.moveaxis(peaks[..., 0, :, :], -2, 0)
         run = max(1, started)
         wealth = gain - math.log(run * (run + 1))
@@ -93,18 +95,21 @@ class WeightFigures(NamedTuple):
             ratio(largest_weight, np.maximum(weight, 0.0)),
             ratio(largest_term, term_size),
             wealth / effects,
+            ratio(unsupported, q),
         )
 
     def sound(self, limits: Trust) -> Mask:
-        """Whether the mean weight may be 1, there are enough effective events, and no event carries too much.
+        """Whether the mean weight may be 1, there are enough effective events, no event carries too much, and enough of
+        a ranking's gain is supported.
 
-        [3, ..., policies], in this order.
+        [4, ..., policies], in this order.
         """
         return np.stack(
             [
                 self.surprise < math.log(1.0 / limits.error),
                 self.effective_sample_size >= limits.effective_sample_size,
                 np.fmax(self.weight_share, self.term_share) <= limits.largest_share,
+                ~(self.unsupported > limits.unsupported_share),
             ]
         )
 
@@ -177,8 +182,8 @@ def weight_checks(
     figures: WeightFigures, place: int, limits: Trust, weights_average_1: bool
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the weights of the policy at this place; `weights_average_1`: see `RuleContext`."""
-    events, mean, size, of_weights, of_value, _ = (float(column[place]) for column in figures)
-    mean_ok, size_ok, shares_ok = figures.sound(limits)[:, place].tolist()
+    events, mean, size, of_weights, of_value, _, _ = (float(column[place]) for column in figures)
+    mean_ok, size_ok, shares_ok, _ = figures.sound(limits)[:, place].tolist()
     finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
     if weights_average_1:
         yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
@@ -188,6 +193,17 @@ def weight_checks(
     share, what = max((of_weights, "all weights"), (np.nan_to_num(of_value), "the value"))
     finding = "no event has a weight above 0" if np.isnan(share) else f"one event carries {share:.1%} of {what}"
     yield "largest_share", shares_ok, finding if shares_ok else f"{finding}, over {limits.largest_share:.0%}"
+
+
+def support_check(figures: WeightFigures, place: int, limits: Trust, is_known: bool) -> Iterator[tuple[str, bool, str]]:
+    """Whether production shows the items of a ranking policy; `is_known`: all pages show the share of its gain."""
+    share, supported = float(figures.unsupported[place]), bool(figures.sound(limits)[3, place])
+    finding = f"{share:.1%} of the gain is at ranks whose items production did not show"
+    if not is_known:
+        finding = "not known: log the whole lists of the policy, or their `support`"
+    elif not supported:
+        finding = f"{finding}, over {limits.unsupported_share:.0%}"
+    yield "unsupported", supported, finding
 
 
 def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float, float]) -> tuple[str, bool, str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, ratio, to_plain
 from streameval.errors import StateError
-from streameval.events import RawFields
+from streameval.events import ActionSets, RawFields
+from streameval.events.action_sets import Features, Index, cumulative_offsets
+from streameval.events.rankings import Rankings
+from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.reward_models import AnyRewardModel
 from streameval.ope.reward_models.base import LoggedActions
@@ -70,6 +75,69 @@ def fold(
     weight = np.where(known, weight, 0.0)
     errors = _fold_errors(state["errors"], actions.of_logged(prediction), reward, weight, block)
     return evidence.with_predictions(prediction), {"model": after, "errors": errors}
+
+
+ITEMS = 50
+"""Items of a page that a model of attractiveness learns from and predicts: those at the first ranks."""
+
+
+def fold_relevance(
+    model: AnyRewardModel, state: State, evidence: Evidence, rankings: Rankings, raw_fields: RawFields | None
+) -> tuple[Evidence, State]:
+    """The evidence of pages with the model's predictions of the attractiveness of their items, and the state after.
+
+    An item that users look at with probability `theta` is an event of weight `theta`, whose reward is `1 / theta` for a
+    click and 0 without: its expectation is the attractiveness. Pages that do not list all items teach nothing.
+    """
+    clicks, pages = evidence.clicks, len(evidence.reward)
+    assert clicks is not None
+    whole = (rankings.sizes == rankings.shown)[rankings.owner]
+    rows = np.flatnonzero(whole & (rankings.rank <= ITEMS) & (clicks.probability > 0))
+    place = rankings.owner[rows] * ITEMS + rankings.rank[rows].astype(np.int64) - 1
+    reward, weight = np.zeros(pages * ITEMS), np.zeros(pages * ITEMS)
+    reward[place] = clicks.clicked[rows] / clicks.probability[rows]
+    weight[place] = clicks.probability[rows] * evidence.event_weight[rankings.owner[rows]]
+    sets, none = _item_sets(rankings, rows, place, pages * ITEMS), np.empty((0, len(rows))).T
+    known, all_known = np.zeros((len(reward), 0), dtype=bool), np.zeros(len(reward), dtype=bool)
+    items = replace(
+        Evidence.of(np.empty((0, len(reward))).T, reward, evidence.block * ITEMS),
+        event_weight=weight,
+        actions=Actions(sets, none, np.ones(len(rows)), known, all_known, np.zeros(len(rows))),
+    )
+    names = None if raw_fields is None else _names_of_items(raw_fields, rankings, rows, place, pages * ITEMS)
+    predicted, after = fold(model, state, items, names, (0.0, 1.0), np.ones(items.blocks, dtype=bool))
+    relevance = np.zeros(len(rankings.rank))
+    assert predicted.actions is not None
+    relevance[rows] = predicted.actions.prediction
+    return replace(evidence, clicks=replace(clicks, relevance=relevance)), after
+
+
+def _item_sets(rankings: Rankings, rows: Index, place: Index, events: int) -> ActionSets:
+    """Items as the only actions of events at these places; all other events have none."""
+    sizes, features = np.zeros(events, dtype=np.int64), None
+    sizes[place] = 1
+    if rankings.features is not None:
+        widths = (rankings.features.sizes // np.maximum(rankings.shown, 1))[rankings.owner]
+        taken = Features(cumulative_offsets(widths), rankings.features.values).take(rows)
+        by_event = np.zeros(events, dtype=np.int64)
+        by_event[place] = taken.sizes
+        features = Features(cumulative_offsets(by_event), taken.values)
+    return ActionSets(
+        offsets=cumulative_offsets(sizes),
+        index=sizes - 1,
+        propensities=np.ones(len(rows)),
+        features=features,
+        probabilities=np.empty((0, len(rows))).T,
+    )
+
+
+def _names_of_items(raw_fields: RawFields, rankings: Rankings, rows: Index, place: Index, events: int) -> RawFields:
+    values: list[Mapping[str, Any]] = [{}] * events
+    owners, ranks = rankings.owner[rows].tolist(), rankings.rank[rows].astype(int).tolist()
+    for event, owner, rank in zip(place.tolist(), owners, ranks, strict=True):
+        page = raw_fields.values[owner]
+        values[event] = {**page, "actions": page["actions"][rank - 1 : rank]}
+    return RawFields(values)
 
 
 def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:

@@ -119,6 +119,15 @@ def of_terms(evidence: Evidence, term: Array, scale: ObservationScale, blocks: s
     return _present(Observations(np.stack(sides, axis=2)), evidence, blocks, SIDES)
 
 
+def of_differences(evidence: Evidence, largest_loss: float) -> Observations:
+    """The observations of the lower side of lifts, `1 + (term - term of production) / largest_loss`; NaN below 0."""
+    terms = per_block(evidence.weighted_reward, evidence.blocks)
+    values = (1.0 + (terms - terms[:, :1]) / largest_loss)[:, :, None]
+    values = np.where(values < -RANGE_ROUNDING, np.nan, np.clip(values, 0.0, LARGEST_OBSERVATION))
+    light = None if not values.size or values.max() <= LIGHT else (values <= LIGHT) | np.isnan(values)
+    return _present(Observations(values, light=light), evidence, slice(None), (LIFT_LOWER,))
+
+
 def _by_side(values: Mask, lifts: Mask, sides: Sequence[int]) -> Mask:
     return np.stack([lifts if side in (LIFT_LOWER, LIFT_UPPER) else values for side in sides], axis=2)
 

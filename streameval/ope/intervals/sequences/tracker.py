@@ -19,6 +19,7 @@ from streameval.ope.intervals.sequences.observations import (
     Observations,
     ObservationScale,
     fold_sampling,
+    of_differences,
     of_terms,
     of_weights,
     sampling_path,
@@ -247,12 +248,19 @@ class LiftTest:
     with probability at most e, whenever and however often it is looked at. With a span of several sequences, it
     includes the logarithm of this one's share of the error. It is not about the lift now.
 
-    `margin`: in units of reward.
+    `margin`: in units of reward. `largest_loss`: see `RuleContext`; without a limit there is no evidence.
     """
 
     reward_range: tuple[float, float]
     margin: float = 0.0
     span: RestartSchedule = SinceStart()
+    largest_loss: float | None = None
+
+    @property
+    def _unit(self) -> float:
+        """The difference of lifts that moves the mean of the observations by 1."""
+        low, high = self.reward_range
+        return high - low if self.largest_loss is None else self.largest_loss
 
     def start(self, policies: int) -> State:
         """The state before the first event."""
@@ -268,25 +276,27 @@ class LiftTest:
         Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
         slates may be.
         """
-        seen = of_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
+        if self.largest_loss is None:
+            seen = of_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
+        else:
+            seen = of_differences(evidence, self.largest_loss)
         sums, centre = measure(ROBUST, seen, state["centre"], [1] * evidence.blocks)
         span, path, shares = state["span"], [], []
         for added in sums[:, :, 0]:
             span = self.span.add(span, added, 1)
             path.append(self.span.sums(span))
             shares.append(self.span.share(span))
-        low, high = self.reward_range
-        wealth = ROBUST.log_wealth(np.stack(path), np.array(1 + self.margin / (high - low)))
+        wealth = ROBUST.log_wealth(np.stack(path), np.array(1 + self.margin / self._unit))
         wealth += np.log(shares)[:, None]
         uneven, sampling = sampling_path(state["sampling"], evidence.sample_weight, evidence.blocks)
-        unknown = np.isnan(wealth) | uneven | uneven[:, :1]
+        unknown = np.isnan(wealth) | uneven | uneven[:, :1] | math.isinf(self._unit)
         unknown[:, 0] = True
         return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": centre, "span": span}
 
     def lower(self, state: State, error: Array) -> Array:
         """The lower bound of the average lift at the last block end; NaN where unknown. `error` is [policies]."""
-        low, high = self.reward_range
         mean = ROBUST.lower(self.span.sums(state["span"]), error * self.span.share(state["span"]))
         uneven = state["sampling"]["uneven"]
-        known = ~(uneven | uneven[0]) & (np.arange(len(mean)) > 0)
-        return np.where(known, (high - low) * (mean - 1), np.nan)
+        known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
+        with np.errstate(invalid="ignore"):
+            return np.where(known, self._unit * (mean - 1), np.nan)

@@ -25,9 +25,10 @@ EARLY = -2.0
 class RuleContext(NamedTuple):
     """The settings that hold for every rule and every block.
 
-    `errors` [candidates]: the error probability of each candidate. `logged`: production is the logging policy.
-    `weights_average_1`: so importance weights do if the propensities are right; False where an estimator needs the
-    revealed outcomes alone.
+    `errors` [candidates]: the error probability of each candidate. `logged`: production is the logging policy,
+    whose importance weights are 1. `weights_average_1`: so importance weights do if the propensities are right; False
+    where an estimator needs the revealed outcomes alone, and for rankings. `largest_loss`: of rankings, by how much a
+    page's term of production may exceed that of a candidate; infinite without a limit, None for other events.
     """
 
     margin: float
@@ -37,6 +38,7 @@ class RuleContext(NamedTuple):
     block: int
     logged: bool
     weights_average_1: bool = True
+    largest_loss: float | None = None
 
 
 class Judgement(NamedTuple):

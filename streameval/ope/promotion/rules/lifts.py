@@ -178,7 +178,7 @@ class Anytime(PromotionRule):
         if math.isnan(last["lift"]):
             return "the lift is not known yet"
         if last["wealth"] == NO_EVIDENCE:
-            return "nothing can be proven: events are sampled unevenly, or a weight was negative"
+            return "nothing can be proven: events are sampled unevenly, a weight was negative, or terms have no limit"
         if last["wealth"] < last["needed"]:
             missing = "" if math.isnan(last["more"]) else f"; {more_reason(last['more'])}"
             return f"{average} not above margin {significant(margin)}{missing}"
@@ -192,7 +192,7 @@ class Anytime(PromotionRule):
         return f"{average}, present {staying_reason(last['staying'], margin)}"
 
     def _test(self, context: RuleContext) -> LiftTest:
-        return LiftTest(context.reward_range, context.margin, self._schedule(context.block))
+        return LiftTest(context.reward_range, context.margin, self._schedule(context.block), context.largest_loss)
 
     def _schedule(self, block: int) -> SinceStart | Restarted:
         return SinceStart() if self.tau is None else Restarted(self.tau, block)

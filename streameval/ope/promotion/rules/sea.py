@@ -97,7 +97,8 @@ class Sea(AllData):
         if context.logged:
             largest[:, 0] = 1.0
         value = paths["term"] / weight
-        size = largest * (max(high, 0.0) - min(low, 0.0))
+        of_clicks = context.largest_loss is not None  # then a weight is a value
+        size = largest * (1.0 if of_clicks else max(high, 0.0) - min(low, 0.0))
         events = weight**2 / paths["q_square"]
         variance = np.maximum(paths["term_square"] / weight - value**2, 0.0) * events / (events - 1.0)
         spread, others = np.sqrt(2.0 * variance / events), 7.0 * size / (3.0 * (weight / paths["q_largest"] - 1.0))

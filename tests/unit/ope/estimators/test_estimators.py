@@ -65,6 +65,7 @@ def values(
 def test_every_estimator_there_is_is_tested_here() -> None:
     union = {estimator.kind for estimator in typing.get_args(typing.get_args(AnyEstimator)[0])}
     other_forms = {"pseudo_inverse", "weighted_pseudo_inverse", "iips", "rips", "scored_ips", "scored_snips"}
+    other_forms |= {"click_ips", "clipped_click_ips", "click_snips", "click_cab"}
     assert {estimator.kind for estimator in ESTIMATORS + OF_ACTIONS} == union - other_forms
 
 

@@ -1,0 +1,435 @@
+"""Rankings with clicks: the third form of events, its columns and its rules.
+
+A page shows items in an order, and its user clicks some of them. Each candidate gives the ranks at which it would have
+shown these items: those of the clicked items, or its whole list.
+"""
+
+from __future__ import annotations
+
+import inspect
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec.structs import astuple
+from numpy.typing import ArrayLike
+
+from streameval.common.arrays import Array, Mask
+from streameval.common.text import counted
+from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
+from streameval.events.from_arrays import column
+from streameval.events.schema import (
+    FeatureRows,
+    Identifier,
+    Probability,
+    Timestamp,
+    derived,
+    policies_type,
+)
+from streameval.events.validation import MAX_FEATURES, Fault, ValidationRule
+
+BELOW_CUT = float("inf")
+"""The rank of an item that a policy does not show."""
+NOT_GIVEN = float("nan")
+MAX_RANK = 1_000_000
+
+Rank: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_RANK)]
+Items: TypeAlias = list[Identifier]
+
+
+def _about(description: str, **keywords: Any) -> Meta:
+    return Meta(description=description, extra_json_schema=keywords)
+
+
+class Page(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """The page that production showed, and the clicks on it."""
+
+    shown: Annotated[Items, _about("The items in the order in which production showed them.", uniqueItems=True)]
+    clicked: Annotated[Items, _about("Those that the user clicked.", uniqueItems=True)]
+    propensities: Annotated[
+        list[Probability] | None,
+        _about("The probability that the user looks at the rank of each item of `clicked`; above 0."),
+    ] = None
+    swap: Annotated[
+        list[Rank] | None,
+        _about("The two ranks whose items were exchanged on this page, by chance.", minItems=2, maxItems=2),
+    ] = None
+    marginals: Annotated[
+        list[list[Probability]] | None,
+        _about(
+            "Where production is random: for each of `shown`, the probability that production shows it at this rank, "
+            "and the probability that it shows it at the next rank."
+        ),
+    ] = None
+
+
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """The ranks at which a policy shows the items of a page: `ranks`, or its whole `ranking`."""
+
+    ranks: Annotated[
+        dict[str, Rank] | None, _about("The rank of each clicked item, from 1; without a rank it is below the cut.")
+    ] = None
+    ranking: Annotated[Items | None, _about("All items in the order of the policy.", uniqueItems=True)] = None
+    support: Annotated[
+        float | None,
+        _about(
+            "With `ranks`: the share of the policy's gain at ranks whose items production showed.", minimum=0, maximum=1
+        ),
+    ] = None
+
+
+class RankingEvent(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """One page that production showed, with its clicks and the ranks that other policies give its items.
+
+    Optional fields may be null, which means the same as absent. Fields not named here are ignored.
+    """
+
+    slots: ClassVar[None] = None
+    scored: ClassVar[None] = None
+
+    event_id: Annotated[Identifier, _about("Identifies the event.")]
+    timestamp: Annotated[Timestamp, _about("Time of the page: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
+    ranking: Page
+    policies: Annotated[
+        dict[str, Placement | None] | None,
+        _about("By policy name. A policy that is absent or null is missing for this event only."),
+    ] = None
+    features: Annotated[FeatureRows, _about("One row of up to 4096 numbers for each of `ranking.shown`.")] = None
+    sampling_probability: Annotated[
+        float | None,
+        _about(
+            "The probability of keeping this event in a downsampled log; its weight is the inverse.",
+            exclusiveMinimum=0,
+            maximum=1,
+        ),
+    ] = 1.0
+    unit: Annotated[Identifier | None, _about("The user or session of the event.")] = None
+    context: Annotated[Raw | UnsetType, _about("The context of the page, of any type.")] = UNSET
+
+    @property
+    def actions(self) -> Items:
+        """The items shown, whose names reward models may read."""
+        return self.ranking.shown
+
+
+@lru_cache(maxsize=16)
+def ranking_type(policies: tuple[str, ...] | None = None, named: bool = False) -> type[RankingEvent]:
+    """Return `RankingEvent` for one configuration; for the arguments see `RankingDecoder`."""
+    changed: list[Any] = [("context", Any, None)] if named else []
+    if policies is not None:
+        known = policies_type(policies, Placement | None, None)
+        changed.append(("policies", known, msgspec.field(default_factory=known)))
+    return cast("type[RankingEvent]", derived(RankingEvent, changed))
+
+
+def ranking_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of one ranking with clicks."""
+    _, components = msgspec.json.schema_components([RankingEvent], ref_template="#/$defs/{name}")
+    event = components.pop("RankingEvent")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **event,
+        "description": inspect.cleandoc(RankingEvent.__doc__ or ""),
+        "$defs": components,
+    }
+
+
+# --- One page, whose lists must fit together before they can become columns ---
+
+
+def page_fault(event: RankingEvent) -> Fault | None:
+    """Return the fault of a page whose lists do not fit together, or None."""
+    page = event.ranking
+    shown, clicked = set(page.shown), set(page.clicked)
+    if len(shown) < len(page.shown) or len(clicked) < len(page.clicked):
+        lists = {"ranking.shown": page.shown, "ranking.clicked": page.clicked}
+        return next(_repeated(lists))
+    if not shown >= clicked:
+        unknown = next(item for item in page.clicked if item not in shown)
+        return Fault("unknown_action", f"ranking.clicked: {unknown!r} is not one of `shown`")
+    if page.propensities is None and page.swap is None and page.marginals is None and event.features is None:
+        return None
+    return next(_mismatches(event), None)
+
+
+def propensities_fault(event: RankingEvent) -> Fault | None:
+    """Return the fault of a page with clicks that lacks their propensities, or None."""
+    if event.ranking.clicked and event.ranking.propensities is None:
+        return Fault("missing_field", "ranking.propensities: missing")
+    return None
+
+
+def _repeated(lists: Mapping[str, Items]) -> Iterator[Fault]:
+    for field, items in lists.items():
+        if len(set(items)) < len(items):
+            seen: set[Identifier] = set()
+            repeated = next(item for item in items if item in seen or seen.add(item))  # type: ignore[func-returns-value]
+            yield Fault("malformed", f"{field}: {repeated!r} is listed twice")
+
+
+def _mismatches(event: RankingEvent) -> Iterator[Fault]:
+    page, features = event.ranking, event.features or []
+    lengths: dict[str, tuple[Any, Items, str]] = {
+        "ranking.propensities": (page.propensities, page.clicked, "clicked"),
+        "ranking.marginals": (page.marginals, page.shown, "shown"),
+        "features": (event.features, page.shown, "shown"),
+    }
+    for field, (values, items, which) in lengths.items():
+        if values is not None and len(values) != len(items):
+            yield Fault(
+                "malformed", f"{field}: {counted(len(values), 'entry')} for {counted(len(items), 'item')} {which}"
+            )
+    for place, propensity in enumerate(page.propensities or ()):
+        if not 0 < propensity <= 1:
+            yield Fault("propensity_range", f"ranking.propensities[{place}]: {propensity:.10g} is not in (0, 1]")
+    if page.swap is not None and (len(set(page.swap)) != 2 or max(page.swap) > len(page.shown)):
+        yield Fault("malformed", f"ranking.swap: not two ranks of the {counted(len(page.shown), 'item')} shown")
+    for place, pair in enumerate(page.marginals or ()):
+        if len(pair) != 2:
+            yield Fault("malformed", f"ranking.marginals[{place}]: {counted(len(pair), 'entry')}, expected 2")
+        elif not (0 < pair[0] <= 1 and 0 <= pair[1] <= 1):
+            found = ", ".join(f"{entry:.10g}" for entry in pair)
+            yield Fault("propensity_range", f"ranking.marginals[{place}]: {found} are not in (0, 1] and [0, 1]")
+    widths = set(map(len, features))
+    if len(widths) > 1 or max(widths, default=0) > MAX_FEATURES:
+        yield Fault("malformed", f"features: rows of {min(widths)} to {max(widths)} numbers, expected one length")
+
+
+# --- Columns ---
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rankings(Ragged):
+    """The items of n pages: those clicked, or all that were shown where a policy gives its whole list.
+
+    shown: [n] number of items shown
+    swap_from, swap_to: [n] the ranks whose items were exchanged by chance, 0 for none
+    support: [n, P] the share of a policy's gain at ranks whose items were shown, as given; NaN = not given
+    list_length: [n, P] the length of a policy's whole list; NaN = it gives the ranks of clicked items alone
+    rank: [rows] the rank at which production showed the item, from 1
+    clicked: [rows] 1 if it was clicked, else 0
+    propensity: [rows] the probability of a look at it, as given; NaN = not given
+    next_ratio: [rows] the probability that production shows it at the next rank, over that of its rank; NaN = not given
+    ranks: [rows, P] the policies' ranks of the item; infinite below the cut, NaN where not known
+    features: those of all items shown; None = no page has features
+    """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("shown", "swap_from", "swap_to"), 0),
+        **dict.fromkeys(("support", "list_length"), np.nan),
+        "features": ...,
+    }
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "offsets": ("rank", "clicked", "propensity", "next_ratio", "ranks")
+    }
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
+
+    shown: Index
+    swap_from: Index
+    swap_to: Index
+    support: Array
+    list_length: Array
+    rank: Array
+    clicked: Array
+    propensity: Array
+    next_ratio: Array
+    ranks: Array
+    features: Features | None = None
+
+    @property
+    def clicks(self) -> Array:
+        """[n] number of clicks."""
+        return np.bincount(self.owner, self.clicked, len(self.shown)).astype(float)
+
+
+NO_PLACEMENT = Placement()
+
+
+def ranking_columns(
+    events: Sequence[RankingEvent], policies: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], Array, Rankings]:
+    """Return the policies, whether a page has each of them, [n, P] as 1 or NaN, and the columns of fitting pages."""
+    names, cells = _placements(events, policies)
+    shape, pages = (len(events), len(names)), [event.ranking for event in events]
+    lists: list[Any] = [cell.ranking for cell in cells]
+    tables: list[Any] = [cell.ranks for cell in cells]
+    lengths: list[int | None] = lists
+    if lists.count(None) < len(lists):
+        lengths = [None if items is None else _length(items) for items in lists]
+        tables = [table if items is None else _table(items) for table, items in zip(tables, lists, strict=True)]
+    listed = _by_policy(lengths, shape)
+    placed = np.ones(shape[::-1]).T
+    if tables.count(None):
+        placed = _by_policy([None if table is None else 1.0 for table in tables], shape)
+    every = ~np.isnan(listed).all(axis=1) | np.array([event.features is not None for event in events], dtype=bool)
+    items = [page.shown if whole else page.clicked for page, whole in zip(pages, every.tolist(), strict=True)]
+    offsets = cumulative_offsets(np.array(list(map(len, items)), dtype=np.int64))
+    rankings = Rankings(
+        offsets=offsets,
+        shown=np.array([len(page.shown) for page in pages], dtype=np.int64),
+        swap_from=np.array([min(page.swap) if page.swap else 0 for page in pages], dtype=np.int64),
+        swap_to=np.array([max(page.swap) if page.swap else 0 for page in pages], dtype=np.int64),
+        support=_by_policy([cell.support for cell in cells], shape),
+        list_length=listed,
+        rank=_numbers([page.shown.index(item) + 1 for page, row in zip(pages, items, strict=True) for item in row]),
+        clicked=np.ones(offsets[-1]),
+        propensity=_per_item(pages, items, _propensities),
+        next_ratio=_per_item(pages, items, _next_ratios),
+        ranks=_ranks(tables, items, placed),
+        features=Features.of([event.features for event in events]),
+    )
+    if every.any():  # with items that were not clicked
+        clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]
+        rankings = _without_unknown_ranks(replace(rankings, clicked=_numbers(clicked)))
+    return names, placed, rankings
+
+
+def _placements(
+    events: Sequence[RankingEvent], policies: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], list[Placement]]:
+    """The names of the policies, and their placements, page by page."""
+    given: list[Any] = [event.policies for event in events]
+    if policies is not None:
+        return policies, [cell or NO_PLACEMENT for cell in chain.from_iterable(map(astuple, given))]
+    names = tuple(dict.fromkeys(chain.from_iterable(cells or () for cells in given)))
+    return names, [(cells or {}).get(name) or NO_PLACEMENT for cells in given for name in names]
+
+
+def _ranks(tables: Sequence[Mapping[str, int] | None], items: Sequence[Items], placed: Array) -> Array:
+    """The rank of each item by each policy, [rows, P]; `tables`: the ranks by item, page by page."""
+    spelled = [item if item.__class__ is str else str(item) for row in items for item in row]
+    by_page = np.empty(len(tables), dtype=object)
+    by_page[:] = [{} if table is None else table for table in tables]
+    sizes, policies = list(map(len, items)), placed.shape[1]
+    of_items = np.repeat(by_page.reshape(len(items), policies).T, sizes, axis=1).ravel().tolist()
+    ranks = _numbers(list(map(dict.get, of_items, spelled * policies, repeat(BELOW_CUT)))).reshape(
+        policies, len(spelled)
+    )
+    unknown = np.isnan(placed.T)
+    return np.where(np.repeat(unknown, sizes, axis=1), NOT_GIVEN, ranks).T if unknown.any() else ranks.T
+
+
+def _table(items: Items) -> Mapping[str, int]:
+    """The rank of each item by its name."""
+    return {str(item): rank for rank, item in enumerate(items, start=1)}
+
+
+def _length(items: Items) -> int:
+    """The length of a list; negative where an item is listed twice."""
+    return len(items) if len(set(items)) == len(items) else -len(items)
+
+
+def _without_unknown_ranks(rankings: Rankings) -> Rankings:
+    """Set the ranks of items without a click to NaN for policies that give no whole list."""
+    known = (rankings.clicked > 0)[:, None] | ~np.isnan(rankings.list_length[rankings.owner])
+    return replace(rankings, ranks=np.where(known.T, rankings.ranks.T, np.nan).T)
+
+
+def _propensities(page: Page) -> Mapping[Identifier, float] | None:
+    return None if page.propensities is None else dict(zip(page.clicked, page.propensities, strict=True))
+
+
+def _next_ratios(page: Page) -> Mapping[Identifier, float] | None:
+    if page.marginals is None:
+        return None
+    return {item: later / own for item, (own, later) in zip(page.shown, page.marginals, strict=True)}
+
+
+def _per_item(
+    pages: Sequence[Page], items: Sequence[Items], read: Callable[[Page], Mapping[Identifier, float] | None]
+) -> Array:
+    """A number for each of the items, NaN where the page has none."""
+    tables = list(map(read, pages))
+    if tables.count(None) == len(tables):
+        return np.full(sum(map(len, items)), NOT_GIVEN)
+    given = zip(tables, items, strict=True)
+    return _numbers([(table or {}).get(item, NOT_GIVEN) for table, row in given for item in row])
+
+
+def _numbers(values: Sequence[float]) -> Array:
+    return np.frombuffer(array("d", values))
+
+
+def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
+    """Numbers that are given page by page, contiguous over pages; NaN for None."""
+    if values.count(None) == len(values):
+        return np.full(shape[::-1], NOT_GIVEN).T
+    numbers = _numbers([NOT_GIVEN if value is None else value for value in values])
+    return np.ascontiguousarray(numbers.reshape(shape).T).T
+
+
+def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[ValidationRule]:
+    """Yield the rules for rankings with clicks."""
+    improbable: Mask = (rankings.support < 0) | (rankings.support > 1)
+
+    def detail(row: int) -> str:
+        policy = int(improbable[row].argmax())
+        return f"policies.{policies[policy]}.support: {rankings.support[row, policy]:.10g} is not in [0, 1]"
+
+    yield ValidationRule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
+    twice: Mask = rankings.list_length < 0
+    yield ValidationRule(
+        "malformed",
+        np.logical_or.reduce(twice, axis=1),
+        lambda row: f"policies.{policies[int(twice[row].argmax())]}.ranking: an item is listed twice",
+    )
+    keys = np.sort(rankings.owner * (MAX_RANK + 1.0) + np.where(rankings.ranks.T <= MAX_RANK, rankings.ranks.T, np.nan))
+    repeated = np.argwhere(keys[:, 1:] == keys[:, :-1])
+    owners = (keys[tuple(repeated.T)] // (MAX_RANK + 1)).astype(int)
+    broken = np.zeros(len(rankings.shown), dtype=bool)
+    broken[owners] = True
+    by_row = dict(zip(owners.tolist(), repeated[:, 0].tolist(), strict=True))
+    yield ValidationRule(
+        "malformed", broken, lambda row: f"policies.{policies[by_row[row]]}: two items have the same rank"
+    )
+
+
+def rankings_from_arrays(
+    clicks: ArrayLike,
+    ranks: Mapping[str, ArrayLike],
+    propensities: ArrayLike | None,
+    swap: ArrayLike | None,
+    marginals: ArrayLike | None,
+    features: ArrayLike | None,
+    list_length: int | None,
+) -> tuple[Array, Rankings]:
+    """Return whether a page has each policy, [n, P], and the columns, from the arrays of `EventBatch.from_rankings`.
+
+    Raises:
+        ValueError: An array has the wrong shape.
+    """
+    shown = column("clicks", clicks, None, None)
+    n, length = shown.shape
+    by_policy = [column(f"ranks[{name!r}]", values, n, length) for name, values in ranks.items()]
+    placed = np.array([np.where(np.isnan(values).all(axis=1), np.nan, 1.0) for values in by_policy]).reshape(-1, n).T
+    every = list_length is not None or features is not None
+    kept = ~np.isnan(shown) & (every | (shown > 0))
+    pair = np.zeros((n, 2)) if swap is None else np.sort(column("swap", swap, n, 2), axis=1)
+    looked = np.full((n, length), np.nan) if propensities is None else column("propensities", propensities, n, length)
+    marginal = np.full((n, length, 2), np.nan) if marginals is None else column("marginals", marginals, n, length, 2)
+    table = None
+    if features is not None:
+        values = column("features", features, n, length, None)
+        sizes = np.count_nonzero(kept, axis=1) * values.shape[-1]
+        table = Features(cumulative_offsets(sizes), values[kept].ravel())
+    rankings = Rankings(
+        offsets=cumulative_offsets(np.count_nonzero(kept, axis=1)),
+        shown=np.count_nonzero(~np.isnan(shown), axis=1),
+        swap_from=pair[:, 0].astype(np.int64),
+        swap_to=pair[:, 1].astype(np.int64),
+        support=np.full((len(by_policy), n), np.nan).T,
+        list_length=np.full((len(by_policy), n), np.nan if list_length is None else list_length).T,
+        rank=np.broadcast_to(np.arange(1.0, length + 1), (n, length))[kept],
+        clicked=(shown[kept] > 0).astype(float),
+        propensity=looked[kept],
+        next_ratio=marginal[kept][:, 1] / marginal[kept][:, 0],
+        ranks=np.array([values[kept] for values in by_policy]).reshape(len(by_policy), -1).T,
+        features=table,
+    )
+    return placed, _without_unknown_ranks(rankings)

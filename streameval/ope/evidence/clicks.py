@@ -1,0 +1,376 @@
+"""Clicks on rankings: what they are worth under each policy, if the user had looked at every rank.
+
+A user looks at rank k with probability `theta_k`, and clicks an item that he looks at with a probability that depends
+on the item alone: its attractiveness. For a metric that is a sum over items, a click counts the gain of the item's rank
+under the policy, divided by the probability of a look at the rank at which production showed it. The expectation of
+that sum is the metric of the policy, whatever the attractive items are.
+
+The mean of these weights is not 1, so nothing may rely on it.
+
+Source: Joachims, Swaminathan & Schnabel, WSDM 2017; Swaminathan's thesis 2017, ch. 4; Jagerman's thesis, ch. 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, Mask
+from streameval.common.component import Component, strict
+from streameval.events import EventBatch
+from streameval.events.action_sets import Index
+from streameval.events.rankings import Rankings
+from streameval.ope.policies.logged import LOGGING
+
+MOST_RANKS = 10_000
+"""Ranks beyond this one count as this one, where gains are added up."""
+
+Cut: TypeAlias = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+
+
+# --- Metrics ---
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class RankingMetric(Component):
+    """A metric that is the sum over the attractive items of a gain that depends on the rank.
+
+    `less_is_better`: gains are negative, so that a lift is positive where a policy is better than production. Reports
+    show values without the sign.
+    """
+
+    less_is_better: ClassVar[bool] = False
+
+    def gain(self, rank: Array) -> Array:
+        """The gain of a rank, from 1; infinite: below the cut."""
+        raise NotImplementedError
+
+    @property
+    def last(self) -> int:
+        """The last rank with another gain than an item that is not shown."""
+        return MOST_RANKS
+
+    @property
+    def least(self) -> float:
+        """The gain of an item that is not shown."""
+        return float(self.gain(np.array(np.inf)))
+
+    @property
+    def gains(self) -> Array:
+        """The gain of each rank less that of an item that is not shown, [last]."""
+        return self.gain(np.arange(1.0, self.last + 1)) - self.least
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value of a page."""
+        return float(self.gains.sum())
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """The lowest and the highest value of a page."""
+        return (-self.largest, 0.0) if self.less_is_better else (0.0, self.largest)
+
+
+@dataclass(frozen=True, config=strict)
+class DCG(RankingMetric):
+    """Discounted cumulative gain: `1 / log2(1 + rank)` up to the rank `at`.
+
+    >>> DCG(at=3).gain(np.array([1.0, 3.0, 4.0])), round(DCG(at=3).largest, 3)
+    (array([1. , 0.5, 0. ]), 2.131)
+
+    Source: Jarvelin & Kekalainen, TOIS 2002.
+    """
+
+    at: Cut = 10
+    kind: Literal["dcg"] = field(default="dcg", kw_only=True, repr=False)
+
+    @property
+    def last(self) -> int:
+        return self.at
+
+    def gain(self, rank: Array) -> Array:
+        return np.where(rank <= self.at, 1.0 / np.log2(1.0 + rank), 0.0)
+
+
+@dataclass(frozen=True, config=strict)
+class Precision(RankingMetric):
+    """The share of attractive items among the first `at` ones: `1 / at` up to that rank.
+
+    >>> Precision(at=4).gain(np.array([1.0, 4.0, 5.0]))
+    array([0.25, 0.25, 0.  ])
+    """
+
+    at: Cut = 10
+    kind: Literal["precision"] = field(default="precision", kw_only=True, repr=False)
+
+    @property
+    def last(self) -> int:
+        return self.at
+
+    def gain(self, rank: Array) -> Array:
+        return np.where(rank <= self.at, 1.0 / self.at, 0.0)
+
+
+@dataclass(frozen=True, config=strict)
+class RankBiasedPrecision(RankingMetric):
+    """`(1 - persistence) persistence^(rank - 1)`: a user continues to the next rank with this probability.
+
+    >>> RankBiasedPrecision(persistence=0.5).gain(np.array([1.0, 2.0, np.inf]))
+    array([0.5 , 0.25, 0.  ])
+
+    Source: Moffat & Zobel, TOIS 2008.
+    """
+
+    persistence: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    kind: Literal["rank_biased_precision"] = field(default="rank_biased_precision", kw_only=True, repr=False)
+
+    def gain(self, rank: Array) -> Array:
+        return np.asarray((1.0 - self.persistence) * self.persistence ** (rank - 1.0))
+
+
+@dataclass(frozen=True, config=strict)
+class AverageRelevancePosition(RankingMetric):
+    """The ranks of the attractive items, of which fewer are better; `click_snips` estimates their mean.
+
+    Items below the rank `at` count as `at + 1`. Reports show values as positive numbers, and a positive lift where a
+    policy ranks attractive items higher than production.
+
+    >>> AverageRelevancePosition(at=20).gain(np.array([1.0, 7.0, np.inf]))
+    array([ -1.,  -7., -21.])
+    """
+
+    less_is_better: ClassVar[bool] = True
+    at: Cut = 100
+    kind: Literal["average_relevance_position"] = field(default="average_relevance_position", kw_only=True, repr=False)
+
+    @property
+    def last(self) -> int:
+        return self.at
+
+    @property
+    def largest(self) -> float:
+        return float(self.at * (self.at + 1))
+
+    def gain(self, rank: Array) -> Array:
+        return np.asarray(-np.minimum(rank, self.at + 1.0))
+
+
+NO_SUMS = {
+    "mrr": "the reciprocal rank of the first attractive item depends on all items above it",
+    "err": "the gain of an item depends on all items above it",
+    "map": "the precision at the rank of an item depends on all items above it",
+    "ndcg": "the ideal order of a page is known only if the attractiveness of all its items is",
+}
+
+
+def _refuse(value: Any) -> Any:
+    kind = value.get("kind") if isinstance(value, dict) else value
+    if kind in NO_SUMS:
+        raise ValueError(f"{kind} is not a sum over items, so that clicks cannot estimate it: {NO_SUMS[kind]}")
+    return {"kind": value} if isinstance(value, str) else value
+
+
+AnyMetric: TypeAlias = Annotated[
+    Annotated[DCG | Precision | RankBiasedPrecision | AverageRelevancePosition, Field(discriminator="kind")],
+    BeforeValidator(_refuse),
+]
+
+
+# --- Examination ---
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Examination(Component):
+    """The probability that a user looks at a rank."""
+
+    def probability(self, rankings: Rankings) -> Array:
+        """The probability of a look at each item, [rows]; NaN where it is not known."""
+        raise NotImplementedError
+
+    def curve(self, ranks: int) -> Array | None:
+        """The probabilities of a look at the first ranks, where they are the same on every page."""
+        return None
+
+
+@dataclass(frozen=True, config=strict)
+class PowerCurve(Examination):
+    """`1 / rank^eta`; with eta 0 users look at every rank.
+
+    >>> PowerCurve(eta=1.0).curve(4).round(2)
+    array([1.  , 0.5 , 0.33, 0.25])
+    """
+
+    eta: Annotated[float, Field(ge=0, le=10)] = 1.0
+    kind: Literal["power"] = field(default="power", kw_only=True, repr=False)
+
+    def probability(self, rankings: Rankings) -> Array:
+        return np.asarray(rankings.rank**-self.eta)
+
+    def curve(self, ranks: int) -> Array:
+        return np.asarray(np.arange(1.0, ranks + 1) ** -self.eta)
+
+
+@dataclass(frozen=True, config=strict)
+class TableCurve(Examination):
+    """The probabilities of the first ranks, one by one; later ranks have the last one.
+
+    >>> TableCurve([1.0, 0.6, 0.4]).curve(5)
+    array([1. , 0.6, 0.4, 0.4, 0.4])
+    """
+
+    values: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
+    kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
+
+    def probability(self, rankings: Rankings) -> Array:
+        places = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
+        return np.asarray(np.array(self.values)[places])
+
+    def curve(self, ranks: int) -> Array:
+        return np.array(self.values)[np.minimum(np.arange(ranks), len(self.values) - 1)]
+
+
+@dataclass(frozen=True, config=strict)
+class GivenExamination(Examination):
+    """The `propensities` of the events. Pages with clicks and without them are rejected."""
+
+    kind: Literal["given"] = field(default="given", kw_only=True, repr=False)
+
+    def probability(self, rankings: Rankings) -> Array:
+        return rankings.propensity
+
+
+AnyExamination: TypeAlias = Annotated[
+    Annotated[PowerCurve | TableCurve | GivenExamination, Field(discriminator="kind")],
+    BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
+]
+
+
+# --- Evidence ---
+
+
+@plain_dataclass(frozen=True)
+class Clicks:
+    """The items of n pages for P policies, as rows laid end to end: those clicked, or all that were shown.
+
+    offsets: [n + 1] page i owns the rows `offsets[i]:offsets[i + 1]`
+    clicked: [rows] whether the item was clicked
+    probability: [rows] of a look at the rank at which production showed it
+    gain: [P, rows] of the rank that the policy gives it; 0 where that is not known
+    below: [P, rows] whether the policy shows the item below the cut of the metric
+    present: [n, P] whether a page has the policy, and the probabilities of looks at its clicks are known
+    whole: [n, P] whether the policy gives its whole list
+    unsupported: [n, P] the share of its gain at ranks whose items production did not show; NaN where not known
+    relevance: [rows] the reward model's prediction of the attractiveness, 0 without one
+    """
+
+    offsets: Index
+    clicked: Mask
+    probability: Array
+    gain: Array
+    below: Mask
+    present: Mask
+    whole: Mask
+    unsupported: Array
+    relevance: Array
+
+    @cached_property
+    def unsupported_gain(self) -> Array:
+        """`unsupported`, 0 where it is not known."""
+        return np.nan_to_num(self.unsupported)
+
+    def clicked_gain(self, cap: float = np.inf) -> Array:
+        """The sum over clicked items of their gains, each times `min(1 / theta, cap)`, [n, P]."""
+        return self.sum(self.gain * self._weight(cap))
+
+    def clicked_weight(self, cap: float = np.inf) -> Array:
+        """The sum over clicked items of `min(1 / theta, cap)`, [n, P]."""
+        return self.sum(np.broadcast_to(self._weight(cap), self.gain.shape))
+
+    def modelled_gain(self, cap: float) -> Array:
+        """The sum over all items shown of their gains, each times `(1 - min(cap theta, 1)) relevance`, [n, P]."""
+        return self.sum(self.gain * ((1.0 - np.minimum(cap * self.probability, 1.0)) * self.relevance))
+
+    def _weight(self, cap: float) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = np.minimum(1.0 / self.probability, cap)
+        return np.where(self.clicked & np.isfinite(weight), weight, 0.0)
+
+    def counts(self, rows: Mask) -> Array:
+        """The number of clicks among these rows [P, rows] on pages that the policy has, [P]."""
+        return np.asarray((self.sum((rows & self.clicked).astype(float)) * self.present).sum(axis=0))
+
+    def sum(self, values: Array) -> Array:
+        """Sums over the items of each page, [P, rows] to [n, P], contiguous over pages."""
+        filled = np.flatnonzero(np.diff(self.offsets))
+        sums = np.zeros((len(values), len(self.offsets) - 1))
+        if len(filled):
+            sums[:, filled] = np.add.reduceat(values, self.offsets[filled], axis=1)
+        return sums.T
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Ranking:
+    """How rankings are judged by clicks: the metric, and how often users look at each rank."""
+
+    metric: AnyMetric = DCG()
+    examination: AnyExamination = PowerCurve()
+
+    @property
+    def largest_loss(self) -> float:
+        """The largest amount by which production's sum over the clicks of a page can exceed that of another policy.
+
+        Infinite where the probabilities of looks are not fixed beforehand.
+        """
+        curve = self.examination.curve(self.metric.last)
+        return np.inf if curve is None else float((self.metric.gains / curve).sum())
+
+    def clicks(self, batch: EventBatch, policies: Sequence[str]) -> Clicks:
+        """The evidence of these pages for these policies."""
+        rankings = batch.rankings
+        assert rankings is not None
+        columns = [None if policy == LOGGING else batch.policies.index(policy) for policy in policies]
+        ranks = np.array([rankings.rank if column is None else rankings.ranks[:, column] for column in columns])
+        every = np.ones(len(batch))
+        placed = np.array([every if column is None else batch.probabilities[:, column] for column in columns])
+        lists = np.array([every if column is None else rankings.list_length[:, column] for column in columns])
+        probability = self.examination.probability(rankings)
+        clicked = rankings.clicked > 0
+        lost = np.bincount(rankings.owner[clicked & ~(probability > 0)], minlength=len(batch)) > 0
+        with np.errstate(invalid="ignore"):
+            gain, below = self.metric.gain(ranks), ranks > self.metric.last
+        return Clicks(
+            offsets=rankings.offsets,
+            clicked=clicked,
+            probability=probability,
+            gain=np.where(np.isnan(ranks), 0.0, gain),
+            below=below & clicked,
+            present=(~np.isnan(placed) & ~lost).T,
+            whole=(~np.isnan(lists) & (rankings.sizes == rankings.shown)).T,
+            unsupported=self._unsupported(rankings, ranks, columns),
+            relevance=np.zeros(len(rankings.rank)),
+        )
+
+    def _unsupported(self, rankings: Rankings, ranks: Array, columns: Sequence[int | None]) -> Array:
+        """The share of each policy's gain at ranks whose items production did not show, [n, P]; NaN: not known."""
+        reached, shares = np.concatenate([[0.0], np.cumsum(self.metric.gains)]), []
+        for row, column in zip(ranks, columns, strict=True):
+            if column is None:
+                shares.append(np.zeros(len(rankings.shown)))
+                continue
+            share, listed = 1.0 - rankings.support[:, column], rankings.list_length[:, column]
+            if not np.isnan(listed).all():
+                gains = np.where(row <= self.metric.last, self.metric.gain(row) - self.metric.least, 0.0)
+                supported = np.bincount(rankings.owner, gains, len(rankings.shown))
+                most = reached[np.minimum(np.nan_to_num(listed), self.metric.last).astype(np.int64)]
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    found = np.where(most > 0, 1.0 - supported / most, 0.0)
+                share = np.where(np.isnan(listed), share, np.clip(found, 0.0, 1.0))
+            shares.append(share)
+        return np.array(shares).T

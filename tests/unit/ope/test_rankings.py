@@ -1,0 +1,344 @@
+"""Rankings from clicks: the estimates equal the metric in expectation, and carry over to every other part."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streameval import (
+    ClickCAB,
+    ClickIPS,
+    ClippedClickIPS,
+    Evaluator,
+    EventBatch,
+    Ranking,
+    Report,
+)
+from streameval.common.arrays import Array
+from streameval.ope.evidence import Evidence
+
+METRICS = [
+    {"kind": "dcg", "at": 3},
+    {"kind": "precision", "at": 2},
+    {"kind": "rank_biased_precision", "persistence": 0.6},
+    {"kind": "average_relevance_position", "at": 4},
+]
+POLICIES = ["logging", "new"]
+SIX = {"kind": "dcg", "at": 6}
+
+
+def gains(metric: Any, ranks: Any) -> Array:
+    """The gain of attractive items at these ranks, written down once more."""
+    rank = np.asarray(ranks, dtype=float)
+    return np.array(
+        {
+            "dcg": [1 / np.log2(1 + r) if r <= metric.get("at", 0) else 0.0 for r in rank],
+            "precision": [1 / metric.get("at", 1) if r <= metric.get("at", 0) else 0.0 for r in rank],
+            "rank_biased_precision": [0.4 * 0.6 ** (r - 1) for r in rank],
+            "average_relevance_position": [-min(r, metric.get("at", 0) + 1) for r in rank],
+        }[metric["kind"]]
+    )
+
+
+def terms(batch: EventBatch, ranking: Ranking, estimator: Any = None) -> Array:
+    evidence = Evidence.of_rankings(batch, POLICIES, ranking)
+    return np.asarray((estimator or ClickIPS()).terms(evidence, {})[0].numerator)
+
+
+@st.composite
+def pages(draw: Any) -> tuple[list[bool], list[float], list[float]]:
+    """Attractiveness of some items, the ranks that the candidate gives them, and how often users look at each rank."""
+    size = draw(st.integers(1, 5))
+    attractive = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    ranks = draw(st.permutations(range(1, size + 1)))
+    looks = draw(st.lists(st.floats(0.05, 1.0), min_size=size, max_size=size))
+    return attractive, [float(rank) for rank in ranks], looks
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric["kind"])
+@settings(max_examples=20)
+@given(page=pages())
+def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, page: Any) -> None:
+    attractive, ranks, looks = page
+    patterns = list(product([0, 1], repeat=len(looks)))
+    chance = [
+        np.prod([look if seen else 1 - look for look, seen in zip(looks, each, strict=True)]) for each in patterns
+    ]
+    clicks = np.array(patterns) * np.array(attractive)
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": [ranks] * len(patterns)})
+    ranking = Ranking(metric=metric, examination={"kind": "table", "values": looks})
+    expected = np.array(chance) @ terms(batch, ranking)
+    shown = np.arange(1.0, len(looks) + 1)
+    truth = [gains(metric, each)[np.array(attractive)].sum() for each in (shown, ranks)]
+    np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
+
+
+def log(events: int, seed: int = 1, looks: Any = None, **options: Any) -> EventBatch:
+    """Pages of six items, the attractive ones at low ranks, which the candidate shows in the opposite order."""
+    rng = np.random.default_rng(seed)
+    attractiveness = rng.choice([0.05, 0.9], size=(events, 6), p=[0.7, 0.3]) * np.linspace(0.5, 1, 6)
+    theta = 1 / np.arange(1.0, 7.0) if looks is None else looks
+    clicks = rng.random((events, 6)) < attractiveness * theta
+    ranks = np.tile(np.arange(6.0, 0, -1), (events, 1))
+    return EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, timestamp=np.arange(float(events)), **options)
+
+
+def report(batch: EventBatch, **options: Any) -> Report:
+    options = {"averages": ["cumulative", "mixture"], "ranking": {"metric": METRICS[0]}, "drift": None, **options}
+    evaluator = Evaluator(["new"], **options)
+    evaluator.update(batch)
+    return evaluator.report()
+
+
+def test_with_a_look_at_every_rank_the_estimate_is_the_metric_of_the_clicks() -> None:
+    batch, ranking = log(50), Ranking(metric={"kind": "dcg", "at": 3}, examination={"kind": "power", "eta": 0})
+    rankings = batch.rankings
+    assert rankings is not None
+    plain = np.bincount(rankings.owner, gains(METRICS[0], rankings.ranks[:, 0]), len(batch))
+    np.testing.assert_allclose(terms(batch, ranking)[:, 1], plain)
+
+
+def test_a_cap_of_1_is_the_metric_of_the_clicks_and_no_cap_is_click_ips() -> None:
+    batch, ranking = log(50), Ranking()
+    plain = Ranking(examination={"kind": "power", "eta": 0})
+    np.testing.assert_allclose(terms(batch, ranking, ClippedClickIPS(cap=1.0)), terms(batch, plain))
+    for large in (6.0, np.inf):
+        np.testing.assert_allclose(terms(batch, ranking, ClippedClickIPS(cap=large)), terms(batch, ranking))
+    assert (terms(batch, ranking, ClippedClickIPS(cap=3.0)) <= terms(batch, ranking) + 1e-12).all()
+
+
+def test_snips_divides_by_the_weight_of_the_clicks() -> None:
+    batch = EventBatch.from_rankings(clicks=[[1, 0, 1]], ranks={"new": [[2, 3, 1]]})
+    estimate = report(batch, estimators=["click_snips"]).get("new", "click_snips", "cumulative")
+    assert estimate.value == pytest.approx((1 / np.log2(3) + 3 * 1) / (1 + 3))
+
+
+TABLE = [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6]
+
+
+@pytest.mark.parametrize(
+    ("examination", "propensities"),
+    [({"kind": "power", "eta": 1}, None), ({"kind": "table", "values": TABLE}, None), ("given", [TABLE] * 30)],
+)
+def test_a_curve_a_table_and_the_events_may_give_the_same_probabilities(examination: Any, propensities: Any) -> None:
+    batch = log(30, propensities=propensities)
+    found = terms(batch, Ranking(examination=examination))
+    np.testing.assert_allclose(found, terms(log(30), Ranking()))
+
+
+def test_pages_with_clicks_of_unknown_probability_are_missing() -> None:
+    found = report(log(40), ranking={"examination": "given"})
+    clicked = int(np.count_nonzero(log(40).reward))
+    assert [policy.events for policy in found.policies] == [40 - clicked] * 2
+
+
+def test_clicks_with_noise_keep_the_order_of_candidates() -> None:
+    rng = np.random.default_rng(3)
+    relevant, theta = rng.random((8_000, 6)) < 0.3, 1 / np.arange(1.0, 7.0)
+    better = np.argsort(np.argsort(~relevant, axis=1, kind="stable"), axis=1) + 1.0
+    orders = {"best": better, "same": np.tile(np.arange(1.0, 7.0), (8_000, 1)), "worst": 7.0 - better}
+    for clicked, mistaken in ((1.0, 0.0), (0.9, 0.05), (0.7, 0.3)):
+        clicks = (rng.random((8_000, 6)) < theta) & (rng.random((8_000, 6)) < np.where(relevant, clicked, mistaken))
+        options = {"averages": ["cumulative"], "promotion": None, "drift": None}
+        evaluator = Evaluator(list(orders), ranking={"metric": METRICS[0]}, **options)
+        evaluator.update(EventBatch.from_rankings(clicks=clicks, ranks=orders))
+        values = [evaluator.report().get(name, "click_ips", "cumulative").value for name in orders]
+        assert values == sorted(values, key=lambda value: -(value or 0))
+
+
+def test_fewer_is_better_for_positions_so_lifts_and_rules_turn_round() -> None:
+    found = report(
+        log(20_000), ranking={"metric": METRICS[3]}, promotion={"rule": ["paired", "bsea"], "min_events": 100}
+    )
+    new = found.get("new", "click_snips", "cumulative")
+    shown = found.get("logging", "click_snips", "cumulative")
+    assert new.value is not None
+    assert shown.value is not None
+    assert new.lower is not None
+    assert new.upper is not None
+    assert 1 < new.lower < new.value < new.upper < shown.value < 6
+    assert new.lift == pytest.approx(shown.value - new.value)
+    assert new.lift_lower is not None
+    assert new.lift_lower > 0
+    assert all(decision.promotable for decision in found.promotion)
+    assert all(check.ok for check in found.trust)
+
+
+def test_production_is_the_shown_order_and_a_lift_pairs_the_same_clicks() -> None:
+    batch = log(2_000)
+    found = report(batch, estimators=["click_ips", {"kind": "clipped_click_ips", "cap": 3}])
+    for label, estimator in (("click_ips", ClickIPS()), ("clipped_click_ips", ClippedClickIPS(cap=3.0))):
+        values = terms(batch, Ranking(metric=METRICS[0]), estimator)
+        new = found.get("new", label, "cumulative")
+        assert found.get("logging", label, "cumulative").value == pytest.approx(values[:, 0].mean())
+        assert new.lift == pytest.approx((values[:, 1] - values[:, 0]).mean())
+        error = (values[:, 1] - values[:, 0]).std() / np.sqrt(len(batch))
+        assert new.lift_upper is not None
+        assert new.lift_lower is not None
+        assert new.lift_upper - new.lift_lower == pytest.approx(2 * 1.96 * error, rel=0.2)
+        assert new.importance_weight_mean is None
+        assert new.importance_weight_max is None
+
+
+@pytest.mark.parametrize("kind", ["normal", "empirical_likelihood", "empirical_bernstein"])
+def test_every_interval_contains_the_truth_of_known_looks(kind: str) -> None:
+    batch = log(20_000, seed=5)
+    found = report(batch, averages=["cumulative"], intervals={"cumulative": kind})
+    attractiveness = (0.05 * 0.7 + 0.9 * 0.3) * np.linspace(0.5, 1, 6)
+    for policy, ranks in (("logging", np.arange(1.0, 7.0)), ("new", np.arange(6.0, 0, -1))):
+        gain = gains(METRICS[0], ranks)
+        truths = {"click_ips": attractiveness @ gain, "click_snips": attractiveness @ gain / attractiveness.sum()}
+        for label, truth in truths.items():
+            estimate = found.get(policy, label, "cumulative")
+            assert estimate.lower is not None
+            assert estimate.upper is not None
+            assert estimate.lower < truth < estimate.upper
+
+
+def test_a_confidence_sequence_needs_a_limit_to_the_terms() -> None:
+    options = {"averages": ["cumulative"], "estimators": ["click_ips", {"kind": "clipped_click_ips", "cap": 6}]}
+    found = report(log(5_000), intervals={"cumulative": "confidence_sequence"}, **options)
+    assert found.get("new", "click_ips", "cumulative").lower is None
+    bounded = found.get("new", "clipped_click_ips", "cumulative")
+    assert bounded.lower is not None
+    assert bounded.value is not None
+    assert bounded.upper is not None
+    assert bounded.lower < bounded.value < bounded.upper
+
+
+def test_anytime_proves_lifts_only_where_terms_of_production_are_limited() -> None:
+    events, rule = log(8_000), {"rule": "anytime", "min_events": 1_000}
+    known = report(events, promotion=rule).promotion[0]
+    assert known.promotable
+    assert known.lower is not None
+    assert 0 < known.lower < (report(events).get("new", "click_ips", "cumulative").lift or 0)
+    theta = np.tile(1 / np.arange(1.0, 7.0), (20_000, 1))
+    unknown = report(log(20_000, propensities=theta), promotion="anytime", ranking={"examination": "given"}).promotion[
+        0
+    ]
+    assert not unknown.promotable
+    assert "terms have no limit" in unknown.reason
+
+
+def test_the_share_of_clicks_below_the_cut_and_the_unsupported_gain_are_reported() -> None:
+    batch = EventBatch.from_rankings(
+        clicks=[[1, 1, 0], [0, 0, 1]] * 50, ranks={"new": [[1, np.inf, 4], [np.inf, 2, 1]] * 50}, list_length=3
+    )
+    found = report(batch)
+    details = found.get("new", "click_ips", "cumulative").details
+    assert details["clicks_below_cut"] == pytest.approx(1 / 3)
+    all_gain = gains(METRICS[0], [1, 2, 3]).sum()
+    supported = (gains(METRICS[0], [1]).sum() + gains(METRICS[0], [1, 2]).sum()) / 2
+    assert details["unsupported_probability"] == pytest.approx(1 - supported / all_gain)
+    assert found.get("logging", "click_ips", "cumulative").details["unsupported_probability"] == 0
+    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+    assert not check.ok
+    assert "over 10%" in check.reason
+
+
+def test_with_ranks_of_clicked_items_alone_the_support_is_not_known() -> None:
+    found = report(log(100))
+    assert found.get("new", "click_ips", "cumulative").details["unsupported_probability"] is None
+    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+    assert check.ok
+    assert check.reason.startswith("not known")
+    assert not [each for each in found.trust if each.check == "mean_weight"]
+
+
+def test_pages_without_a_candidate_are_missing_for_it_alone() -> None:
+    batch = EventBatch.from_rankings(clicks=[[1, 0]] * 3, ranks={"new": [[2, 1], [np.nan] * 2, [1, 2]]})
+    found = report(batch)
+    assert [(policy.events, policy.missing) for policy in found.policies] == [(3, 0), (2, 1)]
+    assert found.get("new", "click_ips", "cumulative").value == pytest.approx((1 / np.log2(3) + 1) / 2)
+
+
+def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
+    rng = np.random.default_rng(7)
+    events = 4_000
+    relevant = rng.random((events, 6)) < np.linspace(0.1, 0.5, 6)
+    clicks = (rng.random((events, 6)) < 1 / np.arange(1.0, 7.0)) & relevant
+    ranks = np.tile(np.arange(6.0, 0, -1), (events, 1))
+    features = relevant[..., None] + 0.1 * rng.standard_normal((events, 6, 1))
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, features=features, list_length=6)
+    caps = [ClickCAB(cap=0.0, name="model"), ClickCAB(cap=np.inf, name="all"), ClickCAB(cap=2.0, name="some")]
+    found = report(batch, estimators=[ClickIPS(), ClippedClickIPS(cap=2.0), *caps], averages=["cumulative"])
+    truth = (relevant @ gains(METRICS[0], ranks[0])).mean()
+    value = {label: found.get("new", label, "cumulative").value or 0 for label in ("click_ips", "clipped_click_ips")}
+    value |= {each.label: found.get("new", each.label, "cumulative").value or 0 for each in caps}
+    assert value["all"] == pytest.approx(value["click_ips"])
+    assert value["model"] == pytest.approx(truth, rel=0.1)
+    assert abs(value["some"] - truth) < abs(value["clipped_click_ips"] - truth) / 3
+    assert found.reward_model is not None
+    assert found.reward_model.squared_error is not None
+    assert found.reward_model.baseline_squared_error is not None
+    assert found.reward_model.squared_error < found.reward_model.baseline_squared_error
+
+
+def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart() -> None:
+    batch, options = log(1_050), {"ranking": Ranking(metric=METRICS[0])}
+    whole, parts = Evaluator(["new"], **options), Evaluator(["new"], **options)
+    whole.update(batch)
+    for first in range(0, len(batch), 70):
+        parts.update(batch[first : first + 70])
+        if first % 210 == 0:
+            parts = Evaluator.from_state(parts.state())
+    for one, other in zip(whole.report().estimates, parts.report().estimates, strict=True):
+        assert (one.policy, one.estimator, one.average) == (other.policy, other.estimator, other.average)
+        for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
+            assert getattr(one, name) == (getattr(other, name) and pytest.approx(getattr(other, name), rel=1e-9))
+
+
+def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match=r"mrr is not a sum over items.*depends on all items above it"):
+        Evaluator(["new"], ranking={"metric": "mrr"})
+    with pytest.raises(ValueError, match="ips needs the probabilities of actions"):
+        Evaluator(["new"], estimators=["ips"], ranking=Ranking())
+    with pytest.raises(ValueError, match="click_ips estimates rankings from clicks"):
+        Evaluator(["new"], estimators=["click_ips"])
+    with pytest.raises(ValueError, match="even: policies in code cannot rank"):
+        Evaluator({"even": "uniform"}, ranking=Ranking())
+    with pytest.raises(ValueError, match="the events are rankings, and this evaluator takes decisions"):
+        Evaluator(["new"]).update(log(1))
+    with pytest.raises(ValueError, match="the events are decisions, and this evaluator takes rankings"):
+        Evaluator(["new"], ranking=Ranking()).update(EventBatch.from_arrays(reward=[1], propensity=[1]))
+
+
+def test_one_page_may_be_a_dictionary() -> None:
+    evaluator = Evaluator(["new"], averages=["cumulative"], ranking=Ranking())
+    evaluator.update_one({"ranking": {"shown": ["a", "b"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}})
+    assert evaluator.report().get("new", "click_ips", "cumulative").value == pytest.approx(2)
+
+
+def simulated(events: int, seed: int) -> tuple[EventBatch, float]:
+    """Pages of six ranks with clicks that are right with .9 and wrong with .05, and the true lift of the candidate."""
+    rng = np.random.default_rng(seed)
+    relevant = rng.random((events, 6)) < np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5])
+    attractiveness = np.where(relevant, 0.9, 0.05)
+    clicks = (rng.random((events, 6)) < 1 / np.arange(1.0, 7.0)) & (rng.random((events, 6)) < attractiveness)
+    ranks = np.arange(6.0, 0, -1)
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": np.tile(ranks, (events, 1))})
+    lift = attractiveness @ (gains(SIX, ranks) - gains(SIX, np.arange(1.0, 7.0)))
+    return batch, float(lift.mean())
+
+
+def test_on_60000_pages_the_lift_is_true_with_the_true_curve_and_has_the_wrong_sign_without() -> None:
+    batch, truth = simulated(60_000, seed=14)
+    options = {"averages": ["cumulative"], "estimators": [ClickIPS()], "promotion": None, "drift": None}
+    found = {
+        eta: report(
+            batch, ranking={"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "power", "eta": eta}}, **options
+        )
+        for eta in (1.0, 0.0)
+    }
+    corrected, naive = (each.get("new", "click_ips", "cumulative") for each in found.values())
+    assert corrected.lift is not None
+    assert corrected.lift_upper is not None
+    assert naive.lift_upper is not None
+    assert abs(corrected.lift - truth) < 2 * (corrected.lift_upper - corrected.lift) / 1.96
+    assert truth > 0.25
+    assert naive.lift_upper < 0
