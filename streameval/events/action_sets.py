@@ -176,10 +176,12 @@ class ActionSets(Ragged):
     probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs only
         the probability of the logged action has NaN in the other rows.
     items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
+    scores: [total] in the slots of slates, the score of the action where the ranking was drawn by scores, else NaN;
+        None outside slates
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}
-    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "probabilities", "items")}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "probabilities", "items", "scores")}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
 
     index: Index
@@ -187,6 +189,7 @@ class ActionSets(Ragged):
     features: Features | None
     probabilities: Array
     items: Index | None = None
+    scores: Array | None = None
 
     @property
     def logged(self) -> tuple[Index, Index]:

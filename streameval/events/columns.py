@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, starmap
+from itertools import chain, repeat, starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,8 @@ from streameval.events.schema import NAN, Event, PolicyCell, Slot
 from streameval.events.slates import (
     FACTORED,
     LISTED,
+    PLACKETT_LUCE,
+    RANKINGS,
     UNIFORM_RANKING,
     ListedSlates,
     SlateColumns,
@@ -209,7 +211,11 @@ def _with_slates(
         propensity=propensity,
         reward=_floats_or([slot.reward for slot in slots], NAN),
         probabilities=by_policy.T,
-        actions=replace(sets or ActionSets.none(len(slots), len(of_slots)), items=items),
+        actions=replace(
+            sets or ActionSets.none(len(slots), len(of_slots)),
+            items=items,
+            scores=floats(list(chain.from_iterable(map(_scores, events)))),
+        ),
         logging=np.array([_logging(event) for event in events], dtype=np.int8),
         listed=_listed(events),
     )
@@ -256,16 +262,26 @@ def _logging(event: Any) -> int:
         return FACTORED
     if event.slates is not None:
         return LISTED
-    return UNIFORM_RANKING if event.slate_logging == "uniform_ranking" else FACTORED
+    ways = {"uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}
+    return ways.get(event.slate_logging, FACTORED)
 
 
 def _items(event: Any) -> Iterable[int]:
     """The number of each action of each slot within the event; equal actions of a ranking have equal numbers."""
     slots: Sequence[Any] = event.slots or ()
-    if _logging(event) != UNIFORM_RANKING:
+    if _logging(event) not in RANKINGS:
         return chain.from_iterable(range(len(slot.actions or ())) for slot in slots)
     number = {action: place for place, action in enumerate(slots[0].actions)}
     return (number[action] for slot in slots for action in slot.actions)
+
+
+def _scores(event: Any) -> Iterable[float]:
+    """The score of each action of each slot, NaN where the slots were not filled by scores."""
+    slots: Sequence[Any] = event.slots or ()
+    if _logging(event) != PLACKETT_LUCE:
+        return repeat(NAN, sum(len(slot.actions or ()) for slot in slots))
+    score = dict(zip(slots[0].actions, event.scores, strict=True))
+    return (score[action] for slot in slots for action in slot.actions)
 
 
 def _listed(events: Sequence[Any]) -> ListedSlates:

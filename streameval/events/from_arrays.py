@@ -172,7 +172,9 @@ def _slates(
         propensity=propensity,
         reward=np.full(n * slots, np.nan) if rewards is None else rewards.ravel(),
         probabilities=probabilities,
-        actions=replace(sets or ActionSets.none(n * slots, probabilities.shape[1]), items=items),
+        actions=replace(
+            sets or ActionSets.none(n * slots, probabilities.shape[1]), items=items, scores=np.full(len(items), np.nan)
+        ),
         logging=np.full(n, logging, dtype=np.int8),
         listed=ListedSlates.none(n),
     )

@@ -115,11 +115,16 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
     slots: Annotated[list[Slot] | None, _SLOTS] = None
     slate_logging: Annotated[
-        Literal["factored", "uniform_ranking"] | None,
+        Literal["factored", "uniform_ranking", "plackett_luce"] | None,
         _schema(
-            "How the slots were filled: independently (`factored`, the default), or by a uniformly drawn ranking, for "
-            "which all slots have the same `actions`. Not allowed with `slates`."
+            "How the slots were filled: independently (`factored`, the default), by a uniformly drawn ranking, or by "
+            "one in which each action is drawn with a probability proportional to `exp(score)` among those left "
+            "(`plackett_luce`). In a ranking all slots have the same `actions`. Not allowed with `slates`."
         ),
+    ] = None
+    scores: Annotated[
+        Any,
+        _schema("With `plackett_luce`, the score of each of the actions of the first slot. Other uses are up to you."),
     ] = None
     slates: Annotated[
         list[list[Identifier]] | None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,12 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
 
-FACTORED, UNIFORM_RANKING, LISTED = 0, 1, 2
-"""How the slots of an event were filled: independently; by a uniformly drawn ranking; by one of a list of slates."""
+FACTORED, UNIFORM_RANKING, LISTED, PLACKETT_LUCE = 0, 1, 2, 3
+"""How the slots of an event were filled: independently; by a uniformly drawn ranking; by one of a list of slates; by a
+ranking drawn by scores."""
+RANKINGS = (UNIFORM_RANKING, PLACKETT_LUCE)
 
+DRAWN_AT_ONCE = 4_000_000  # numbers held in memory together for rankings drawn by scores
 _MIN_PROPENSITY = 1e-300  # lower bound of a slate's propensity, so that a product of very small ones does not become 0
 
 
@@ -51,7 +56,7 @@ class SlateColumns(Ragged):
     reward: [S] the reward of the slot; NaN where slots have none
     probabilities: [S, P] the policies' probabilities of it, contiguous over slots; NaN = missing
     actions: the action sets of the slots; slots take the part of events
-    logging: [n] `FACTORED`, `UNIFORM_RANKING` or `LISTED`
+    logging: [n] `FACTORED`, `UNIFORM_RANKING`, `LISTED` or `PLACKETT_LUCE`
     listed: the slates of the events that are `LISTED`
     """
 
@@ -84,7 +89,37 @@ class SlateColumns(Ragged):
         rows, slates = self.listed_rows()
         listed = np.bincount(rows, self.listed.probability[slates], len(logging))
         ranked = 1.0 / self.actions.sizes[self.actions.owner]
-        return np.select([logging == UNIFORM_RANKING, logging == LISTED], [ranked, listed], np.nan)
+        marginals = np.select([logging == UNIFORM_RANKING, logging == LISTED], [ranked, listed], np.nan)
+        for events, rows, weights, slots in self.drawn_by_scores():
+            single, _ = draws(weights, slots)
+            marginals[rows] = np.take_along_axis(single.reshape(len(events), -1), self.canonical(rows), axis=1)
+        return marginals
+
+    def drawn_by_scores(self) -> Iterator[tuple[Index, Index, Array, int]]:
+        """Yield the events of one shape whose rankings were drawn by scores, as a whole or in parts.
+
+        With their rows of `actions` [events, rows], the weights of their actions [events, actions] in the order of
+        `items`, and their number of slots.
+        """
+        drawn = np.flatnonzero(self.logging == PLACKETT_LUCE)
+        starts, scores = self.actions.offsets[self.offsets[:-1]], self.actions.scores
+        if not len(drawn) or scores is None:
+            return
+        shapes = np.stack([self.actions.sizes[self.offsets[drawn]], self.sizes[drawn]], axis=1)
+        for actions, slots in np.unique(shapes, axis=0).tolist():
+            same = drawn[(shapes == (actions, slots)).all(axis=1)]
+            states = max(len(each.members) for each in prefixes(actions, slots))
+            at_once = max(1, DRAWN_AT_ONCE // (actions * slots * max(states, actions * slots)))
+            for some in np.split(same, np.arange(at_once, len(same), at_once)):
+                rows = starts[some][:, None] + np.arange(actions * slots)
+                first = rows[:, :actions]  # the first slot has the actions in the order of their numbers
+                yield some, rows, np.exp(scores[first] - scores[first].max(axis=1, keepdims=True)), slots
+
+    def canonical(self, rows: Index) -> Index:
+        """The place `slot * actions + number of the action` of these rows of `actions`, [events, rows]."""
+        assert self.actions.items is not None
+        slot = self.actions.owner[rows] - self.actions.owner[rows[:, :1]]
+        return np.asarray(slot * self.actions.sizes[self.actions.owner[rows]] + self.actions.items[rows])
 
     @property
     def conditional_propensity(self) -> Array:
@@ -92,9 +127,27 @@ class SlateColumns(Ragged):
         logging = self.logging[self.owner]
         left = self.actions.sizes - self.position  # a ranking shows no action twice
         ranked = 1.0 / np.where(logging == UNIFORM_RANKING, left, 1)
-        return np.select(
-            [logging == UNIFORM_RANKING, logging == LISTED], [ranked, self._listed_steps()], self.propensity
-        )
+        steps = [ranked, self._listed_steps(), self._drawn_steps()]
+        kinds = [logging == kind for kind in (UNIFORM_RANKING, LISTED, PLACKETT_LUCE)]
+        return np.select(kinds, steps, self.propensity)
+
+    def _drawn_steps(self) -> Array:
+        """The share of the weights of the actions left that the action of a slot has."""
+        steps = np.full(len(self.propensity), np.nan)
+        for events, _, weights, slots in self.drawn_by_scores():
+            places = self.offsets[events][:, None] + np.arange(slots)
+            shown = np.zeros_like(weights, dtype=bool)
+            row = np.arange(len(events))
+            for place in range(slots):
+                action = self._number_shown(places[:, place])
+                steps[places[:, place]] = weights[row, action] / np.where(shown, 0.0, weights).sum(axis=1)
+                shown[row, action] = True
+        return steps
+
+    def _number_shown(self, slots: Index) -> Index:
+        """The number of the action that each of these slots shows; that of its first one if it shows an unknown one."""
+        assert self.actions.items is not None
+        return self.actions.items[self.actions.offsets[slots] + np.maximum(self.actions.index[slots], 0)]
 
     def _listed_steps(self) -> Array:
         """The share of the listed slates with the actions before a slot that have the action of the slot, too."""
@@ -142,6 +195,72 @@ class SlateColumns(Ragged):
         if len(filled):
             reduced[:, filled] = operation.reduceat(np.ascontiguousarray(values.T), self.offsets[filled], axis=1)
         return reduced.T
+
+
+class Prefixes(NamedTuple):
+    """The sets of k of m actions, and for each the sets with one action less.
+
+    members: [sets, m]. before, added: [sets, k] the number of the smaller set, and the action that it lacks
+    """
+
+    members: Mask
+    before: Index
+    added: Index
+
+
+@lru_cache(maxsize=64)
+def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
+    """Return the sets of 0 to `slots - 1` actions."""
+    found: list[Prefixes] = []
+    number: dict[tuple[int, ...], int] = {}
+    for size in range(slots):
+        sets = list(combinations(range(actions), size))
+        members = np.zeros((len(sets), actions), dtype=bool)
+        for row, chosen in enumerate(sets):
+            members[row, list(chosen)] = True
+        less = [[number[chosen[:i] + chosen[i + 1 :]] for i in range(size)] for chosen in sets] if size else [[]]
+        shape = (len(sets), size)
+        found.append(Prefixes(members, np.array(less, int).reshape(shape), np.array(sets, int).reshape(shape)))
+        number = {chosen: row for row, chosen in enumerate(sets)}
+    return tuple(found)
+
+
+def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
+    """Return the probability that slot j shows action a, [n, slots, m], where each is drawn by weight among those left.
+
+    With `pairs`, also the probability that slot j shows a and a later slot k shows b, [n, slots, m, slots, m]. Exact:
+    by the probability of each set of actions that may fill the slots before another. `weights`: [n, m].
+
+    >>> single, joint = draws(np.array([[3.0, 1.0]]), slots=2, pairs=True)
+    >>> single[0], joint[0, 0, 0, 1]
+    (array([[0.75, 0.25],
+           [0.25, 0.75]]), array([0.  , 0.75]))
+    """
+    n, actions = weights.shape
+    single, joint = np.zeros((n, slots, actions)), np.zeros((n, slots, actions, slots, actions)) if pairs else None
+    reached, step = np.ones((n, 1)), np.empty((n, 1, actions))
+    after = np.empty(
+        (n, 0, 1)
+    )  # the probability of each set, and of an action in a slot before: [n, slot x action, sets]
+    for slot, sets in enumerate(prefixes(actions, slots)):
+        if slot:
+            came = step[:, sets.before, sets.added]
+            if pairs:
+                started = np.zeros((n, actions, len(sets.members)))
+                for place in range(slot):
+                    started[:, sets.added[:, place], np.arange(len(sets.members))] = (
+                        reached[:, sets.before[:, place]] * came[:, :, place]
+                    )
+                later = (after[:, :, sets.before] * came[:, None]).sum(axis=-1)
+                after = np.concatenate([later, started], axis=1)
+            reached = (reached[:, sets.before] * came).sum(axis=-1)
+        left = weights @ ~sets.members.T
+        step = np.where(sets.members, 0.0, weights[:, None]) / left[..., None]
+        single[:, slot] = np.einsum("ns,nsa->na", reached, step)
+        if joint is not None and slot:
+            both = np.matmul(after, step).reshape(n, slot, actions, actions)
+            joint[:, :slot, :, slot] = both
+    return single, joint
 
 
 def fill_marginals(slates: SlateColumns) -> None:

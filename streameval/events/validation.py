@@ -6,6 +6,7 @@ Lists of one event are checked before they become columns; all else is checked o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import comb
 from typing import Any, NamedTuple
 
 import msgspec
@@ -86,6 +87,9 @@ ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with s
 MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # of an action: models of the reward need a matrix of this size squared
 MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: their estimate needs a matrix of this size squared
+
+MAX_SCORE_DIFFERENCE = 500  # of a ranking: exp(-500) is still a precise number
+MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: their probabilities are summed
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
@@ -182,8 +186,10 @@ def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
             yield f"slots.{number}.{detail}"
     if slate.slates is not None or slate.slate_propensities is not None:
         yield from _list_mismatches(slate, slots)
-    elif slate.slate_logging == "uniform_ranking":
+    elif slate.slate_logging in ("uniform_ranking", "plackett_luce"):
         yield from _ranking_mismatches(slots)
+        if slate.slate_logging == "plackett_luce":
+            yield from _score_mismatches(slate.scores, len(slots), len(slots[0].actions or ()))
 
 
 def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
@@ -198,6 +204,20 @@ def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
         if slot.action in shown:
             yield f"slots.{number}.action: {slot.action!r} is shown twice in a ranking"
         shown.add(slot.action)
+
+
+def _score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
+    if scores is None:
+        yield "scores: missing, but the ranking was drawn by them"
+    elif not isinstance(scores, list) or not all(type(score) in (int, float) for score in scores):
+        yield "scores: not a list of numbers"
+    elif len(scores) != actions:
+        yield f"scores: {counted(len(scores), 'entry')} for {counted(actions, 'action')}"
+    elif not all(-1e300 < score < 1e300 for score in scores) or max(scores) - min(scores) > MAX_SCORE_DIFFERENCE:
+        yield f"scores: they differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
+    prefixes = sum(comb(actions, shown) for shown in range(slots))
+    if prefixes > MAX_PREFIXES:
+        yield f"slots: {prefixes} sets of actions in the slots before one, more than the limit of {MAX_PREFIXES}"
 
 
 def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:

@@ -103,6 +103,12 @@ def slate(random: random.Random, number: int) -> dict[str, Any]:
         for block in blocks:
             block["reward"] = event["reward"] / slots
     if kind == 1:
+        scores = [random.gauss(0, 1) for _ in actions]
+        drawn = {"slate_logging": "plackett_luce", "scores": scores}
+        if random.random() < 0.5:
+            for block in blocks:
+                del block["propensities"]
+            return event | drawn
         return event | {"slate_logging": "uniform_ranking"}
     if kind == 2:
         listed = [shown, *[random.sample(actions, slots) for _ in range(3)]]

@@ -22,7 +22,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, State
 from streameval.events import EventBatch
-from streameval.events.slates import LISTED
+from streameval.events.slates import LISTED, PLACKETT_LUCE
 from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
@@ -145,7 +145,7 @@ def _of_slots(batch: EventBatch) -> Array:
     if slates is None:
         return whole
     slots = slates.per_event(1.0 / slates.propensity[:, None])[:, 0] - slates.sizes + 1.0
-    return np.where(slates.sizes == 0, whole, np.where(slates.logging == LISTED, np.inf, slots))
+    return np.where(slates.sizes == 0, whole, np.where(np.isin(slates.logging, (LISTED, PLACKETT_LUCE)), np.inf, slots))
 
 
 def _add(kept: Array, numbers: Array) -> None:

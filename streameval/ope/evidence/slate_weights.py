@@ -14,7 +14,7 @@ import numpy as np
 from streameval.common.arrays import Array, State
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index, owned_rows
-from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
+from streameval.events.slates import LISTED, PLACKETT_LUCE, UNIFORM_RANKING, SlateColumns, draws
 from streameval.ope.policies.logged import LOGGING
 
 SLOTS_SHOWN = 20
@@ -50,7 +50,7 @@ def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
     assert slates is not None
     with np.errstate(over="ignore"):
         gains = slates.probabilities / slates.propensity[:, None] - 1.0
-    for logging, gains_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed)):
+    for logging, gains_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed), (PLACKETT_LUCE, _of_drawn)):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
             gains[owned_rows(slates.offsets, events)[0]] = gains_of(slates.take(events))
@@ -136,14 +136,34 @@ def _of_listed(slates: SlateColumns) -> Array:
         at_once = max(1, ENTRIES_AT_ONCE // int(shape[0]) ** 2)
         for some in np.split(same, np.arange(at_once, len(same), at_once)):
             part = slates.take(some)
-            shown = np.zeros(len(part.actions.propensities))
-            shown[part.actions.logged[1]] = 1.0
-            inverse = np.linalg.pinv(_covariance(part, *shape), rcond=SMALLEST_EIGENVALUE, hermitian=True)
-            dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(-1, shape[0])).ravel()
-            differences = np.ascontiguousarray(part.actions.probabilities.T) - part.marginals
-            of_slots = np.add.reduceat(differences * dual, part.actions.offsets[:-1], axis=1)
-            gains[owned_rows(slates.offsets, some)[0]] = of_slots.T
+            gains[owned_rows(slates.offsets, some)[0]] = _by_covariance(part, _covariance(part, *shape))
     return gains
+
+
+def _of_drawn(slates: SlateColumns) -> Array:
+    """The parts of slots of rankings that were drawn by scores; events of one shape at once."""
+    gains = np.empty_like(slates.probabilities)
+    for events, rows, weights, slots in slates.drawn_by_scores():
+        single, joint = draws(weights, slots, pairs=True)
+        assert joint is not None
+        size = rows.shape[1]
+        gamma = joint.reshape(-1, size, size)
+        gamma = gamma + gamma.swapaxes(1, 2)
+        gamma[:, np.arange(size), np.arange(size)] = single.reshape(-1, size)
+        order = slates.canonical(rows)
+        gamma = np.take_along_axis(np.take_along_axis(gamma, order[:, :, None], axis=1), order[:, None, :], axis=2)
+        gains[owned_rows(slates.offsets, events)[0]] = _by_covariance(slates.take(events), gamma)
+    return gains
+
+
+def _by_covariance(slates: SlateColumns, gamma: Array) -> Array:
+    """The parts of the slots of events with `Gamma` [n, rows, rows], [S, P]."""
+    shown = np.zeros(len(slates.actions.propensities))
+    shown[slates.actions.logged[1]] = 1.0
+    inverse = np.linalg.pinv(gamma, rcond=SMALLEST_EIGENVALUE, hermitian=True)
+    dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(len(gamma), -1)).ravel()
+    differences = np.ascontiguousarray(slates.actions.probabilities.T) - slates.marginals
+    return np.asarray(np.add.reduceat(differences * dual, slates.actions.offsets[:-1], axis=1).T)
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:

@@ -1,0 +1,210 @@
+"""Rankings drawn by scores, action by action among those left, against the enumeration of all rankings."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval import IIPS, IPS, RIPS, Cumulative, Evaluator, EventBatch, PseudoInverse
+from streameval.events import JsonDecoder
+from streameval.events.slates import draws
+from streameval.ope.evidence import Evidence
+from streameval.ope.evidence.slate_weights import slate_weights
+from support.messages import message
+from support.strategies import examples
+from support.streams import close
+
+Array = NDArray[np.float64]
+POLICY = "candidate"
+quickly = examples(25)
+
+
+def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
+    """The probability of each ranking, from its definition."""
+    weights, found = np.exp(scores), []
+    for ranking in rankings:
+        left = [weights.sum() - weights[list(ranking[:place])].sum() for place in range(len(ranking))]
+        found.append(math.prod(weights[list(ranking)] / left))
+    return np.array(found)
+
+
+def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
+    """Which rows each ranking shows, [rankings, slots x actions]."""
+    shown = np.zeros((len(rankings), len(rankings[0]), actions))
+    for row, ranking in enumerate(rankings):
+        shown[row, np.arange(len(ranking)), ranking] = 1
+    return shown.reshape(len(rankings), -1)
+
+
+def slate(ranking: tuple[int, ...], logits: Array, target: Array, turned: bool = False, **fields: Any) -> bytes:
+    """A ranking drawn by scores; `turned`: later slots list the same actions in the opposite order."""
+    actions, slots = list(range(len(logits))), []
+    for place, action in enumerate(ranking):
+        order = actions[::-1] if turned and place else actions
+        slots.append({"action": action, "actions": order, "policies": {POLICY: target[place, order].tolist()}})
+        if "rewards" in fields:
+            slots[-1]["reward"] = fields["rewards"][place]
+    given = {"slots": slots, "slate_logging": "plackett_luce", "scores": logits.tolist(), "reward": 1}
+    others = {name: value for name, value in fields.items() if name != "rewards"}
+    return message(1, **{"action": ..., "propensity": ...} | given | others)
+
+
+def batch_of(*messages: bytes) -> EventBatch:
+    batch = JsonDecoder([POLICY]).decode_batch(messages)
+    assert not batch.rejected, batch.rejected
+    return batch
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Array, Array]:
+    """All rankings of l of m actions, the scores of the actions, and the marginals of a candidate."""
+    actions = draw(st.integers(2, 5))
+    slots = draw(st.integers(1, min(actions, 4)))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    scores = rng.normal(size=actions) * draw(st.sampled_from([0.0, 0.5, 2.0]))
+    rankings = list(permutations(range(actions), slots))
+    marginals = rng.dirichlet(np.ones(len(rankings))) @ indicators(rankings, actions)
+    return rankings, scores, marginals.reshape(slots, actions)
+
+
+@quickly
+@given(cases(), st.booleans())
+def test_slates_weigh_as_defined_by_the_second_moments_of_all_rankings(
+    case: tuple[list[tuple[int, ...]], Array, Array], turned: bool
+) -> None:
+    rankings, scores, target = case
+    share, shown = chances(rankings, scores), indicators(rankings, len(scores))
+    gamma = np.einsum("s,si,sj->ij", share, shown, shown)
+    batch = batch_of(*[slate(ranking, scores, target, turned) for ranking in rankings])
+    assert batch.propensity == pytest.approx(share, rel=1e-12)
+    expected = shown @ np.linalg.pinv(gamma, rcond=1e-10, hermitian=True) @ target.ravel()
+    found = slate_weights(batch, [POLICY, "logging"])
+    assert found[:, 0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert found[:, 1] == pytest.approx(1)
+    assert share @ found[:, 0] == pytest.approx(1, rel=1e-8)
+    assert batch.slates is not None
+    marginals = (share @ shown).reshape(target.shape)
+    logged = np.array([marginals[np.arange(len(ranking)), ranking] for ranking in rankings]).ravel()
+    assert batch.slates.propensity == pytest.approx(logged, rel=1e-12)
+
+
+@quickly
+@given(cases(), st.integers(0, 100))
+def test_additive_rewards_are_estimated_without_bias(
+    case: tuple[list[tuple[int, ...]], Array, Array], seed: int
+) -> None:
+    rankings, scores, target = case
+    worth = np.random.default_rng(seed).random(target.shape)
+    rewards = [worth[np.arange(len(ranking)), ranking].tolist() for ranking in rankings]
+    batch = batch_of(
+        *[
+            slate(each, scores, target, rewards=own, reward=sum(own))
+            for each, own in zip(rankings, rewards, strict=True)
+        ]
+    )
+    share = chances(rankings, scores)
+    truth = (worth * target).sum()
+    weights = slate_weights(batch, [POLICY])[:, 0]
+    assert share @ (weights * batch.reward) == pytest.approx(truth, rel=1e-6)
+    (iips,) = (IIPS().terms(Evidence.of_slots(batch, [POLICY], "slot_rewards"), {})[0].numerator.T,)
+    assert share @ iips[0] == pytest.approx(truth, rel=1e-9)
+
+
+def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None:
+    rankings, scores = list(permutations(range(4), 3)), np.array([1.0, 0.0, -0.5, 0.3])
+    rng = np.random.default_rng(2)
+    worth = {ranking[: place + 1]: rng.random() for ranking in rankings for place in range(3)}
+    shown = rankings[9]
+    rewards = [[worth[ranking[: place + 1]] for place in range(3)] for ranking in rankings]
+    messages = [
+        slate(each, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
+        for each, own in zip(rankings, rewards, strict=True)
+    ]
+    terms = RIPS().terms(Evidence.of_slots(batch_of(*messages), [POLICY], "cascade"), {})[0].numerator[:, 0]
+    assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: place + 1]] for place in range(3)))
+
+
+@pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2)])
+def test_chances_of_pairs_of_slots_are_those_of_all_rankings(actions: int, slots: int) -> None:
+    scores = np.random.default_rng(actions).normal(size=(3, actions))
+    single, joint = draws(np.exp(scores), slots, pairs=True)
+    assert joint is not None
+    rankings = list(permutations(range(actions), slots))
+    shown = indicators(rankings, actions)
+    for row in range(3):
+        share = chances(rankings, scores[row])
+        assert single[row].ravel() == pytest.approx(share @ shown, rel=1e-12)
+        both = np.einsum("s,si,sj->ij", share, shown, shown).reshape(joint.shape[1:])
+        later = np.arange(slots)[:, None] < np.arange(slots)
+        assert np.where(later[:, None, :, None], both, 0.0) == pytest.approx(joint[row], rel=1e-12, abs=1e-15)
+
+
+def test_equal_scores_are_a_uniform_ranking() -> None:
+    target, rankings = np.full((3, 5), 0.2), list(permutations(range(5), 3))[:20]
+    drawn = batch_of(*[slate(ranking, np.zeros(5), target) for ranking in rankings])
+    uniform = batch_of(*[slate(each, np.zeros(5), target, slate_logging="uniform_ranking") for each in rankings])
+    assert drawn.propensity == pytest.approx(uniform.propensity)
+    assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]))
+
+
+def test_slates_of_different_shapes_and_kinds_weigh_as_each_alone() -> None:
+    messages = [
+        slate((1, 0), np.array([0.0, 1.0]), np.full((2, 2), 0.5)),
+        slate((2,), np.array([0.0, 1.0, 2.0]), np.full((1, 3), 1 / 3)),
+        message(2, policies={POLICY: 0.25}),
+        slate((0, 2), np.array([0.0, 1.0, 2.0]), np.full((2, 3), 1 / 3)),
+        slate((1, 0), np.array([3.0, 1.0]), np.full((2, 2), 0.5), slate_logging="uniform_ranking"),
+        slate((0, 1), np.array([2.0, 1.0]), np.full((2, 2), 0.5)),
+    ]
+    whole = batch_of(*messages)
+    alone = [float(slate_weights(batch_of(each), [POLICY])[0, 0]) for each in messages]
+    assert slate_weights(whole, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)
+    kept = EventBatch.from_state(EventBatch.concat([whole[:2], whole[2:]]).to_state())
+    assert slate_weights(kept, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)
+    evaluator = Evaluator([POLICY], [PseudoInverse(), IPS()], [Cumulative()])
+    evaluator.update(whole)
+    estimate = evaluator.report().get(POLICY, "pseudo_inverse", "cumulative")
+    assert estimate.value == close(float(np.nansum([*alone, 0.5])) / 6)
+    assert sum(estimate.details["slot_lifts"]) == close(estimate.lift)
+
+
+def test_extreme_scores_leave_no_number_that_is_not_finite() -> None:
+    scores, target = np.array([300.0, 200.0, -100.0]), np.full((3, 3), 1 / 3)
+    batch = batch_of(*[slate(ranking, scores, target) for ranking in permutations(range(3))])
+    assert batch.propensity[:2] == pytest.approx([1, math.exp(-300)])
+    assert ((batch.propensity > 0) & (batch.propensity <= 1)).all()
+    evaluator = Evaluator([POLICY], [PseudoInverse(), IPS()], [Cumulative()])
+    evaluator.update(batch)
+    assert all(each.value is None or math.isfinite(each.value) for each in evaluator.report().estimates)
+
+
+def test_faulty_scores_are_rejected_with_the_reason() -> None:
+    target = np.full((2, 3), 1 / 3)
+
+    def detail(**fields: Any) -> str:
+        (rejected,) = JsonDecoder([POLICY]).decode_batch([slate((0, 1), np.zeros(3), target, **fields)]).rejected
+        assert rejected.reason == "malformed"
+        return rejected.detail
+
+    assert detail(scores=None) == "scores: missing, but the ranking was drawn by them"
+    assert detail(scores=[0, "a", 1]) == "scores: not a list of numbers"
+    assert detail(scores=[0, 1]) == "scores: 2 entries for 3 actions"
+    too_far = "scores: they differ by more than 500, which leaves no chance to some actions"
+    assert [detail(scores=[0, 1, score]) for score in (600, -500, 10**305)] == [too_far] * 3
+    many, rows = np.zeros(40), np.full((6, 40), 1 / 40)
+    (rejected,) = JsonDecoder([POLICY]).decode_batch([slate((0, 1, 2, 3, 4, 5), many, rows)]).rejected
+    assert rejected.detail == "slots: 760099 sets of actions in the slots before one, more than the limit of 10000"
+    twice = slate((0, 0), np.zeros(3), target)
+    assert JsonDecoder([POLICY]).decode_batch([twice]).rejected[0].detail.endswith("is shown twice in a ranking")
+
+
+def test_scores_of_other_events_may_be_anything() -> None:
+    batch = batch_of(message(1, scores="x"), message(2, scores={"a": 1}, policies={POLICY: 0.5}))
+    assert len(batch) == 2
