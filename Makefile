@@ -1,5 +1,6 @@
 # Requires python3 (3.11 or newer, with venv and pip). Everything else is installed into .venv and .venv-test, pinned by the locks.
-#   .venv       all tools, and the package as an editable install: for the demo, lint and development
+#   .venv       all tools, and the package as an editable install: for lint and development
+#   .venv-demo  the daemon and an embedded broker alone, a third of the size: for `make demo`
 #   .venv-test  the test libraries, and the package as the wheel that users install: for `make test`
 
 PYTHON ?= python3
@@ -25,8 +26,8 @@ export OPENBLAS_NUM_THREADS = 1
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
-	.venv/bin/streameval demo $(ARGS)
+demo: .venv-demo/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
+	.venv-demo/bin/streameval demo $(ARGS)
 
 quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker, servers or lengthy tests
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
@@ -92,7 +93,7 @@ manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from
 	.venv/bin/python deploy/kubernetes/prometheusrule.py
 
 clean:  ## remove everything that make created
-	rm -rf .venv .venv-test dist build
+	rm -rf .venv .venv-demo .venv-test dist build
 
 .venv/deps: requirements/dev.lock
 	@$(call set_up,.venv,requirements/dev.lock)
@@ -100,6 +101,14 @@ clean:  ## remove everything that make created
 
 .venv/ready: .venv/deps pyproject.toml
 	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-demo/deps: requirements/image.lock requirements/build.lock
+	@$(call set_up,.venv-demo,requirements/image.lock -r requirements/build.lock)
+	@touch $@
+
+.venv-demo/ready: .venv-demo/deps pyproject.toml $(SOURCES)
+	@.venv-demo/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
 
 .venv-test/deps: requirements/test.lock
