@@ -1,5 +1,24 @@
 """Streaming off-policy evaluation: which candidate policy would do better than the one in production now.
 
+    >>> import streameval as se
+    >>> evaluator = se.Evaluator(candidates=["challenger"])
+    >>> event = {"action": "a", "propensity": 0.25, "reward": 1, "policies": {"challenger": 0.5}}
+    >>> evaluator.update_one(event)
+    >>> evaluator.report().get("challenger", "ips", "cumulative").value
+    2.0
+
+`help(streameval.Evaluator)` explains one name; `streameval.__all__` lists all of them:
+
+* events: `EventBatch` (`from_frame`, `from_arrays`), `read_events` for files; `EventLogger` in a recommender
+* `Evaluator` takes events; its `report()` is a `Report` of each `Estimate` (`to_frame`, `to_json`)
+* estimators: `IPS`, `SNIPS`, `StratifiedIPS`, `DR`, ... or their names, as in the configuration: `estimators=["ips"]`
+* averages: `Cumulative`, `Window`, `Decay`, `AdaptiveWindow`, `AdaptiveDecay`, `Mixture`
+* intervals: `Normal`, `EmpiricalLikelihood`, `EmpiricalBernstein`, `ConfidenceSequence`, `DriftAware`
+* reward models: `Ridge`, `Tabular`, `RiverModel`, `PythonModel`
+* candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`
+* when a candidate is promotable: `Promotion`, `Trust`
+* errors: `StreamevalError` and its kinds, each with a hint
+
 Every public name is imported at its first use (PEP 562), so that `streameval --help` starts at once.
 """
 
