@@ -142,9 +142,10 @@ class LogCounts:
         identity = None if batch.origin is None else batch.origin.identity
         self.identified |= identity is not None and bool(identity.any())
         low, high = self.reward_range
-        below, above = np.count_nonzero(batch.reward < low), np.count_nonzero(batch.reward > high)
+        rewards = batch.reward if batch.scored is None else batch.reward[batch.scored.sizes == 0]
+        below, above = np.count_nonzero(rewards < low), np.count_nonzero(rewards > high)
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
-        self.rewards = min(self.rewards[0], float(batch.reward.min())), max(self.rewards[1], float(batch.reward.max()))
+        self.rewards = rewards.min(initial=self.rewards[0]).item(), rewards.max(initial=self.rewards[1]).item()
 
     def absent_fields(self) -> list[str]:
         """The fields for the order and the identity of events that no event has."""

@@ -392,6 +392,7 @@ def _problems(config: Config) -> Iterator[Problem]:
     elif promotion is not None:
         hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
         yield from _refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
+    yield from _scored_problems(config)
     yield from _repeated_labels("estimators", config.estimators)
     yield from _repeated_labels("averages", config.averages)
     evaluator = partial(Evaluator, ["candidate"], block=BLOCK, ranking=config.ranking)
@@ -461,6 +462,15 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
     if config.written == "dsjson" or config.reward_topic is not None:
         found = expecting("events in JSON that have their clicks", "ds-json or a topic of rewards")
         yield Problem(("ranking",), found, "write each page with its clicks as one event")
+
+
+def _scored_problems(config: Config) -> Iterator[Problem]:
+    for index, estimator in enumerate(config.estimators):
+        if "scored" in estimator.needs and config.policies.production == LOGGING:
+            found = expecting(
+                "an estimator of logged actions", f"'{estimator.label}', which needs values of production"
+            )
+            yield Problem(("estimators", index), found, "write policies: {production: NAME}, a name in scored.values")
 
 
 def _dead_letter_problems(config: Config) -> Iterator[Problem]:

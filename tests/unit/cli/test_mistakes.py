@@ -636,3 +636,28 @@ def test_check_prints_its_findings_as_json(run: Run, broker: EmbeddedBroker) -> 
     (finding,) = json.loads(outcome.out)["findings"]
     assert finding["level"] == "error"
     assert "ipps" in finding["message"]
+
+
+def test_scored_events_have_no_reward_that_could_be_wrong(run: Run) -> None:
+    def score(_: int, event: Event) -> Event:
+        scored = {"propensity": 0.5, "values": {"now": event["reward"], "challenger": event["policies"]["challenger"]}}
+        return {"event_id": event["event_id"], "timestamp": event["timestamp"], "scored": scored}
+
+    write_log(score)
+    Path("c.yaml").write_text("policies: {production: now, candidates: [challenger]}\nestimators: [scored_snips]\n")
+    outcome = run("replay", "c.yaml", "log.ndjson", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    (value,) = {
+        each["value"]
+        for each in json.loads(outcome.out)["estimates"]
+        if (each["policy"], each["average"]) == ("challenger", "cumulative")
+    }
+    assert value == pytest.approx(sum(event["policies"]["challenger"] for event in events()) / EVENTS)
+
+
+def test_scored_outcomes_without_a_named_production_are_refused(run: Run) -> None:
+    Path("c.yaml").write_text("policies: {candidates: [challenger]}\nestimators: [scored_snips]\n")
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 2
+    assert "estimators.0 (line 2): expected an estimator of logged actions, found 'scored_snips'" in outcome.err
+    assert "hint: write policies: {production: NAME}, a name in scored.values" in outcome.err
