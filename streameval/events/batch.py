@@ -19,9 +19,9 @@ from streameval.events.rankings import Rankings, ranking_rules, rankings_from_ar
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
 from streameval.events.validation import (
+    BrokenRule,
     Fault,
     Rejected,
-    ValidationRule,
     at_most_one,
     choice_rules,
     finite,
@@ -162,10 +162,10 @@ class EventBatch(Batch):
 
     def _rules(
         self, reward_range: tuple[float, float] | None, rewarded: bool, field: str | None
-    ) -> Iterator[ValidationRule]:
+    ) -> Iterator[BrokenRule]:
         if rewarded:
             if field is not None:
-                yield ValidationRule("missing_field", np.isnan(self.reward), lambda _: f"{field}: missing")
+                yield np.isnan(self.reward), "missing_field", lambda _: f"{field}: missing"
             yield finite("reward", self.reward, ~np.isfinite(self.reward))
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
@@ -184,12 +184,12 @@ class EventBatch(Batch):
         if reward_range is not None and rewarded:
             yield from self._range_rules(*reward_range)
 
-    def _range_rules(self, low: float, high: float) -> Iterator[ValidationRule]:
-        within = reward_within(self.reward, low, high)
+    def _range_rules(self, low: float, high: float) -> Iterator[BrokenRule]:
+        broken, reason, detail = reward_within(self.reward, low, high)
         if self.scored is not None:
-            within = within._replace(broken=within.broken & (self.scored.sizes == 0))
+            broken &= self.scored.sizes == 0
             yield outcomes_within(self.scored, self.policies, low, high)
-        yield within
+        yield broken, reason, detail
         if self.slates is not None:
             yield slot_rewards_within(self.slates, low, high)
 

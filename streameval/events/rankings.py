@@ -32,7 +32,7 @@ from streameval.events.schema import (
     derived,
     policies_type,
 )
-from streameval.events.validation import MAX_FEATURES, Fault, ValidationRule
+from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault
 
 BELOW_CUT = float("inf")
 """The rank of an item that a policy does not show."""
@@ -364,7 +364,7 @@ def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
     return np.ascontiguousarray(numbers.reshape(shape).T).T
 
 
-def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[ValidationRule]:
+def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[BrokenRule]:
     """Yield the rules for rankings with clicks."""
     improbable: Mask = (rankings.support < 0) | (rankings.support > 1)
 
@@ -372,11 +372,11 @@ def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[Valid
         policy = int(improbable[row].argmax())
         return f"policies.{policies[policy]}.support: {rankings.support[row, policy]:.10g} is not in [0, 1]"
 
-    yield ValidationRule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
+    yield np.logical_or.reduce(improbable, axis=1), "probability_range", detail
     twice: Mask = rankings.list_length < 0
-    yield ValidationRule(
-        "malformed",
+    yield (
         np.logical_or.reduce(twice, axis=1),
+        "malformed",
         lambda row: f"policies.{policies[int(twice[row].argmax())]}.ranking: an item is listed twice",
     )
     keys = np.sort(rankings.owner * (MAX_RANK + 1.0) + np.where(rankings.ranks.T <= MAX_RANK, rankings.ranks.T, np.nan))
@@ -385,9 +385,7 @@ def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[Valid
     broken = np.zeros(len(rankings.shown), dtype=bool)
     broken[owners] = True
     by_row = dict(zip(owners.tolist(), repeated[:, 0].tolist(), strict=True))
-    yield ValidationRule(
-        "malformed", broken, lambda row: f"policies.{policies[by_row[row]]}: two items have the same rank"
-    )
+    yield broken, "malformed", lambda row: f"policies.{policies[by_row[row]]}: two items have the same rank"
 
 
 def rankings_from_arrays(

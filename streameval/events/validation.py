@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import comb
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -250,74 +250,66 @@ def _listed_mismatches(name: str, listed: Sequence[Identifier], choices: Sequenc
 # --- Columns ---
 
 
-class ValidationRule(NamedTuple):
-    """The reason of a rejection, the rows [n] that break the rule, and the detail of a row."""
-
-    reason: str
-    broken: Mask
-    detail: Callable[[int], str]
+BrokenRule: TypeAlias = tuple[Mask, str, Callable[[int], str]]
+"""The rows [n] that break a rule, the reason of their rejection, and the detail of a row: see `EventBatch.reject`."""
 
 
-def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
+def first_faults(rules: Iterable[BrokenRule]) -> dict[int, Fault]:
     """Return the rows that break a rule, each with the first rule that it breaks."""
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
-        for rule in rules:
-            for row in np.flatnonzero(rule.broken).tolist() if rule.broken.any() else ():
+        for broken, reason, detail in rules:
+            for row in np.flatnonzero(broken).tolist() if broken.any() else ():
                 if row not in found:
-                    found[row] = Fault(rule.reason, rule.detail(row))
+                    found[row] = Fault(reason, detail(row))
     return found
 
 
-def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
+def reward_within(reward: Array, low: float, high: float) -> BrokenRule:
     """Rewards [n] lie in [low, high]."""
     broken = ~((reward >= low) & (reward <= high))
     return _number_rule("reward_range", "reward", reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
-def in_seconds(timestamp: Array) -> ValidationRule:
+def in_seconds(timestamp: Array) -> BrokenRule:
     """Timestamps [n] are not in smaller units."""
 
     def detail(row: int) -> str:
         unit = next((unit for unit, most in SMALLER_UNITS.items() if abs(timestamp[row]) <= most), "a smaller unit")
         return f"timestamp: {timestamp[row]:.10g} is not a time in seconds since 1970; is it in {unit}?"
 
-    return ValidationRule("malformed", np.abs(timestamp) > MAX_TIMESTAMP, detail)
+    return np.abs(timestamp) > MAX_TIMESTAMP, "malformed", detail
 
 
-def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+def finite(field: str, column: Array, broken: Mask) -> BrokenRule:
     """Numbers [n] are finite; `broken`: those that are not."""
     return _number_rule("not_finite", field, column, broken, "is not a finite number")
 
 
-def in_unit_interval(field: str, column: Array) -> ValidationRule:
+def in_unit_interval(field: str, column: Array) -> BrokenRule:
     """Probabilities [n] are in (0, 1]."""
     return _number_rule("propensity_range", field, column, ~((column > 0.0) & (column <= 1.0)), "is not in (0, 1]")
 
 
-def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: str) -> ValidationRule:
-    return ValidationRule(reason, broken, lambda row: f"{field}: {column[row]:.10g} {problem}")
+def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: str) -> BrokenRule:
+    return broken, reason, lambda row: f"{field}: {column[row]:.10g} {problem}"
 
 
 def choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
-) -> Iterator[ValidationRule]:
+) -> Iterator[BrokenRule]:
     """Yield the rules for the choices of events, or of slots."""
     if sets is not None:
         unknown = (sets.index < 0) & (sets.sizes > 0)
-        yield ValidationRule(
-            "unknown_action", unknown, lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
-        )
-    yield ValidationRule(
-        "missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`"
-    )
+        yield unknown, "unknown_action", lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
+    yield np.isnan(propensity), "missing_field", lambda row: "propensity: missing, and so is `propensities`"
     yield in_unit_interval("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
 
 
-def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[ValidationRule]:
+def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[BrokenRule]:
     if sets.features is not None:
         features, widths = sets.features, sets.widths
         infinite = finite("", features.values, np.isinf(features.values))
@@ -328,62 +320,62 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
         yield from _distribution("probability_range", f"policies.{policy}", sets, values, 1.0 + NOISE)
 
 
-def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[ValidationRule]:
+def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[BrokenRule]:
     """Distributions over the rows of events have entries in [0, 1], and sum to 1."""
     improbable = _number_rule(reason, "", values, (values < 0.0) | (values > limit), "is not in [0, 1]")
     yield _of_rows(improbable, rows, lambda _, place: f"{field}[{place}]")
     sizes = rows.sizes
     sums = np.bincount(rows.owner, weights=values, minlength=len(sizes))
     broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
-    yield ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
+    yield broken, "distribution_sum", lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1"
 
 
-def _of_rows(rule: ValidationRule, rows: Ragged, name: Callable[[int, int], str]) -> ValidationRule:
+def _of_rows(rule: BrokenRule, rows: Ragged, name: Callable[[int, int], str]) -> BrokenRule:
     """A rule about rows as one about events; its detail starts with `name(event, place)` of the first broken row."""
+    broken, reason, detail_of_row = rule
 
     def detail(event: int) -> str:
         start, stop = rows.offsets[event : event + 2]
-        place = int(rule.broken[start:stop].argmax())
-        return name(event, place) + rule.detail(start + place)
+        place = int(broken[start:stop].argmax())
+        return name(event, place) + detail_of_row(start + place)
 
-    events = np.bincount(rows.owner[rule.broken], minlength=len(rows.offsets) - 1) > 0
-    return ValidationRule(rule.reason, events, detail)
+    return np.bincount(rows.owner[broken], minlength=len(rows.offsets) - 1) > 0, reason, detail
 
 
-def _probabilities(policies: Sequence[str], probabilities: Array) -> ValidationRule:
+def _probabilities(policies: Sequence[str], probabilities: Array) -> BrokenRule:
     improbable: Mask = (probabilities < 0.0) | (probabilities > 1.0 + NOISE)
 
     def detail(row: int) -> str:
         policy = int(improbable[row].argmax())
         return f"policies.{policies[policy]}: {probabilities[row, policy]:.10g} is not in [0, 1]"
 
-    return ValidationRule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
+    return np.logical_or.reduce(improbable, axis=1), "probability_range", detail
 
 
-def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -> ValidationRule:
+def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -> BrokenRule:
     """`propensity` equals the entry of `values` [total] for the logged action, where both are given."""
     logged, rows = sets.logged
     expected = np.full(len(propensity), np.nan)
     expected[logged] = values[rows]
     broken: Mask = np.abs(propensity - expected) > PROPENSITY_TOLERANCE * np.maximum(propensity, expected)
-    return ValidationRule(
-        "inconsistent_propensity",
+    return (
         broken,
+        "inconsistent_propensity",
         lambda row: f"propensity: {propensity[row]:.10g}, but {other.format(expected[row])}",
     )
 
 
-def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[ValidationRule]:
+def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[BrokenRule]:
     """Yield the rules for the outcomes of scored events."""
     missing = scored.revealed & np.isnan(scored.propensity)
-    lacking = ValidationRule("missing_field", missing, lambda _: "propensity: missing")
+    lacking: BrokenRule = missing, "missing_field", lambda _: "propensity: missing"
     yield _of_rows(lacking, scored, lambda *_: "scored.")
     outside = in_unit_interval("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))
     yield _of_rows(outside, scored, lambda *_: "scored.")
     yield _of_outcomes("not_finite", scored, policies, np.isinf(scored.outcomes), "is not a finite number")
 
 
-def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float, high: float) -> ValidationRule:
+def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float, high: float) -> BrokenRule:
     """The values of outcomes lie in [low, high]."""
     broken = (scored.outcomes < low) | (scored.outcomes > high)
     return _of_outcomes("reward_range", scored, policies, broken, f"is not in [{low:.10g}, {high:.10g}]")
@@ -391,40 +383,40 @@ def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float,
 
 def _of_outcomes(
     reason: str, scored: ScoredOutcomes, policies: Sequence[str], broken: Mask, problem: str
-) -> ValidationRule:
+) -> BrokenRule:
     def detail(row: int) -> str:
         policy = int(broken[row].argmax())
         return f"{policies[policy]}: {scored.outcomes[row, policy]:.10g} {problem}"
 
-    rule = ValidationRule(reason, np.logical_or.reduce(broken, axis=1), detail)
+    rule = np.logical_or.reduce(broken, axis=1), reason, detail
     return _of_rows(rule, scored, lambda *_: "scored.values.")
 
 
-def slot_reward_rules(slates: SlateColumns, reward: Array) -> Iterator[ValidationRule]:
+def slot_reward_rules(slates: SlateColumns, reward: Array) -> Iterator[BrokenRule]:
     """Yield the rules for the rewards of slots: finite, of all slots or of none, and `reward` [n] is their sum."""
     given, infinite = ~np.isnan(slates.reward), finite("reward", slates.reward, np.isinf(slates.reward))
     yield _of_rows(infinite, slates, lambda _, slot: f"slots.{slot}.")
     count = slates.per_event(given[:, None].astype(float))[:, 0]
     partly = (~given) & ((count > 0) & (count < slates.sizes))[slates.owner]
-    lacking = ValidationRule("missing_field", partly, lambda _: "reward: missing, and another slot has one")
+    lacking: BrokenRule = partly, "missing_field", lambda _: "reward: missing, and another slot has one"
     yield _of_rows(lacking, slates, lambda _, slot: f"slots.{slot}.")
     sums, sizes = slates.per_event(np.nan_to_num(np.stack([slates.reward, np.abs(slates.reward)], axis=1))).T
     apart = (count > 0) & (np.abs(sums - reward) > NOISE * np.maximum(sizes, np.abs(reward)))
-    yield ValidationRule(
-        "malformed",
+    yield (
         apart,
+        "malformed",
         lambda row: f"reward: {reward[row]:.10g}, but the rewards of its slots sum to {sums[row]:.10g}",
     )
 
 
-def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> ValidationRule:
+def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> BrokenRule:
     """The rewards of slots above 0 sum to no more than the reward range has, and those below 0 to no less."""
     given = np.nan_to_num(slates.reward)
     gains, losses = slates.per_event(np.stack([np.maximum(given, 0.0), np.minimum(given, 0.0)], axis=1)).T
     too_high, too_low = gains > max(high, 0.0) * (1 + NOISE), losses < min(low, 0.0) * (1 + NOISE)
-    return ValidationRule(
-        "reward_range",
+    return (
         too_high | too_low,
+        "reward_range",
         lambda row: (
             f"slots: rewards of one sign sum to {(gains if too_high[row] else losses)[row]:.10g}, "
             f"which is not in [{low:.10g}, {high:.10g}]"
@@ -432,12 +424,12 @@ def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> Valida
     )
 
 
-def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
+def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[BrokenRule]:
     """Yield the rules for slates and their slots."""
     listed = slates.listed
     yield from _distribution("propensity_range", "slate_propensities", listed, listed.probability)
     unlisted = (listed.sizes > 0) & (listed.logged < 0)
-    yield ValidationRule("unknown_action", unlisted, lambda row: f"slots: not one of the {listed.sizes[row]} `slates`")
+    yield unlisted, "unknown_action", lambda row: f"slots: not one of the {listed.sizes[row]} `slates`"
     marginals = _agreement(
         slates.propensity, slates.actions, slates.marginals, "the way the slate was logged gives {:.10g}"
     )
