@@ -9,7 +9,7 @@ import numpy as np
 from readings import BLOCK, PLAIN, Known, reading_of
 from worlds import Floats
 
-from streameval.ope.averages import DEFAULT_ALPHA, SHORTEST, AdaptiveDecay, AdaptiveWindow, Blocks, DriftRate
+from streameval.ope.averages import DEFAULT_ALPHA, SHORTEST, AdaptiveDecay, AdaptiveWindow, Blocks
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.moments import fade, fold, nothing, total
 from streameval.ope.averages.variance import LONGER
@@ -39,12 +39,14 @@ class Stretch:
 
 def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:
     """The readings of an adaptive average by number of blocks, and its kernel at these looks."""
-    measure = average.drift
-    rate, _ = measure.fold(measure.start(blocks.moments.shape[1], BLOCK), blocks)
+    measure, columns = average.drift, blocks.moments.shape[1]
+    rate, _ = measure.fold(measure.start(columns, BLOCK), blocks)
+    variance, _ = average.variance(average.start_kernel(columns, BLOCK)["recent"], blocks)
     if isinstance(average, AdaptiveWindow):
-        moments, horizon, kernel = _on_window(average, blocks, rate, every)
+        moments, horizon, kernel = _on_window(blocks, average.choose(rate, variance), every)
     else:
-        moments, horizon, kernel = _on_decay(average, blocks, rate, every)
+        events = BLOCK * np.arange(1.0, len(blocks) + 1)
+        moments, horizon, kernel = _on_decay(blocks, average.choose(rate, variance, events), every)
     reading = reading_of(moments, _spreads(blocks, horizon, every))
     return Known(reading, reading.lift(len(PLAIN))), kernel
 
@@ -59,9 +61,8 @@ def _spreads(blocks: Blocks, horizon: Floats, every: int) -> dict[str, Floats]:
     return {name: np.array([each[name] for each in found]) for name in spreads.FADING if name in state}
 
 
-def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
-    """Moments at the looks, horizon of the spread at all blocks, and the kernel."""
-    limits = average.choose(rate)
+def _on_window(blocks: Blocks, limits: Floats, every: int) -> tuple[Floats, Floats, Kernel]:
+    """Moments at the looks, horizon of the spread at all blocks, and the kernel, for the chosen windows."""
     lengths = limits.copy()
     for index in range(len(lengths)):
         lengths[index] = np.minimum(limits[index], (lengths[index - 1] if index else 0.0) + BLOCK)
@@ -81,10 +82,8 @@ def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: 
     return np.array(moments), LONGER * np.maximum(lengths, SHORTEST), kernel
 
 
-def _on_decay(average: AdaptiveDecay, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
-    """As for the window."""
-    events = BLOCK * np.arange(1.0, len(blocks) + 1)
-    chosen = average.choose(rate, events)
+def _on_decay(blocks: Blocks, chosen: Floats, every: int) -> tuple[Floats, Floats, Kernel]:
+    """As for the window, for the chosen alphas."""
     alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])
     new, factors = fade(blocks.decayed(alpha), 1 - alpha), alpha**BLOCK
     state, moments = nothing(alpha.shape[1]), []

@@ -9,14 +9,16 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
 from streameval.ope.averages import drift_rate, ring
 from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import LONGEST, SHORTEST, Bias, DriftRate, DriftRateEstimator, Smoothing
+from streameval.ope.averages.drift_rate import LONGEST, SHORTEST, Bias, DriftRateEstimator, Smoothing
 from streameval.ope.averages.fixed import DEFAULT_ALPHA, DEFAULT_TAU
-from streameval.ope.averages.moments import fade, fold, merge, nothing, total
+from streameval.ope.averages.moments import TERM_SUMS, fade, fold, merge, nothing, total, variance
+
+VARIANCE_DECAY = 1 - 1 / 100_000
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -36,6 +38,11 @@ class Adaptive(KernelAverage):
     @property
     def drift(self) -> DriftRateEstimator:
         return DriftRateEstimator(self.smoothing, self.drift_span)
+
+    def variance(self, sums: Array, blocks: Blocks) -> tuple[Array, Array]:
+        """Variance of the term over the last 100,000 events at each block end [blocks, columns], and the next sums."""
+        path = decayed_path(sums, blocks.spread[..., TERM_SUMS], VARIANCE_DECAY**blocks.size)
+        return variance(path), path[-1]
 
     @property
     def weight(self) -> float:
@@ -61,25 +68,27 @@ class AdaptiveWindow(Adaptive):
         return {
             **ring.start(columns, -(-LONGEST // block)),
             "block": block,
+            "recent": np.zeros((columns, TERM_SUMS.stop)),
             "length": np.zeros(columns),
             "tau": np.full(columns, float(DEFAULT_TAU)),
         }
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
-        tau = self.choose(rate)
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
+        noise, recent = self.variance(state["recent"], blocks)
+        tau = self.choose(rate, noise)
         lengths = tau
         if self.growth == "by_event":
             grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
             lengths = np.minimum.accumulate(np.concatenate([state["length"][None], tau - grown]))[1:] + grown
-        after = {**ring.push(state, blocks, blocks.size), "length": lengths[-1], "tau": tau[-1]}
+        after = {**ring.push(state, blocks, blocks.size), "recent": recent, "length": lengths[-1], "tau": tau[-1]}
         return after, np.maximum(lengths, SHORTEST)
 
-    def choose(self, rate: DriftRate) -> Array:
-        """The window for this drift rate, within its limits."""
+    def choose(self, rate: Array, variance: Array) -> Array:
+        """The window for this drift rate and variance of the term, within its limits."""
         if self.objective == "published":
-            tau = drift_rate.published_window(self.weight * drift_rate.PUBLISHED_UNIT * rate.per_event)
+            tau = drift_rate.published_window(self.weight * drift_rate.PUBLISHED_UNIT * rate)
         else:
-            tau = drift_rate.mse_window(rate.per_event, rate.variance, self.weight)
+            tau = drift_rate.mse_window(rate, variance, self.weight)
         return np.clip(np.where(np.isnan(tau), DEFAULT_TAU, tau), SHORTEST, LONGEST)
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
@@ -111,21 +120,27 @@ class AdaptiveDecay(Adaptive):
     kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
 
     def start_kernel(self, columns: int, block: int) -> State:
-        return {"events": 0, "moments": nothing(columns), "alpha": np.full(columns, DEFAULT_ALPHA)}
+        sums = {"moments": nothing(columns), "recent": np.zeros((columns, TERM_SUMS.stop))}
+        return {"events": 0, **sums, "alpha": np.full(columns, DEFAULT_ALPHA)}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
-        chosen = self.choose(rate, events)
+        noise, recent = self.variance(state["recent"], blocks)
+        chosen = self.choose(rate, noise, events)
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
         moments = fold(state["moments"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size)
-        return {"events": int(events[-1]), "moments": moments, "alpha": chosen[-1]}, 1 / (1 - alpha)
+        after = {"events": int(events[-1]), "moments": moments, "recent": recent, "alpha": chosen[-1]}
+        return after, 1 / (1 - alpha)
 
-    def choose(self, rate: DriftRate, events: Array) -> Array:
-        """The alpha for this drift rate after this number of events [blocks], within its limits."""
+    def choose(self, rate: Array, variance: Array, events: Array) -> Array:
+        """The alpha for this drift rate and variance of the term, after this number of events [blocks].
+
+        It stays within its limits.
+        """
         if self.objective == "published":
-            alpha = drift_rate.published_decay(self.weight * drift_rate.PUBLISHED_UNIT * rate.per_event)
+            alpha = drift_rate.published_decay(self.weight * drift_rate.PUBLISHED_UNIT * rate)
         else:
-            alpha = drift_rate.mse_decay(rate.per_event, rate.variance, self.weight, events.astype(float), self.bias)
+            alpha = drift_rate.mse_decay(rate, variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:

@@ -14,7 +14,7 @@ from streameval.common.arrays import Array, State, take_columns
 from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
+from streameval.ope.averages.drift_rate import DriftRateEstimator
 from streameval.ope.averages.moments import Moments
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
@@ -140,11 +140,11 @@ class Average(Component):
         """
         raise NotImplementedError
 
-    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
-        """The state after whole blocks; `rate`: that of `drift` at the end of each block."""
+    def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
+        """The state after whole blocks; `rate`: that of `drift` at the end of each block, NaN while unknown."""
         raise NotImplementedError
 
-    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         """The moments now, the unfinished block included; `rate`: at the end of the last block."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class Kernel:
         """The state before the first event."""
         raise NotImplementedError
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         """The state after whole blocks, and the horizon in events: a number, [blocks] or [blocks, columns]."""
         raise NotImplementedError
 
@@ -204,12 +204,12 @@ class KernelAverage(Average, Kernel):
         columns = len(components) * len(candidates)
         return {"kernel": self.kernel.start_kernel(columns, block), "spread": variance.start(columns)}
 
-    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
+    def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
         kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, rate)
         return {"kernel": kernel, "spread": variance.fold(state["spread"], blocks, LONGER * horizon)}, None
 
-    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
-        found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate.per_event)
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate)
         return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:

@@ -8,13 +8,13 @@ Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import TERM_SUMS, MomentRow, variance
+from streameval.ope.averages.moments import MomentRow
 
 Bias = Literal["published", "exact"]
 """The bound on the bias of a decay: as published, which explodes for small t, or exact."""
@@ -22,25 +22,17 @@ Smoothing = Literal["window", "decay"]
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
-VARIANCE_DECAY = 1 - 1 / 100_000
 LATEST_RATES = 5
 
 
-class DriftRate(NamedTuple):
-    """Drift rate `k` (NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
-
-    per_event: Array
-    variance: Array
-
-
-UNKNOWN_DRIFT_RATE = DriftRate(np.array(np.nan), np.array(np.nan))
+UNKNOWN_DRIFT_RATE: Array = np.array(np.nan)
 
 
 @dataclass(frozen=True, slots=True)
 class DriftRateEstimator:
     """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown for the first `span` events.
 
-    `V` is smoothed by a window of 10,000 events or a decay of 0.99995. The variance is over the last 100,000 events.
+    `V` is smoothed by a window of 10,000 events or a decay of 0.99995.
     `only_full`: without the values of a window that is not full, which are of later events than those of a full one.
     """
 
@@ -61,12 +53,11 @@ class DriftRateEstimator:
             "blocks": 0,
             "latest": np.full((columns, LATEST_RATES), np.nan),
             "mean": np.full(columns, np.nan),
-            "recent": np.zeros((columns, TERM_SUMS.stop)),
             "smoother": np.zeros((columns, *blocks_before, 2)),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> tuple[DriftRate, State]:
-        """The drift rate at the end of each block, and the state after them."""
+    def fold(self, state: State, blocks: Blocks) -> tuple[Array, State]:
+        """The drift rate at the end of each block [blocks, columns], NaN while unknown, and the state after them."""
         sums, smoother = self._smooth(state["smoother"], blocks)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
@@ -77,17 +68,15 @@ class DriftRateEstimator:
         distance = np.abs(values - before)
         distance = np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
         rates = np.concatenate([state["latest"].T, distance / span])
-        recent = decayed_path(state["recent"], blocks.spread[..., TERM_SUMS], VARIANCE_DECAY**blocks.size)
         present = blocks.moments[..., MomentRow.WEIGHT] > 0
         known = ~np.isnan(rates)
         latest = (_moving_sums(part[1:], LATEST_RATES) for part in (np.where(known, rates, 0.0), known))
         means = _held(state["mean"], ratio(*latest), present)
-        return DriftRate(means, variance(recent)), {
+        return means, {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
             "latest": np.ascontiguousarray(rates[-LATEST_RATES:].T),
             "mean": means[-1],
-            "recent": recent[-1],
             "smoother": smoother,
         }
 
@@ -101,9 +90,10 @@ class DriftRateEstimator:
         kept = np.ascontiguousarray(every[len(sums) :].swapaxes(0, 1))
         return _moving_sums(every, 1 + state.shape[1]), kept
 
-    def read(self, state: State) -> DriftRate:
+    def read(self, state: State) -> Array:
         """The drift rate at the last block end, [columns]."""
-        return DriftRate(state["mean"], variance(state["recent"]))
+        rate: Array = state["mean"]
+        return rate
 
 
 def _moving_sums(values: Array | Mask, window: int) -> Array:

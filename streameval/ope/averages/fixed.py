@@ -25,7 +25,7 @@ from streameval.common.text import Duration, EventsOrDuration, counted, parse_du
 from streameval.ope.averages import ring
 from streameval.ope.averages.base import Kernel, KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator, decay_bias, window_bias
+from streameval.ope.averages.drift_rate import DriftRateEstimator, decay_bias, window_bias
 from streameval.ope.averages.moments import ALL_ROWS, fade, fold, merge, nothing, total
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
@@ -65,11 +65,11 @@ class Cumulative(KernelAverage):
         """`rates` [columns, 2, 2]: sums over the events i with a known rate k of 1 and i, and of k and i k."""
         return {"events": 0, "moments": nothing(columns), "rates": np.zeros((columns, 2, 2))}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         last = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
         sums = np.stack([np.full(len(last), blocks.size), blocks.size * (last - (blocks.size - 1) / 2)], axis=-1)
-        known = np.isfinite(rate.per_event)
-        moved = np.stack([known, np.where(known, rate.per_event, 0.0)], axis=-1)
+        known = np.isfinite(rate)
+        moved = np.stack([known, np.where(known, rate, 0.0)], axis=-1)
         added = (moved[..., None] * sums[:, None, None]).sum(axis=0)
         moments = merge(state["moments"], total(blocks.moments))
         return {"events": int(last[-1]), "moments": moments, "rates": state["rates"] + added}, math.inf
@@ -160,7 +160,7 @@ class Window(KernelAverage):
         resolution = self.bucket(block)
         return {**ring.start(columns, self.tau // resolution), "resolution": resolution}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         return ring.push(state, blocks, state["resolution"]), self.tau
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
@@ -219,7 +219,7 @@ class Decay(KernelAverage):
     def start_kernel(self, columns: int, block: int) -> State:
         return {"events": 0, "moments": nothing(columns)}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         factors = np.full(len(blocks), self.decay**blocks.size)
         moments = fold(state["moments"], blocks.decayed(self.decay), factors)
         return {"events": state["events"] + len(blocks) * blocks.size, "moments": moments}, 1 / (1 - self.decay)
@@ -256,7 +256,7 @@ class TimedWindow(Kernel):
             "moments": np.zeros((columns, BUCKETS, ALL_ROWS)),
         }
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         clocks = _clocks(state, blocks)
         numbers, clock = self._numbers(blocks, clocks), float(clocks[-1])
         events, moments, left = state["events"], state["moments"], ~self._within(state, clock)
@@ -324,7 +324,7 @@ class TimedDecay(Kernel):
         enough = math.ceil(REACHED_BY * block)
         return {"clock": NEVER, "enough": enough, "events": 0.0, "moments": nothing(columns)}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
         clocks = _clocks(state, blocks)
         weights, faded = self._weights(blocks, clocks), self._faded(_passed(state["clock"], clocks))
         events = state["events"]

@@ -28,7 +28,6 @@ from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
 from streameval.ope.averages.moments import variance as variance_of
 from streameval.ope.averages.variance import VarianceMoments
@@ -117,7 +116,7 @@ class Mixture(Average):
             "lifts": self.start_columns(lift_layout(layout), block, paired=False),
         }
 
-    def fold(self, state: State, blocks: Blocks, rate: DriftRate) -> FoldedState:
+    def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
         """The state after whole blocks, and the lifts of every estimator."""
         layout, lifts = ColumnLayout(**state["layout"]), state["lifts"]
         values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
@@ -131,7 +130,7 @@ class Mixture(Average):
         lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, events)
         return {**state, "values": values, "lifts": lifts}, lift
 
-    def read(self, state: State, tail: Blocks | None, rate: DriftRate) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         """The estimate after the last finished block."""
         layout = ColumnLayout(**state["layout"])
         lift = self._read_columns(state["lifts"], lift_layout(layout), lift=None)

@@ -12,7 +12,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
 from streameval.ope.averages import AnyAverage, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
+from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
@@ -98,7 +98,7 @@ class Grid:
             return state, {pair: self._lift(pair, kept, {}) for pair in own}
         visible = evidence.restricted_to(self.needs).of_blocks(kept)
         terms, estimators, blocks = self._compute_terms(state, visible)
-        rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
+        rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_DRIFT_RATE}
         drift = {}
         for name, estimator in self._drift_estimators.items():
             rates[estimator], drift[name] = estimator.fold(state["drift"][name], blocks)
@@ -155,7 +155,7 @@ class Grid:
             visible = tail.restricted_to(self.needs)
             terms, _, blocks = self._compute_terms(state, visible)
             late = (visible, terms)
-        rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
+        rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_DRIFT_RATE}
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
         watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self.trackers.items()}
         for average, bound, measured in zip(self.averages, self.bounds, self._drifts, strict=True):

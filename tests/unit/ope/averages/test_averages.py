@@ -33,7 +33,6 @@ from streameval.ope.averages import (
 )
 from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import nothing
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, Terms
 from streameval.ope.evidence import Evidence
@@ -306,7 +305,7 @@ def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
     """The package's choice, which has its own test; here only its effect is tested."""
 
     def choose(k: float, variance: float, events: int) -> float:
-        return float(average.choose(DriftRate(np.array([[k]]), np.array([[variance]])), np.array([events]))[0, 0])
+        return float(average.choose(np.array([[k]]), np.array([[variance]]), np.array([events]))[0, 0])
 
     return choose
 
@@ -327,17 +326,17 @@ def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["publis
 @given(k=st.floats(1e-12, 1e-2), variance=st.floats(1e-9, 1e4), bias_weight=st.sampled_from([0.5, 1.0, 2.0]))
 def test_the_chosen_window_has_the_least_risk_of_all(k: float, variance: float, bias_weight: float) -> None:
     average = AdaptiveWindow(bias_weight=bias_weight)
-    tau = float(average.choose(DriftRate(np.array([k]), np.array([variance])))[0])
+    tau = float(average.choose(np.array([k]), np.array([variance]))[0])
     expected = min(max(brute_force.mse_tau(bias_weight)(k, variance, 0), 500), 500_000)
     assert tau == pytest.approx(expected, rel=1e-9)
 
 
 @given(k=st.floats(0, 1), variance=st.floats(0, 1e12), bias_weight=st.floats(1e-6, 1))
 def test_the_choices_stay_within_their_limits(k: float, variance: float, bias_weight: float) -> None:
-    rate = DriftRate(np.array([[k]]), np.array([[variance]]))
+    rate, noise = np.array([[k]]), np.array([[variance]])
     for objective in ("mse", "published"):
-        window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(rate)
-        alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(rate, np.array([1_000]))
+        window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(rate, noise)
+        alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(rate, noise, np.array([1_000]))
         assert 500 <= window[0, 0] <= 500_000
         assert 500 * (1 - 1e-9) <= 1 / (1 - alpha[0, 0]) <= 500_000 * (1 + 1e-9)
 
@@ -466,7 +465,7 @@ def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
 
 
 COLUMNS = (1, 1), (True,)
-UNKNOWN = DriftRate(np.full(2, np.nan), np.full(2, np.nan))
+UNKNOWN = np.full(2, np.nan)
 
 
 def blocks_of(stream: Stream) -> Blocks:
@@ -518,7 +517,7 @@ def test_cumulative_means_merge_with_the_bounds_on_their_bias() -> None:
     rates = np.array([np.nan, np.nan, 1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 1.0, 4.0])
 
     def after(state: State, first: int, last: int) -> State:
-        rate = DriftRate(np.repeat(rates[first:last, None], 2, axis=1), np.zeros((last - first, 2)))
+        rate = np.repeat(rates[first:last, None], 2, axis=1)
         return average.fold(state, blocks_of(stream[first * BLOCK : last * BLOCK]), rate)[0]
 
     empty = average.start(*COLUMNS, BLOCK)
@@ -605,7 +604,7 @@ class LastBlock(KernelAverage):
     def start_kernel(self, columns: int, block: int) -> State:
         return {"moments": nothing(columns)}
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, float]:
+    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, float]:
         return {"moments": blocks.moments[-1]}, blocks.size
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
