@@ -15,8 +15,7 @@ from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.ope.averages.moments import Moments
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Reading, Window
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence import Evidence, largest_weights
 from streameval.ope.intervals import (
@@ -218,22 +217,22 @@ def _ends(
     """The intervals of values and lifts, as in reports."""
     seen, limits = run.heaviest, run.limits if bound.limited_by_log else None
     terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
-    denominator = known.value.moments.mean_denominator
+    denominator = known.value.mean_denominator
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
     production = np.repeat(seen[:1], len(estimators), axis=0)
     if limits is not None:
-        production = np.maximum(production, _lacking_weight(known.value.moments, terms)[: len(estimators)])
+        production = np.maximum(production, _lacking_weight(known.value, terms)[: len(estimators)])
     differences = terms.over_production(len(estimators), np.resize(production, scaled.shape), scaled)
     tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
     value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
     lift = bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
-    return extended_to(known.value.moments.value, *value), extended_to(known.lift.moments.value, *lift)
+    return extended_to(known.value.value, *value), extended_to(known.lift.value, *lift)
 
 
-def _lacking_weight(moments: Moments, terms: TermRange) -> Floats:
+def _lacking_weight(reading: Reading, terms: TermRange) -> Floats:
     """The weight that would bring the mean weight up to 1, as far as it is likely."""
-    lacking = moments.count * np.maximum(1.0 - moments.importance_weight_mean, 0.0)
+    lacking = reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0)
     return np.minimum(terms.likely_weight, lacking)
 
 

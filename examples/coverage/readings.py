@@ -15,8 +15,8 @@ from worlds import Floats
 from streameval.events import EventBatch
 from streameval.ope.averages import Blocks, Cumulative, Decay, Reading, Window
 from streameval.ope.averages import variance as spreads
-from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, VarianceMoments, start_signs, unit_signs
+from streameval.ope.averages.moments import fold, merge, nothing, total
+from streameval.ope.averages.variance import LONGER, start_signs, unit_signs
 from streameval.ope.estimators import IPS, SNIPS, Estimator
 from streameval.ope.evidence import Evidence, start_recent
 from streameval.ope.intervals import ConfidenceSequence
@@ -95,9 +95,9 @@ def _horizon(average: Plain) -> float:
 
 def reading_of(moments: Floats, spread: dict[str, Floats], parts: dict[str, Floats] | None = None) -> Reading:
     """One reading of arrays [looks, columns, rows]."""
-    by_column = Moments(moments.swapaxes(0, 1))
-    bias = np.full(by_column.array.shape[:2], np.nan)
-    variances = VarianceMoments({name: rows.swapaxes(0, 1) for name, rows in spread.items()})
+    by_column = moments.swapaxes(0, 1)
+    bias = np.full(by_column.shape[:2], np.nan)
+    variances = {name: rows.swapaxes(0, 1) for name, rows in spread.items()}
     return Reading(by_column, variances, tail=None, bias=bias, parts=parts or {})
 
 

@@ -10,13 +10,21 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, take_columns
+from streameval.common.arrays import Array, State, ratio, take_columns
 from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRateEstimator
-from streameval.ope.averages.moments import Moments
-from streameval.ope.averages.variance import LONGER, VarianceMoments
+from streameval.ope.averages.moments import (
+    TERMS,
+    MomentRow,
+    difference_of_ratios,
+    effective_denominators,
+    lift_of,
+    linearised_variance,
+)
+from streameval.ope.averages.moments import variance as variance_of
+from streameval.ope.averages.variance import LONGER
 
 DEPENDS_ON_ORDER = "the average depends on the order of events: two of its states cannot be merged"
 
@@ -43,20 +51,32 @@ FoldedState: TypeAlias = tuple[State, Lift | None]
 
 
 class Reading:
-    """The moments of an average at one time, one entry per column; NaN where unknown.
+    """The numbers of an average at one time, one entry per column; NaN where unknown or without evidence.
 
-    `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
-    `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
-    dependence within units where `knows_units`. `nonzero`: the number of terms that were not 0, of a lift the lesser
-    one of both policies. `rewarded`: whether there was one, of a lift one of either policy. `bias`: bound on the bias
-    from drift. `details`: diagnostics of the average. `parts`: the standard deviations `se`, `spread` and `drift` that
-    make up the error of the present value, where the average knows them.
+    `moments` [columns, rows]: those of the estimate; with `pairs` [columns, rows of pairs], those of a lift, with value
+    and variance of the linearised difference. `spread`: the numbers that make the variance, by name, over a past
+    ten times longer with the unfinished block: see `variance.read`. `design_effect`: the factor by which dependent
+    events inflate it (finished blocks only), which includes the dependence within units where `knows_units`. `nonzero`:
+    the number of terms that were not 0, of a lift the lesser one of both policies. `rewarded`: whether there was one,
+    of a lift one of either policy. `bias`: bound on the bias from drift. `details`: diagnostics of the average.
+    `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the
+    average knows them.
+
+    Args:
+        spread: the state of `variance`
+        tail: the events of the unfinished block
+        lift: the reading of the differences to production, where the average keeps it
+
+    >>> sums = np.array([[4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]])
+    >>> reading = Reading(sums, variance.start(columns=1), tail=None)
+    >>> reading.value, reading.count, reading.effective_sample_size
+    (array([1.5]), array([4.]), array([2.]))
     """
 
     def __init__(
         self,
-        moments: Moments,
-        spread: VarianceMoments,
+        moments: Array,
+        spread: State,
         tail: Blocks | None,
         bias: Array | None = None,
         details: Mapping[str, Array] = MappingProxyType({}),
@@ -64,11 +84,12 @@ class Reading:
         lift: Reading | None = None,
     ) -> None:
         self.moments, self.details, self.parts = moments, details, parts
-        self.bias = np.full(moments.array.shape[:-1], np.nan) if bias is None else bias
-        self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
-        self.spread = spread.with_tail(tail)
-        self.nonzero, self.rewarded = self.spread.nonzero, np.asarray(self.spread.nonzero > 0)
-        self._finished, self._lift = spread, lift
+        self.pairs: Array | None = None
+        self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
+        self.spread, self.knows_units = variance.read(spread, tail), "signed" in spread
+        self.design_effect, self.nonzero = self.spread["design_effect"], self.spread["nonzero"]
+        self.rewarded = np.asarray(self.nonzero > 0)
+        self._state, self._tail, self._lift = spread, tail, lift
 
     def lift(self, estimators: int) -> Reading:
         """The reading of the differences to production, whose columns are the first `estimators` of this one.
@@ -81,12 +102,103 @@ class Reading:
         if self._lift is not None:
             lift.nonzero = np.minimum(lift.nonzero, self._lift.nonzero)
             return lift
-        lift.moments = Moments(self.moments.array[others]).lift
-        lift.spread = self.spread.lift(others)
-        lift.design_effect = self._finished.lift(others).design_effect
+        lift.moments, lift.pairs = lift_of(self.moments[others])
+        lift.spread = variance.read(self._state, self._tail, lifts=others)
+        lift.design_effect = lift.spread["design_effect"]
         lift.bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
         lift.details, lift.parts = {}, {}
         return lift
+
+    def _row(self, row: MomentRow) -> Array:
+        return self.moments[..., row]
+
+    def _mean(self, row: MomentRow) -> Array:
+        return ratio(self._row(row), self._row(MomentRow.WEIGHT))
+
+    @property
+    def value(self) -> Array:
+        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square.
+
+        Of a lift `U / V - PU / PV`, 0 where it is only rounding.
+        """
+        if self.pairs is None:
+            value = ratio(self._row(MomentRow.U), self._row(MomentRow.V))
+        else:
+            value = difference_of_ratios(self.pairs)
+        return np.where(self._row(MomentRow.WEIGHT_SQUARE) > 0, value, np.nan)
+
+    @property
+    def count(self) -> Array:
+        """`n_eff = S0^2 / S2`: the number of equally weighted events with the same variance."""
+        return ratio(self._row(MomentRow.WEIGHT) ** 2, self._row(MomentRow.WEIGHT_SQUARE))
+
+    @property
+    def mean_denominator(self) -> Array:
+        """`V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised one."""
+        return self._mean(MomentRow.V)
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        return variance_of(self.moments) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
+
+    @property
+    def effective_denominators(self) -> Array:
+        """The effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
+        return effective_denominators(*((self.moments, 2) if self.pairs is None else (self.pairs, len(TERMS))))
+
+    @property
+    def effective_sample_size(self) -> Array:
+        """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
+        return ratio(
+            self._row(MomentRow.WEIGHT) * self._row(MomentRow.IMPORTANCE) ** 2,
+            self._row(MomentRow.WEIGHT_SQUARE) * self._row(MomentRow.IMPORTANCE_SQUARE),
+        )
+
+    @property
+    def importance_weight_mean(self) -> Array:
+        """Mean importance weight: 1 where propensities are right and support is full."""
+        return self._mean(MomentRow.IMPORTANCE)
+
+    @property
+    def importance_weight_square(self) -> Array:
+        """Mean of the squared importance weight."""
+        return self._mean(MomentRow.IMPORTANCE_SQUARE)
+
+    @property
+    def importance_weight_max(self) -> Array:
+        """The largest importance weight, however old the event; NaN without events."""
+        return np.where(self.count > 0, self._row(MomentRow.LARGEST_IMPORTANCE), np.nan)
+
+    @property
+    def term_mean(self) -> Array:
+        """Mean of the term `u`."""
+        return self._mean(MomentRow.U)
+
+    @property
+    def term_square(self) -> Array:
+        """Mean of the squared term."""
+        return self._mean(MomentRow.UU)
+
+    @property
+    def term_times_weight(self) -> Array:
+        """Mean of the product of the term and the importance weight."""
+        return self._mean(MomentRow.TERM_IMPORTANCE)
+
+    @property
+    def events_of_largest_weight(self) -> Array:
+        """`S0 / Q`: the number of events if all had the largest averaging weight."""
+        return ratio(self._row(MomentRow.WEIGHT), self._row(MomentRow.LARGEST_WEIGHT))
+
+    @property
+    def unsupported_probability(self) -> Array:
+        """Mean probability that the policy gives to actions that are never logged."""
+        return self._mean(MomentRow.UNSUPPORTED)
+
+    @property
+    def largest_term_share(self) -> Array:
+        """Share of `|U|` that the largest single term carries."""
+        return ratio(self._row(MomentRow.LARGEST_TERM), np.abs(self._row(MomentRow.U)))
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -210,7 +322,7 @@ class KernelAverage(Average, Kernel):
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate)
-        return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
+        return Reading(found, state["spread"], tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
         kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])

@@ -28,7 +28,6 @@ from streameval.ope.averages.moments import (
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
-"""The places of the series of some rows, [estimators, rows]."""
 SAMPLED = 97
 """One event in this many is compared first, to find series that cannot be equal."""
 

@@ -28,9 +28,8 @@ from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
+from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow
 from streameval.ope.averages.moments import variance as variance_of
-from streameval.ope.averages.variance import VarianceMoments
 from streameval.ope.estimators import Terms
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
@@ -123,7 +122,7 @@ class Mixture(Average):
         if layout.policies < 2:
             return {**state, "values": values}, None
         differences, parts = lift_blocks(blocks, path, layout)
-        effects = VarianceMoments(variance.path(lifts["spread"], differences, MEMORY)).design_effect
+        effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
         lifts, path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
         both = per_block(blocks.evidence.paired_with_production().sample_weight, len(blocks))
         events = np.repeat(np.count_nonzero(both, axis=-1).astype(float), len(layout.components), axis=1)
@@ -191,8 +190,8 @@ class Mixture(Average):
         horizon = (bank.share[0] * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
         horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
         return Reading(
-            Moments(bank.moments[0]),
-            VarianceMoments(state["spread"]),
+            bank.moments[0],
+            state["spread"],
             tail=None,
             details={"horizon_events": np.where(known, horizon, np.nan)},
             parts={

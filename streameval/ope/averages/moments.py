@@ -11,7 +11,6 @@ of the policy and `(pu, pv)` of production, over the events that have both since
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from itertools import combinations_with_replacement
@@ -20,7 +19,7 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
 
-__all__ = ["ALL_ROWS", "Moments", "fade", "fold", "merge", "nothing", "total"]
+__all__ = ["ALL_ROWS", "fade", "fold", "merge", "nothing", "total"]
 
 TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then those of production's."""
@@ -204,98 +203,31 @@ def _products(factors: Array) -> tuple[Array, Array]:
     return later[0] * factors[0], later
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """An array of moments [..., rows], read by name. Ratios are NaN where there is no evidence.
+def lift_of(moments: Array) -> tuple[Array, Array]:
+    """The moments of the paired difference `u - pu` to production, on the same events, and its pair sums."""
+    pairs = moments[..., PAIRS]
+    products_of_terms = pairs[..., PairRow.FIRST_PRODUCT : PairRow.WEIGHT_SQUARE]
+    products = dict(zip(PRODUCTS, np.moveaxis(products_of_terms, -1, 0), strict=True))
+    lift = np.full((*pairs.shape[:-1], ROWS), np.nan)
+    for row in (MomentRow.WEIGHT, MomentRow.V, MomentRow.VV):
+        lift[..., row] = pairs[..., PairRow.WEIGHT]
+    for row in (MomentRow.U, MomentRow.UV):
+        lift[..., row] = pairs[..., PairRow.U] - pairs[..., PairRow.PU]
+    lift[..., MomentRow.UU] = products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"]
+    lift[..., MomentRow.TERM_IMPORTANCE] = pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE]
+    for name in ("IMPORTANCE", "IMPORTANCE_SQUARE", "WEIGHT_SQUARE"):
+        lift[..., MomentRow[name]] = pairs[..., PairRow[name]]
+    for row in (MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE):
+        lift[..., row] = moments[..., row]
+    return lift, pairs
 
-    `pairs` [..., rows of pairs]: of a lift, whose value and variance are those of the linearised difference.
 
-    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]))
-    >>> float(moments.value), float(moments.count), float(moments.effective_sample_size)
-    (1.5, 4.0, 2.0)
-    """
-
-    array: Array
-    pairs: Array | None = None
-
-    def __getitem__(self, row: MomentRow) -> Array:
-        return self.array[..., row]
-
-    @property
-    def value(self) -> Array:
-        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square.
-
-        Of a lift `U / V - PU / PV`, 0 where it is only rounding.
-        """
-        value = ratio(self[MomentRow.U], self[MomentRow.V])
-        if self.pairs is not None:
-            own = ratio(self.pairs[..., PairRow.U], self.pairs[..., PairRow.V])
-            production = ratio(self.pairs[..., PairRow.PU], self.pairs[..., PairRow.PV])
-            is_rounding = np.abs(own - production) <= ROUNDING * (np.abs(own) + np.abs(production))
-            value = np.where(is_rounding, 0.0, own - production)
-        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, value, np.nan)
-
-    @property
-    def count(self) -> Array:
-        """`n_eff = S0^2 / S2`: the number of equally weighted events with the same variance."""
-        return ratio(self[MomentRow.WEIGHT] ** 2, self[MomentRow.WEIGHT_SQUARE])
-
-    @property
-    def mean_denominator(self) -> Array:
-        """`V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised one."""
-        return ratio(self[MomentRow.V], self[MomentRow.WEIGHT])
-
-    @property
-    def variance(self) -> Array:
-        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return variance(self.array) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
-
-    @property
-    def effective_denominators(self) -> Array:
-        """The effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
-        return effective_denominators(*((self.array, 2) if self.pairs is None else (self.pairs, len(TERMS))))
-
-    @property
-    def effective_sample_size(self) -> Array:
-        """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
-        return ratio(
-            self[MomentRow.WEIGHT] * self[MomentRow.IMPORTANCE] ** 2,
-            self[MomentRow.WEIGHT_SQUARE] * self[MomentRow.IMPORTANCE_SQUARE],
-        )
-
-    @property
-    def importance_weight_mean(self) -> Array:
-        """Mean importance weight: 1 where propensities are right and support is full."""
-        return ratio(self[MomentRow.IMPORTANCE], self[MomentRow.WEIGHT])
-
-    @property
-    def unsupported_probability(self) -> Array:
-        """Mean probability that the policy gives to actions that are never logged."""
-        return ratio(self[MomentRow.UNSUPPORTED], self[MomentRow.WEIGHT])
-
-    @property
-    def largest_term_share(self) -> Array:
-        """Share of `|U|` that the largest single term carries."""
-        return ratio(self[MomentRow.LARGEST_TERM], np.abs(self[MomentRow.U]))
-
-    @property
-    def lift(self) -> Moments:
-        """The moments of the paired difference `u - pu` to production, on the same events."""
-        pairs = self.array[..., PAIRS]
-        products_of_terms = pairs[..., PairRow.FIRST_PRODUCT : PairRow.WEIGHT_SQUARE]
-        products = dict(zip(PRODUCTS, np.moveaxis(products_of_terms, -1, 0), strict=True))
-        array = np.full((*pairs.shape[:-1], ROWS), np.nan)
-        for row in (MomentRow.WEIGHT, MomentRow.V, MomentRow.VV):
-            array[..., row] = pairs[..., PairRow.WEIGHT]
-        for row in (MomentRow.U, MomentRow.UV):
-            array[..., row] = pairs[..., PairRow.U] - pairs[..., PairRow.PU]
-        array[..., MomentRow.UU] = products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"]
-        array[..., MomentRow.TERM_IMPORTANCE] = pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE]
-        for name in ("IMPORTANCE", "IMPORTANCE_SQUARE", "WEIGHT_SQUARE"):
-            array[..., MomentRow[name]] = pairs[..., PairRow[name]]
-        for row in (MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE):
-            array[..., row] = self[row]
-        return Moments(array, pairs)
+def difference_of_ratios(pairs: Array) -> Array:
+    """`U / V - PU / PV`, the value of a lift; 0 where it is only rounding."""
+    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
+    production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
+    is_rounding = np.abs(own - production) <= ROUNDING * (np.abs(own) + np.abs(production))
+    return np.where(is_rounding, 0.0, own - production)
 
 
 def variance(sums: Array) -> Array:

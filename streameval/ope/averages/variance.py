@@ -29,9 +29,6 @@ approximating the frequency moments, 1999.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -55,8 +52,8 @@ from streameval.ope.averages.moments import (
     upper_triangle,
 )
 
-__all__ = ["FADING", "LONGER", "VarianceMoments", "fold", "merge", "path", "signs_of", "start", "start_signs"]
-__all__ += ["unit_signs"]
+__all__ = ["FADING", "LONGER", "design_effect", "fold", "merge", "path", "read", "signs_of", "start"]
+__all__ += ["start_signs", "unit_signs"]
 
 LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
@@ -238,105 +235,81 @@ def _aligned(one: Array | None, other: Array | None) -> tuple[Array, Array]:
     return widened(one), widened(other)
 
 
-@dataclass(frozen=True, slots=True)
-class VarianceMoments:
-    """The parts of a state, [..., rows], read by name; NaN where unknown.
+def read(state: State, tail: Blocks | None, lifts: slice | None = None) -> State:
+    """The numbers of a state by name, [columns] each; NaN where unknown.
 
-    `of_lift`: read for the linearised difference to production, on the events that production has too.
+    `variance`: of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`. `count`: the number of
+    equally weighted events whose mean has the same variance. `effective_denominators`: see `Reading`. `never_varied`:
+    see the function. `nonzero`: the number of events with `u != 0`. `design_effect`: see the function; of finished
+    blocks only.
+
+    Args:
+        tail: the events of the unfinished block
+        lifts: columns, whose numbers are those of the linearised difference to production, on the events of both
     """
-
-    parts: Mapping[str, Array]
-    of_lift: bool = False
-
-    @property
-    def _terms(self) -> int:
-        return len(TERMS) if self.of_lift else OWN
-
-    @property
-    def _sums(self) -> Array:
-        return self.parts["sums"][..., PAIR_VARIANCE if self.of_lift else OWN_VARIANCE]
-
-    def with_tail(self, tail: Blocks | None) -> VarianceMoments:
-        """The events of the block that is not finished added to the sums over events."""
-        if tail is None:
-            return self
-        sums = self.parts["sums"].copy()
+    sums, of_lift = state["sums"], lifts is not None
+    if tail is not None:
+        sums = sums.copy()
         sums[..., TAIL_ROWS] += tail.spread[0][:, TAIL_ROWS]
-        return VarianceMoments({**self.parts, "sums": sums})
+    kept = slice(None) if lifts is None else lifts
+    sums, parts = sums[kept], {name: state[name][kept] for name in FADING if name in state}
+    rows, terms = _side(sums, of_lift)
+    return {
+        "variance": linearised_variance(rows, terms),
+        "count": ratio(rows[..., 0] ** 2, rows[..., -2]),
+        "effective_denominators": effective_denominators(rows, terms),
+        "never_varied": never_varied(rows, terms),
+        "nonzero": sums[..., NONZERO],
+        "design_effect": design_effect(parts, of_lift),
+    }
 
-    def lift(self, columns: slice) -> VarianceMoments:
-        """Those of the paired differences of these columns to production."""
-        return VarianceMoments({name: self.parts[name][columns] for name in FADING if name in self.parts}, of_lift=True)
 
-    @property
-    def nonzero(self) -> Array:
-        """The number of events with `u != 0`."""
-        return self.parts["sums"][..., NONZERO]
+def _side(sums: Array, of_lift: bool) -> tuple[Array, int]:
+    """The rows of a variance, or of that of a lift, and the number of their terms."""
+    return (sums[..., PAIR_VARIANCE], len(TERMS)) if of_lift else (sums[..., OWN_VARIANCE], OWN)
 
-    @property
-    def count(self) -> Array:
-        """Effective number of events: equally weighted ones whose mean has the same variance."""
-        return ratio(self._sums[..., 0] ** 2, self._sums[..., -2])
 
-    @property
-    def variance(self) -> Array:
-        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return linearised_variance(self._sums, self._terms)
+def never_varied(rows: Array, terms: int) -> Mask:
+    """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
 
-    @property
-    def effective_denominators(self) -> Array:
-        """As of `Moments`."""
-        return effective_denominators(self._sums, self._terms)
+    False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
+    """
+    form, products = linear_form(rows, terms), rows[..., 1 + terms : -2]
+    sides = np.eye(terms // 2).repeat(2, axis=1)
+    squares = [sum_of_squares(np.where(side, form, 0.0), products) for side in sides]
+    hidden = ROUNDING * squares_of_denominators(rows, terms).max(axis=-1)
+    return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
 
-    @property
-    def never_varied(self) -> Mask:
-        """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
 
-        False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
-        """
-        form = linear_form(self._sums, self._terms)
-        sides = np.eye(self._terms // 2).repeat(2, axis=1)
-        products = self._sums[..., 1 + self._terms : -2]
-        squares = [sum_of_squares(np.where(side, form, 0.0), products) for side in sides]
-        hidden = ROUNDING * squares_of_denominators(self._sums, self._terms).max(axis=-1)
-        return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
+def design_effect(parts: State, of_lift: bool = False) -> Array:
+    """Variance of contrasts of blocks over that of independent events; NaN before ten blocks.
 
-    @property
-    def design_effect(self) -> Array:
-        """Variance of contrasts of blocks over that of independent events; NaN before ten blocks.
+    Events of one session are correlated, which inflates the variance of their mean by this factor. Where events have
+    units, the factor includes units that spread over many blocks. `parts`: those of a state that fade, [..., rows].
+    """
+    rows, terms = _side(parts["sums"], of_lift)
+    form, blocks, independent = linear_form(rows, terms), rows[..., -1], linearised_variance(rows, terms)
+    squares = {name: parts[name][..., PAIR_SQUARES if of_lift else OWN_SQUARES] for name in CONTRASTS if name in parts}
+    with np.errstate(all="ignore"):
+        effects = {
+            name: ratio(sum_of_squares(form, each[..., 1:]), independent * each[..., 0])
+            for name, each in squares.items()
+        }
+        effect = np.where(blocks >= FEWEST_BLOCKS, effects["near"], np.nan)
+        if "signed" in parts:
+            covered = independent * parts["covered"][..., -1 if of_lift else 0]
+            units = ratio(_squares_of_units(parts["signed"], form), covered) - effects["inside"]
+            effect = effect + np.nan_to_num(units, posinf=0.0, neginf=0.0)
+        windows = ratio(squares["far"][..., 0] * blocks, rows[..., -2])
+        least = effects["far"] / (1 + np.sqrt(FAR_NOISE / windows))
+    return np.asarray(np.fmax(effect, least))
 
-        Events of one session are correlated, which inflates the variance of their mean by this factor. Where events
-        have units, the factor includes units that spread over many blocks.
-        """
-        form, blocks = linear_form(self._sums, self._terms), self._sums[..., -1]
-        effect = np.where(blocks >= FEWEST_BLOCKS, self._effect("near", form), np.nan)
-        if self.knows_units:
-            effect = effect + np.nan_to_num(self._of_units(form), posinf=0.0, neginf=0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            windows = ratio(self._squares("far")[..., 0] * blocks, self._sums[..., -2])
-            least = self._effect("far", form) / (1 + np.sqrt(FAR_NOISE / windows))
-        return np.asarray(np.fmax(effect, least))
 
-    @property
-    def knows_units(self) -> bool:
-        """Whether an event has had a unit."""
-        return "signed" in self.parts
-
-    def _squares(self, name: str) -> Array:
-        return self.parts[name][..., PAIR_SQUARES if self.of_lift else OWN_SQUARES]
-
-    def _effect(self, name: str, form: Array) -> Array:
-        """Variance of the contrasts of this name over that of independent events."""
-        squares = self._squares(name)
-        return ratio(sum_of_squares(form, squares[..., 1:]), self.variance * squares[..., 0])
-
-    def _of_units(self, form: Array) -> Array:
-        """The design effect of units beyond that inside of blocks."""
-        signed, inside = self.parts["signed"].reshape(*form.shape[:-1], -1, SIGNS), self._effect("inside", form)
-        if self.of_lift:
-            signed = signed[..., : len(TERMS), :]
-        else:  # those of u and v, if other than the pair's, are the last
-            signed = signed[..., len(TERMS) :, :] if signed.shape[-2] > len(TERMS) else signed[..., :OWN, :]
-        with np.errstate(over="ignore", invalid="ignore"):
-            units = np.square((form[..., None] * signed).sum(axis=-2)).mean(axis=-1)
-            return ratio(units, self.variance * self.parts["covered"][..., -1 if self.of_lift else 0]) - inside
+def _squares_of_units(signed: Array, form: Array) -> Array:
+    """The sum over units of the squared sums of their events' deviations."""
+    terms = signed.reshape(*form.shape[:-1], -1, SIGNS)
+    if form.shape[-1] == len(TERMS):
+        terms = terms[..., : len(TERMS), :]
+    else:  # those of u and v, if other than the pair's, are the last
+        terms = terms[..., len(TERMS) :, :] if terms.shape[-2] > len(TERMS) else terms[..., :OWN, :]
+    return np.asarray(np.square((form[..., None] * terms).sum(axis=-2)).mean(axis=-1))

@@ -9,7 +9,6 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.ope.averages import AnyAverage, Cumulative
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow, Moments
 from streameval.ope.estimators import AnyEstimator, PseudoInverse, TermRange
 from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
@@ -114,31 +113,31 @@ def _numbers(
 
     `wider` [columns]: what is added to both sides of an interval.
     """
-    moments, estimators, (low, high) = reading.moments, len(grid.columns), plan.reward_range
-    scaled = ratio(terms.width, moments.mean_denominator)
+    estimators, (low, high) = len(grid.columns), plan.reward_range
+    scaled = ratio(terms.width, reading.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
-    terms = terms.linearised(moments.mean_denominator)
+    terms = terms.linearised(reading.mean_denominator)
     if interval.limited_by_log and plan.ranking is None:
-        heaviest = np.fmax(heaviest, _lacking_weight(moments, terms))
+        heaviest = np.fmax(heaviest, _lacking_weight(reading, terms))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
     lower, upper = interval.bounds(reading, terms, plan.confidence, own)
-    lower, upper = _clipped(*extended_to(moments.value, lower - wider, upper + wider), low, high)
+    lower, upper = _clipped(*extended_to(reading.value, lower - wider, upper + wider), low, high)
     below, above = interval.bounds(lift, differences, plan.confidence, paired)
-    below, above = extended_to(lift.moments.value, below - wider[estimators:], above + wider[estimators:])
+    below, above = extended_to(lift.value, below - wider[estimators:], above + wider[estimators:])
     below, above = _clipped(below, above, low - high, high - low)
-    weighed = (moments.count > 0) & (plan.ranking is None)  # clicks have other weights
+    weighed = (reading.count > 0) & (plan.ranking is None)  # clicks have other weights
     numbers = {
-        "value": moments.value,
+        "value": reading.value,
         "lower": lower,
         "upper": upper,
-        "effective_sample_size": moments.effective_sample_size,
+        "effective_sample_size": reading.effective_sample_size,
         "importance_weight_mean": np.where(
-            weighed & ~(terms.ratio & ~terms.controlled), moments.importance_weight_mean, np.nan
+            weighed & ~(terms.ratio & ~terms.controlled), reading.importance_weight_mean, np.nan
         ),
-        "importance_weight_max": np.where(weighed, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
-        "lift": _after_production(estimators, lift.moments.value),
+        "importance_weight_max": np.where(weighed, reading.importance_weight_max, np.nan),
+        "lift": _after_production(estimators, lift.value),
         "lift_lower": _after_production(estimators, below),
         "lift_upper": _after_production(estimators, above),
     }
@@ -150,7 +149,7 @@ def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, est
 
     The covariance of a lift and production follows from the variances of both values and of their difference.
     """
-    own, paired = reading.spread.variance, _after_production(estimators, lift.spread.variance)
+    own, paired = reading.spread["variance"], _after_production(estimators, lift.spread["variance"])
     production = np.resize(own[:estimators], own.shape)
     correlation = np.clip(np.nan_to_num(ratio(own - production - paired, 2 * np.sqrt(paired * production))), -1, 1)
     value, lower, upper = (np.resize(numbers[name][:estimators], own.shape) for name in ("value", "lower", "upper"))
@@ -165,9 +164,9 @@ def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, est
     }
 
 
-def _lacking_weight(moments: Moments, terms: TermRange) -> Array:
+def _lacking_weight(reading: Reading, terms: TermRange) -> Array:
     """The weight that would bring the mean weight up to 1, as far as it is likely: some event may yet have it."""
-    lacking = moments.count * np.maximum(1.0 - moments.importance_weight_mean, 0.0)
+    lacking = reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0)
     return np.minimum(terms.likely_weight, lacking)
 
 
@@ -181,7 +180,7 @@ def _details(
     terms: TermRange,
 ) -> dict[str, Array]:
     heaviest = interval.heaviest(reading, terms)
-    unsupported = np.where(np.repeat(supported, estimators), reading.moments.unsupported_probability, np.nan)
+    unsupported = np.where(np.repeat(supported, estimators), reading.unsupported_probability, np.nan)
     return {
         **reading.details,
         **reading.parts,
@@ -189,11 +188,11 @@ def _details(
         **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
         "bias_bound": reading.bias,
         "design_effect": reading.design_effect,
-        "largest_term_share": reading.moments.largest_term_share,
-        "lift_deviation": _after_production(estimators, np.sqrt(lift.spread.variance)),
+        "largest_term_share": reading.largest_term_share,
+        "lift_deviation": _after_production(estimators, np.sqrt(lift.spread["variance"])),
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
-        **({} if heaviest is None else {"max_weight": np.where(reading.moments.count > 0, heaviest, np.nan)}),
+        **({} if heaviest is None else {"max_weight": np.where(reading.count > 0, heaviest, np.nan)}),
     }
 
 

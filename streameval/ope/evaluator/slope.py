@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, ratio
 from streameval.ope.averages import Reading
-from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import Estimator
 from streameval.ope.intervals.base import standard_error
 
@@ -53,12 +52,13 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
     """The choice of each policy by this reading; `reward_width`: the largest possible reward less the smallest."""
     caps_of = [list(estimator.alternatives) for estimator in estimators]
     count = sum(map(len, caps_of))
-    moments, spread = reading.moments, reading.spread
-    caps = np.tile(np.concatenate(caps_of), len(moments.value) // count)
-    largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
-    error = standard_error(reading, spread.variance, spread.count, np.zeros(len(caps), dtype=bool))
-    half_width = NOISE_FACTOR * error + RANGE_FACTOR * reward_width * ratio(np.minimum(caps, largest), moments.count)
-    values, half_widths = moments.value.reshape(-1, count), half_width.reshape(-1, count)
+    caps = np.tile(np.concatenate(caps_of), len(reading.value) // count)
+    largest = reading.importance_weight_max
+    error = standard_error(
+        reading, reading.spread["variance"], reading.spread["count"], np.zeros(len(caps), dtype=bool)
+    )
+    half_width = NOISE_FACTOR * error + RANGE_FACTOR * reward_width * ratio(np.minimum(caps, largest), reading.count)
+    values, half_widths = reading.value.reshape(-1, count), half_width.reshape(-1, count)
     chosen, first = [], 0
     for choices in caps_of:
         part = slice(first, first + len(choices))

@@ -81,7 +81,7 @@ class IntervalMethod(Component):
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
         """The bounds without drift."""
         width = self.half_width(reading, terms, confidence)
-        return reading.moments.value - width, reading.moments.value + width
+        return reading.value - width, reading.value + width
 
     def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
         """Half the width of an interval that is centred on the value."""
@@ -168,7 +168,7 @@ def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
 
     The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are.
     """
-    return np.asarray(ratio & is_enough(reading.nonzero) & reading.spread.never_varied)
+    return np.asarray(ratio & is_enough(reading.nonzero) & reading.spread["never_varied"])
 
 
 def is_enough(terms: Array) -> Mask:
@@ -180,5 +180,5 @@ def standard_error(reading: Reading, variance: Array, count: Array, ratio: Mask)
     """`sqrt(s2 / n_eff)` with the design effect; NaN where one event is all there is: it has no variance."""
     with np.errstate(divide="ignore", invalid="ignore"):
         unbiased = np.where(count > 1 + 1e-9, variance * count / (count - 1), np.nan)
-        independent = np.where(ratio, variance, unbiased) / reading.moments.count
+        independent = np.where(ratio, variance, unbiased) / reading.count
     return np.asarray(np.sqrt(independent * np.fmax(1.0, reading.design_effect)))

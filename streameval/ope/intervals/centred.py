@@ -15,7 +15,6 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate, is_enough, standard_error
 
@@ -40,10 +39,10 @@ class Normal(IntervalMethod):
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
     def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
-        z, spread, own = NormalDist().inv_cdf(0.5 + confidence / 2), reading.spread, reading.moments
-        longer = ~terms.ratio | is_enough(spread.effective_denominators)
-        variance, count = np.where(longer, (spread.variance, spread.count), (own.variance, own.count))
-        known = is_enough(reading.nonzero) & (longer | is_enough(own.effective_denominators))
+        z, spread = NormalDist().inv_cdf(0.5 + confidence / 2), reading.spread
+        longer = ~terms.ratio | is_enough(spread["effective_denominators"])
+        variance, count = np.where(longer, (spread["variance"], spread["count"]), (reading.variance, reading.count))
+        known = is_enough(reading.nonzero) & (longer | is_enough(reading.effective_denominators))
         return np.where(known, z * standard_error(reading, variance, count, terms.ratio), np.nan)
 
 
@@ -81,9 +80,9 @@ class EmpiricalBernstein(IntervalMethod):
     def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
         log_term = np.log(4 / (1 - confidence))
         with np.errstate(divide="ignore", invalid="ignore"):
-            others = reading.moments[MomentRow.WEIGHT] / reading.moments[MomentRow.LARGEST_WEIGHT] - 1
-            range_term = 7 * terms.width / reading.moments.mean_denominator * log_term / (3 * others)
-        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, terms.ratio)
+            others = reading.events_of_largest_weight - 1
+            range_term = 7 * terms.width / reading.mean_denominator * log_term / (3 * others)
+        sampling = standard_error(reading, reading.variance, reading.count, terms.ratio)
         width = np.sqrt(2 * log_term) * sampling + range_term
         return np.where((others > 0) & (range_term >= 0), width, np.nan)
 
@@ -126,11 +125,11 @@ class DriftAware(IntervalMethod):
         width = 2.4 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = width + missing_weight(reading) * np.where(terms.controlled, terms.high_slope - terms.low_slope, 0.0)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
-        return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)
+        return np.where((reading.importance_weight_mean > 0) & reading.rewarded, width, np.nan)
 
 
 def missing_weight(reading: Reading) -> Array:
     """The part of the expected weight of 1 that the mean weight lacks beyond three of its standard errors."""
-    weight, square = reading.moments[MomentRow.IMPORTANCE], reading.moments[MomentRow.IMPORTANCE_SQUARE]
-    error = np.sqrt(np.maximum(square - weight**2, 0.0) / reading.moments.count)
+    weight, square = reading.importance_weight_mean, reading.importance_weight_square
+    error = np.sqrt(np.maximum(square - weight**2, 0.0) / reading.count)
     return np.asarray(np.maximum(1.0 - weight - 3.0 * error, 0.0))

@@ -30,7 +30,6 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
@@ -226,10 +225,10 @@ class EmpiricalLikelihood(IntervalMethod):
         if self.max_weight == "auto":
             limit = heaviest_likely(_means(reading, terms), terms)
             return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
-        return np.minimum(terms.heaviest, np.fmax(reading.moments[MomentRow.LARGEST_IMPORTANCE], self.max_weight))
+        return np.minimum(terms.heaviest, np.fmax(reading.importance_weight_max, self.max_weight))
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
-        means, value = _means(reading, terms), reading.moments.value
+        means, value = _means(reading, terms), reading.value
         extra = extra_events(terms, self.heaviest(reading, terms))
         centre = np.where(_is_linearised(terms), value, 0.0)
         extra = extra._replace(low=extra.low + centre, high=extra.high + centre)
@@ -254,20 +253,17 @@ def _means(reading: Reading, terms: TermRange) -> Means:
     Of a ratio that does not estimate the mean of `u`, those of the estimate plus the linearised terms. Where all terms
     are 0, those of production too if it is a lift, so is their mean, whatever a mixture starts with.
     """
-    moments = reading.moments
-    weights = (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE)
-    sums = (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU)
-    weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
-    ever = np.where(reading.rewarded, 1.0, 0.0)
-    term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in sums)
-    linear, controlled = _is_linearised(terms), terms.controlled
+    ever, linear, controlled = np.where(reading.rewarded, 1.0, 0.0), _is_linearised(terms), terms.controlled
+    term, product, term_square = (
+        ever * mean for mean in (reading.term_mean, reading.term_times_weight, reading.term_square)
+    )
     if linear.any():
-        term = np.where(linear, moments.value, term)
-        term_square = np.where(linear, moments.value**2 + moments.variance, term_square)
+        term = np.where(linear, reading.value, term)
+        term_square = np.where(linear, reading.value**2 + reading.variance, term_square)
     return Means(
-        moments.count / np.fmax(1.0, reading.design_effect),
-        np.where(controlled, weight, 1.0),
-        np.where(controlled, square, 1.0),
+        reading.count / np.fmax(1.0, reading.design_effect),
+        np.where(controlled, reading.importance_weight_mean, 1.0),
+        np.where(controlled, reading.importance_weight_square, 1.0),
         term,
         np.where(controlled, product, term),
         term_square,

@@ -505,8 +505,8 @@ def test_parts_that_were_folded_apart_merge_to_the_whole(
     merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
     whole = folded(average, stream[:end])
     found, expected = (average.read(state, tail, UNKNOWN) for state in (merged, whole))
-    np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.spread.parts["sums"], expected.spread.parts["sums"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.moments, expected.moments, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.spread["variance"], expected.spread["variance"], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
     for name, number in expected.details.items():
         np.testing.assert_array_equal(found.details[name], number)
