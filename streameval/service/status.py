@@ -40,7 +40,10 @@ Label: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """All estimates at one moment: `numbers[places[label]]` are value, lower and upper bound, NaN where not known."""
+    """All estimates at one moment, NaN where not known.
+
+    `numbers[places[label]]` are the value, its lower and upper bound, and then the same of the lift.
+    """
 
     at: float
     places: dict[Label, int]
@@ -51,7 +54,7 @@ class Point:
 class History:
     """Estimates of the last hours at points at least `spacing` seconds apart, which doubles when there are too many.
 
-    In the end points are 256 seconds apart and reach `HISTORY_SPAN` back, in `24 bytes x points x estimates`: some
+    In the end points are 256 seconds apart and reach `HISTORY_SPAN` back, in `48 bytes x points x estimates`: some
     megabytes for hundreds of estimates.
 
     >>> len(History().points)
@@ -78,13 +81,13 @@ class History:
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
-    def series(self, label: Label) -> NDArray[np.float64]:
-        """Value, lower and upper bound of one estimate at each point, [points, 3]; NaN where not known."""
-        numbers = np.full((len(self.points), 3), np.nan)
+    def series(self, label: Label, of_lift: bool = False) -> NDArray[np.float64]:
+        """The value or the lift of one estimate, with both bounds, at each point, [points, 3]; NaN where not known."""
+        numbers, shown = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
         for row, point in enumerate(self.points):
             place = point.places.get(label)
             if place is not None:
-                numbers[row] = point.numbers[place]
+                numbers[row] = point.numbers[place, shown]
         return numbers
 
 
@@ -103,8 +106,10 @@ def _point(at: float, report: Report, last: Point | None) -> Point:
     places = {(each.policy, each.estimator, each.average): row for row, each in enumerate(report.estimates)}
     if last is not None and last.places == places:
         places = last.places  # hundreds of points share one
-    numbers = [(each.value, each.lower, each.upper) for each in report.estimates]
-    return Point(at, places, np.array(numbers, dtype=np.float64).reshape(-1, 3))
+    numbers = [
+        (each.value, each.lower, each.upper, each.lift, each.lift_lower, each.lift_upper) for each in report.estimates
+    ]
+    return Point(at, places, np.array(numbers, dtype=np.float64).reshape(-1, 6))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import UNKNOWN, counted, decimal
-from streameval.ope.report import Estimate
+from streameval.ope.report import Estimate, Transition
 from streameval.service.status import History
 
 FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cut off at the edge of the chart
@@ -170,7 +170,8 @@ def memory(each: Estimate | None) -> str:
 class ChartTimeline(NamedTuple):
     """One policy: points of lines and intervals in SVG, in pieces where nothing was known between.
 
-    `first` and `last` are the first and last values, `lowest` and `highest` the extremes, as text.
+    `first` and `last` are the first and last values, `lowest` and `highest` the extremes, as text. `marks`: places in
+    per cent at which the candidate became promotable, and ceased to be.
     """
 
     lines: list[str]
@@ -179,15 +180,20 @@ class ChartTimeline(NamedTuple):
     last: str
     lowest: str
     highest: str
+    marks: tuple[tuple[float, bool], ...] = ()
 
 
 class Timelines(NamedTuple):
-    """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis."""
+    """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis.
+
+    `zero`: the place of no lift, in per cent from the top.
+    """
 
     seconds: float
     ticks: list[tuple[float, str]]
     pictures: list[ChartTimeline]
     production: ChartTimeline | None
+    zero: float | None = None
 
 
 def make_timelines(
@@ -206,10 +212,37 @@ def make_timelines(
     return Timelines(now - at[0], ticks, pictures[: len(candidates)], pictures[-1] if production else None)
 
 
-def _series(history: History, each: Estimate) -> Array:
-    """The history of an estimate, with its present value at the end: value, lower and upper bound, [points + 1, 3]."""
-    present = np.array([each.value, each.lower, each.upper], dtype=np.float64)  # None is NaN
-    return np.vstack([history.series((each.policy, each.estimator, each.average)), present])
+def make_lift_timelines(
+    history: History, now: float, candidates: Sequence[Estimate], transitions: Sequence[Transition]
+) -> Timelines | None:
+    """The lifts of the last hours, with the moments of promotion; None while there is nothing to draw."""
+    at = np.array([*(point.at for point in history.points), now])
+    all_series = [_series(history, each, of_lift=True) for each in candidates]
+    columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
+    shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
+    if not shown or now <= at[0]:
+        return None
+    scale = ChartScale.over([*shown, 0.0])
+    pictures = [
+        _timeline(at, series, scale)._replace(marks=_marks(each.policy, at, transitions))
+        for each, series in zip(candidates, all_series, strict=True)
+    ]
+    ticks = [(100 - place, text) for place, text in scale.tick_texts()]
+    return Timelines(now - at[0], ticks, pictures, None, 100 - scale.at(0.0))
+
+
+def _marks(policy: str, at: Array, transitions: Sequence[Transition]) -> tuple[tuple[float, bool], ...]:
+    """The transitions of a policy within these moments."""
+    own = [each for each in transitions if each.policy == policy and each.timestamp is not None]
+    places = [(round(100 * ((each.timestamp or 0.0) - at[0]) / (at[-1] - at[0]), 2), each.promotable) for each in own]
+    return tuple((place, promotable) for place, promotable in places if 0 <= place <= 100)
+
+
+def _series(history: History, each: Estimate, of_lift: bool = False) -> Array:
+    """The history of an estimate, with the present at the end: number, lower and upper bound, [points + 1, 3]."""
+    value, ends = (lift_of if of_lift else value_of)(each)
+    present = np.array([value, *(ends or (np.nan, np.nan))], dtype=np.float64)  # None is NaN
+    return np.vstack([history.series((each.policy, each.estimator, each.average), of_lift), present])
 
 
 def _timeline(at: Array, series: Array, scale: ChartScale) -> ChartTimeline:

@@ -26,6 +26,7 @@ from streameval.service.status_page.charts import (
     is_known,
     lift_of,
     make_chart,
+    make_lift_timelines,
     make_timelines,
     memory,
     value_of,
@@ -137,6 +138,8 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
     timelines = make_timelines(now.history, now.at, candidates, base)
     pictures = timelines.pictures if timelines else [None] * len(candidates)
+    lifts = make_lift_timelines(now.history, now.at, candidates, report.transitions)
+    lift_rows = make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of).rows
     return {
         "estimator": estimator,
         "average": average,
@@ -148,6 +151,8 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
         "production": next((row for row in rows if row.production), None),
         "candidates": list(zip((row for row in rows if not row.production), pictures, strict=True)),
         "timelines": timelines,
+        "lift_timelines": lifts,
+        "lift_candidates": list(zip(lift_rows, lifts.pictures, strict=True)) if lifts else [],
         "adapting": _adapting(report, estimator),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streameval.ope.report import Decision, Report, TrustCheck
+from streameval.ope.report import Decision, Report, Transition, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
 from streameval.service.status_page.charts import (
     FRAME_HEIGHT,
@@ -18,6 +18,7 @@ from streameval.service.status_page.charts import (
     ChartScale,
     lift_of,
     make_chart,
+    make_lift_timelines,
     make_timelines,
 )
 from streameval.service.status_page.page import (
@@ -368,3 +369,34 @@ def test_weights_are_those_of_the_estimate_that_decides() -> None:
     trust = shown.partition('id="trust-table"')[2].partition("</section>")[0]
     assert trust.count("4,321") == 2
     assert "those of the estimate that decides: ips on mixture." in trust
+
+
+def promoted(policy: str, seconds_ago: float, promotable: bool = True) -> Transition:
+    return Transition(policy, "paired", 100, NOW - seconds_ago, promotable, 0.004)
+
+
+def test_lifts_over_time_have_zero_on_their_axis_and_the_moments_of_promotion() -> None:
+    report = make_report(1, ("ips",), ("mixture",))
+    (candidate,) = (each for each in report.estimates if each.policy == "challenger-a")
+    changes = [promoted("challenger-a", 1800), promoted("challenger-a", 900, False), promoted("another", 900)]
+    drawn = make_lift_timelines(hours(report), NOW, [candidate], [*changes, promoted("challenger-a", 9000)])
+    assert drawn is not None
+    assert drawn.zero is not None
+    assert 0 <= drawn.zero <= 100
+    (picture,) = drawn.pictures
+    assert picture.marks == ((50.0, True), (75.0, False))
+    assert len(picture.lines) == len(picture.areas) == 1
+    assert make_lift_timelines(History(), NOW, [candidate], changes) is None
+    unknown = make_unknown("challenger-a", "ips", "mixture", lift=None, lift_lower=None, lift_upper=None)
+    nothing = replace(report, estimates=(unknown,))
+    assert make_lift_timelines(hours(nothing), NOW, [unknown], changes) is None
+
+
+def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
+    report = make_report(1)
+    shown = page(replace(report, transitions=(promoted("challenger-a", 1800),)), history=hours(report))
+    assert "Lift over the last hours" in shown
+    section = shown.partition('<section aria-labelledby="lifts">')[2].partition("</section>")[0]
+    assert section.count('class="began"') == 1
+    assert 'aria-label="lift of challenger-a: ' in section
+    assert "; promotable 30.0 min ago" in section
