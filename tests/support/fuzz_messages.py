@@ -138,6 +138,15 @@ def scored(random: random.Random, number: int) -> dict[str, Any]:
     return event | {"scores": [random.gauss(0, 3) for _ in event["actions"]]}
 
 
+def outcome(random: random.Random, number: int) -> dict[str, Any]:
+    event = common(random, number)
+    del event["reward"]
+    if random.random() < 0.2:
+        return event | {"scored": {"revealed": False}}
+    values = {"a": random.choice([random.random(), None, 1]), "b": random.random()}
+    return event | {"scored": {"propensity": random.uniform(0.01, 1), "values": values}}
+
+
 def late_reward(random: random.Random, number: int) -> dict[str, Any]:
     return common(random, number)
 
@@ -148,6 +157,7 @@ FORMATS = {
     "slate": slate,
     "dsjson": dsjson,
     "scored": scored,
+    "outcome": outcome,
     "late_reward": late_reward,
 }
 

@@ -30,6 +30,8 @@ from streameval.ope.estimators import (
     ClippedIPS,
     ControlVariate,
     PseudoInverse,
+    ScoredIPS,
+    ScoredSNIPS,
     StratifiedDR,
     StratifiedIPS,
     Switch,
@@ -49,6 +51,7 @@ ESTIMATORS = {
     "slate": IN_SLOTS,
     "dsjson": [SNIPS(), PseudoInverse()],
     "scored": [SNIPS(), DR()],
+    "outcome": [ScoredIPS(), ScoredSNIPS(), IPS()],
     "late_reward": [IPS()],
 }
 CODED = {
@@ -69,9 +72,12 @@ class Subject:
         form = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         names = ["baseline", "b"] if kind == "dsjson" else POLICIES
         self._format = form(names, reward_range=reward_range, scores=["scores"] if kind == "scored" else None)
+        production = names[0] if kind == "outcome" else "logging"
         self._evaluator = Evaluator(
-            dict.fromkeys(names, "logged") | (CODED if kind == "scored" else {}),
+            dict.fromkeys([name for name in names if name != production], "logged")
+            | (CODED if kind == "scored" else {}),
             estimators=ESTIMATORS[kind],
+            production=production,
             averages=[Cumulative(), Window(tau=1000), Decay(alpha=0.999), AdaptiveWindow(), Mixture()],
             reward_range=reward_range or (-1e50, 1e50),
         )
@@ -112,7 +118,11 @@ def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
     check_rejected(batch, messages)
     assert np.isfinite(batch.reward).all()
     assert not np.isinf(batch.timestamp).any()
-    for chances in (batch.propensity, batch.sampling_probability):
+    logged = batch.propensity if batch.scored is None else batch.propensity[batch.scored.sizes == 0]
+    if batch.scored is not None:
+        assert not np.isinf(batch.scored.outcomes).any()
+        logged = np.append(logged, batch.scored.propensity[batch.scored.revealed])
+    for chances in (logged, batch.sampling_probability):
         assert ((chances > 0) & (chances <= 1)).all()
     cells = [batch.probabilities]
     for sets in (batch.action_sets, batch.slates and batch.slates.actions):
