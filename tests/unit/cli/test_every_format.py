@@ -31,10 +31,24 @@ CANDIDATES: dict[str, Any] = {
     "python": {"kind": "python", "target": "support.coded_policies:favourite"},
 }
 PARAMETERS = {"cap": 10.0, "tau": 0.1}
-ESTIMATORS = [
-    {"kind": each.kind} | {name: PARAMETERS[name] for name in PARAMETERS if name in each.__dataclass_fields__}
-    for each in get_args(get_args(AnyEstimator)[0])
-]
+
+
+def estimators(form: str) -> list[dict[str, Any]]:
+    """All estimators of `decisions`, of `clicks` or of `outcomes` (scored events)."""
+    kinds = get_args(get_args(AnyEstimator)[0])
+    form_of = {
+        each: "clicks" if each.of_clicks else "outcomes" if "scored" in each.needs else "decisions" for each in kinds
+    }
+    return [
+        {"kind": each.kind} | {name: PARAMETERS[name] for name in PARAMETERS if name in each.__dataclass_fields__}
+        for each in kinds
+        if form_of[each] == form
+    ]
+
+
+ESTIMATORS = estimators("decisions")
+METRICS: list[Any] = ["dcg", "precision", "rank_biased_precision", "average_relevance_position"]
+EXAMINATIONS: list[Any] = ["power", {"kind": "table", "values": [1, 0.5, 0.25]}, "given"]
 AVERAGES = ["cumulative", "mixture", "adaptive_window", {"kind": "window", "tau": 100}, "decay"]
 MODELS: list[Any] = [
     "ridge",
@@ -136,3 +150,52 @@ def test_every_format_works_with_every_estimator_average_and_reward_model(
                 "reward_model": model,
             }
             check(tmp_path / file, settings, count=100, seed=seed, mutated=True)
+
+
+def page(chance: random.Random, number: int) -> dict[str, Any]:
+    """A page with clicks; most have all optional fields."""
+    shown = chance.sample("abcdef", 4)
+    clicked = [item for item in shown if chance.random() < 0.3]
+    ranking: dict[str, Any] = {"shown": shown, "clicked": clicked, "propensities": [0.5] * len(clicked)}
+    if chance.random() < 0.5:
+        ranking |= {"swap": [1, 3], "marginals": [[0.5, 0.25]] * 4}
+    whole = {"ranking": chance.sample("abcdefgh", 6)}
+    ranks = {"ranks": {item: chance.randint(1, 9) for item in clicked}, "support": chance.random()}
+    features = [[chance.gauss(0, 1), 1.0] for _ in shown]
+    event = {"event_id": number, "timestamp": 1.7e9 + number, "unit": number // 3, "features": features}
+    return event | {"ranking": ranking, "policies": {"whole": whole, "ranks": ranks}}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("examination", EXAMINATIONS, ids=str)
+def test_damaged_rankings_stop_no_estimator_of_clicks(metric: str, examination: Any, tmp_path: Path) -> None:
+    chance = random.Random(METRICS.index(metric))
+    messages: list[bytes | None] = [encode(page(chance, number)) for number in range(60)]
+    path = tmp_path / "pages.ndjson"
+    damaged = Mutator([message or b"" for message in messages], chance).messages(120)
+    path.write_bytes(b"\n".join((message or b"").replace(b"\n", b" ") for message in [*messages, *damaged]))
+    settings = {
+        "policies": {"candidates": ["whole", "ranks"]},
+        "estimators": estimators("clicks"),
+        "averages": ["cumulative", "mixture", {"kind": "window", "tau": 100}],
+        "ranking": {"metric": metric, "examination": examination},
+    }
+    config = tmp_path / "streameval.yaml"
+    config.write_text(json.dumps({"source": {"kind": "file", "path": str(path)}, **settings}))
+    replay = Replay(Config.load(config, {}))
+    report = replay.read([str(path)])
+    assert report.events.accepted >= 60
+    for place, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{place} is {number}"
+    state = msgspec.msgpack.decode(msgspec.msgpack.encode(replay.evaluator.state()))
+    assert msgspec.to_builtins(Evaluator.from_state(state).report()) == msgspec.to_builtins(report)
+
+
+@pytest.mark.parametrize("mutated", [False, True])
+def test_scored_events_work_with_every_estimator_of_outcomes(mutated: bool, tmp_path: Path) -> None:
+    settings = {
+        "policies": {"production": "a", "candidates": ["b"]},
+        "estimators": estimators("outcomes"),
+        "averages": AVERAGES,
+    }
+    check(tmp_path / "outcome.ndjson", settings, count=100, seed=3, mutated=mutated)
