@@ -51,6 +51,7 @@ OF_CHECKS = {
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": "correct the events that are rejected",
     "reward_range": REWARD_RANGE,
+    "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
     "clusters": "log the user or session of each event as its `unit`",
 }

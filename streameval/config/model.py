@@ -31,7 +31,8 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.ope.evidence.clicks import GivenExamination, Ranking
+from streameval.ope.evidence.clicks import Ranking
+from streameval.ope.evidence.examination import GivenExamination
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.policies.logged import LOGGING

@@ -16,7 +16,17 @@ from streameval.errors import InputError
 from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
-__all__ = ["Decision", "Estimate", "EventCounts", "Failure", "PolicyCounts", "Report", "Transition", "TrustCheck"]
+__all__ = [
+    "Decision",
+    "Estimate",
+    "EventCounts",
+    "Examined",
+    "Failure",
+    "PolicyCounts",
+    "Report",
+    "Transition",
+    "TrustCheck",
+]
 
 THIN, RICHER = 100.0, 10.0
 """Effective sample size below which a row is thin, and the factor by which another row must exceed it."""
@@ -143,6 +153,15 @@ class Transition(msgspec.Struct, frozen=True):
     lift: float | None
 
 
+class Examined(msgspec.Struct, frozen=True):
+    """How often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
+
+    rank: int
+    value: float
+    lower: float
+    upper: float
+
+
 class Report(msgspec.Struct, frozen=True):
     """Everything known at one moment; `to_json` is the contract of `replay --json` and `/api/v1/report`."""
 
@@ -155,6 +174,7 @@ class Report(msgspec.Struct, frozen=True):
     trust: tuple[TrustCheck, ...] = ()
     transitions: tuple[Transition, ...] = ()
     reward_model: RewardModelAccuracy | None = None
+    examination: tuple[Examined, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str) -> Estimate:

@@ -163,6 +163,10 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "slots": (("policy", "slot"), _slot_lifts),
+    "examination": (
+        ("rank",),
+        lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
+    ),
     "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
     "deciding": (PER_ESTIMATE, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),

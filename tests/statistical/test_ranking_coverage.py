@@ -7,6 +7,7 @@ import pytest
 
 from streameval import ClickIPS, ClickSNIPS, Evaluator, EventBatch
 from streameval.common.arrays import Array
+from support.ranking_worlds import estimate, pages
 
 STREAMS, PAGES, RANKS = 400, 1_000, 6
 THETA = 1 / np.arange(1.0, RANKS + 1)
@@ -52,3 +53,15 @@ def test_intervals_with_a_known_curve_cover_values_and_lifts(kind: str) -> None:
                 lift = truth["new", row.estimator] - truth["logging", row.estimator]
                 covered["lift", row.estimator] += row.lift_lower <= lift <= row.lift_upper
     assert min(covered.values()) >= 0.94 * STREAMS, {each: count / STREAMS for each, count in covered.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["swaps", "harvested"])
+def test_intervals_with_a_learned_curve_cover_the_lift(kind: str) -> None:
+    covered = 0
+    for stream in range(STREAMS):
+        batch, lifts = pages(12_000, [15, stream], kind)
+        found = estimate(batch, {"kind": kind, "ranks": RANKS})
+        covered += found.lift_lower <= lifts.mean() <= found.lift_upper
+    assert covered >= 0.93 * STREAMS

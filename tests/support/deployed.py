@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
+from streameval.ope.report import Examined
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus
@@ -51,7 +52,8 @@ def metrics_in(expression: str) -> set[str]:
 
 def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
-    report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
+    looks = (Examined(2, 0.5, 0.4, 0.6),)
+    report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2), examination=looks)
     buffered = BufferStatus(
         events=5,
         watermark=1.7e9,

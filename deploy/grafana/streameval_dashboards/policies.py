@@ -266,6 +266,16 @@ def _trust() -> Placed:
         Query(_missing_share(), "without {{policy}}"),
         zero=True,
     )
+    looks = lines(
+        About(
+            "Looks at ranks",
+            "How often users look at each rank, relative to rank 1, as learned from swaps or random rankings. "
+            "Only where events are rankings and the examination is learned. A jump means a new layout.",
+            "percentunit",
+        ),
+        Query(f"max by (rank) (streameval_examination{{{INSTANCE}}})", "rank {{rank}}"),
+        zero=True,
+    )
     return [
         (24, 7, checks),
         (8, 8, size),
@@ -274,6 +284,7 @@ def _trust() -> Placed:
         (8, 8, marked(design, at=1.0)),
         (8, 8, unsupported),
         (8, 8, left_out),
+        (8, 8, looks),
     ]
 
 

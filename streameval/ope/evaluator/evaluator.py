@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
 from streameval.common.text import counted
@@ -21,15 +20,23 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingField, Plan
-from streameval.ope.evaluator.report_rows import LARGEST, report_rows
+from streameval.ope.evaluator.report_rows import (
+    LARGEST,
+    examination_rows,
+    report_rows,
+    support_known,
+    with_counts,
+    without_sign,
+)
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
+from streameval.ope.evidence.examination import LearnedExamination, start_by_rank, variances
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
-from streameval.ope.policies.logged import LOGGING, has_support_information
-from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals
+from streameval.ope.policies.logged import LOGGING
+from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals, with_examination
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
@@ -154,7 +161,15 @@ class Evaluator:
             "units": start_signs(),
             "weights": largest_weights.start(policies),
             "predictions": online.start(self.plan.reward_model),
+            "examination": {} if self._learned is None else self._learned.start(),
+            "by_rank": np.zeros((policies, 0)) if self._learned is None else start_by_rank(self._learned, policies),
         }
+
+    @property
+    def _learned(self) -> LearnedExamination | None:
+        """The examination, if it is learned from the stream."""
+        found = None if self.plan.ranking is None else self.plan.ranking.examination
+        return found if isinstance(found, LearnedExamination) else None
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -199,7 +214,7 @@ class Evaluator:
         if self._monitor is not None and part._monitor is not None:
             promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
             promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
-        by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights")}
+        by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights", "by_rank")}
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
             "slates": bool(part._forms),
@@ -330,7 +345,7 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         evidence, learned = self._evidence(events)
-        counts = _counted(self._state["counts"], evidence, _support_known(evidence, events))
+        counts = with_counts(self._state["counts"], evidence, support_known(evidence, events))
         if self.plan.drift is not None:
             self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
         lifts: dict[Pair, Lift] = {}
@@ -339,6 +354,8 @@ class Evaluator:
             after, found = grid.fold(before, evidence, self.promotion_lifts)
             states.append(after)
             lifts |= found
+        if evidence.curve is not None:
+            lifts = {pair: self._with_error_of_curve(pair, lift, evidence) for pair, lift in lifts.items()}
         self._state |= {**learned, "counts": counts, "grids": states}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
@@ -349,14 +366,27 @@ class Evaluator:
                 events.propensity,
             )
 
+    def _with_error_of_curve(self, pair: Pair, lift: Lift, evidence: Evidence) -> Lift:
+        assert evidence.curve is not None
+        assert evidence.by_rank is not None
+        _, of_lifts = variances(evidence.curve, evidence.by_rank, self.plan.estimators[pair[0]].ratio)
+        return lift._replace(sampling_variance=lift.sampling_variance + of_lifts[:, 1:])
+
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """The evidence of these events, from the state before them, and the parts of the state that learn."""
-        plan, before, after = self.plan, self._state, {}
+        plan, before = self.plan, self._state
+        after: State = {}
         signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
         if plan.ranking is None:
             evidence = Evidence.from_batch(events, self.policies, plan.block)
         else:
-            evidence = Evidence.of_rankings(events, self.policies, plan.ranking, plan.block)
+            learned, curves = self._learned, None
+            if learned is not None:
+                curve, after["examination"] = learned.fold(before["examination"], events, plan.block)
+                curves = curve.probability[:-1]
+            evidence = Evidence.of_rankings(events, self.policies, plan.ranking, plan.block, curves)
+            if learned is not None:
+                evidence, after["by_rank"] = evidence.with_curve(curve, before["by_rank"])
         evidence = replace(evidence, signs=signs)
         if any(grid.mixes_components for grid in self._grids):
             evidence, after["recent"] = evidence.with_recent_means(before["recent"])
@@ -406,11 +436,12 @@ class Evaluator:
         if self._pending:
             rest = EventBatch.concat(self._pending)
             tail, after = self._evidence(rest)
-            counts, learned = _counted(counts, tail, _support_known(tail, rest)), {**state, **after}
+            counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**state, **after}
+        curve = None if self._learned is None else self._learned.now(learned["examination"])
         estimates: list[Estimate] = []
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
-            rows = list(report_rows(plan, grid, before, tail, counts, learned["slates"], learned["weights"]))
+            rows = list(report_rows(plan, grid, before, tail, counts, learned, curve))
             predicts |= bool(rows) and "prediction" in grid.needs
             estimates += rows
         decisions, checks, transitions = (
@@ -427,8 +458,10 @@ class Evaluator:
                 self.promotion_lifts,
             )
         )
+        if self._learned is not None and checks:
+            checks, decisions = with_examination(checks, decisions, *self._learned.moved(learned["examination"]))
         if plan.ranking is not None and plan.ranking.metric.less_is_better:
-            estimates = list(map(_without_sign, estimates))
+            estimates = list(map(without_sign, estimates))
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
@@ -438,6 +471,7 @@ class Evaluator:
             promotion=decisions,
             trust=checks,
             transitions=transitions,
+            examination=examination_rows(curve, plan.confidence),
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
 
@@ -557,37 +591,3 @@ def require_schema(state: State) -> None:
             f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
             hint="use the version that wrote it, or start from zero",
         )
-
-
-def _without_sign(row: Estimate) -> Estimate:
-    """A value of which less is better; its lift stays positive where the policy is better than production."""
-    value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
-    return structs.replace(row, value=value, lower=lower, upper=upper)
-
-
-def _support_known(evidence: Evidence, events: EventBatch) -> Mask:
-    """Whether an event shows what production supports of each policy, [n, P] or [n, 1]."""
-    if evidence.clicks is not None:
-        return ~np.isnan(evidence.clicks.unsupported)
-    return np.asarray(has_support_information(events)[:, None] > 0)
-
-
-def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Mask) -> dict[str, Array]:
-    """The counts after some events, [policies] each.
-
-    `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
-    which the argument is true; `LARGEST`: the largest weights, of events and of slates slot by slot; `clicks`,
-    `clicks_below_cut`: on rankings, all of them and those on items that the policy shows below the cut.
-    """
-    present, clicks = evidence.sample_weight > 0, evidence.clicks
-    if "scored" in evidence.forms:
-        present = present | (evidence.forms["scored"].sample_weight > 0)
-    weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
-    return {
-        **counts,
-        "present": counts["present"] + np.count_nonzero(present, axis=0),
-        "supported": counts["supported"] + np.count_nonzero(present & supported, axis=0),
-        **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
-        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(np.ones_like(clicks.below))),
-        "clicks_below_cut": counts["clicks_below_cut"] + (0.0 if clicks is None else clicks.counts(clicks.below)),
-    }

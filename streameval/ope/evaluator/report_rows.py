@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import NormalDist
 
 import numpy as np
+from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, State, ratio
+from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, Cumulative
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import AnyEstimator, PseudoInverse, TermRange
@@ -16,10 +19,12 @@ from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
 from streameval.ope.evidence.evidence import Evidence, slot_lifts, slot_ratio_means
+from streameval.ope.evidence.examination import LearnedCurve, variances
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
-from streameval.ope.report import Estimate
+from streameval.ope.policies.logged import has_support_information
+from streameval.ope.report import Estimate, Examined
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
@@ -31,14 +36,16 @@ def report_rows(
     state: State,
     tail: Evidence | None,
     counts: Mapping[str, Array],
-    slates: State,
-    weights: State,
+    learned: State,
+    curve: LearnedCurve | None = None,
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
-    `evaluator.COUNTS`. `slates`, `weights`: the states of `start_slates` and `largest_weights`.
+    `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`. `curve`: the
+    learned probabilities of looks at ranks.
     """
+    slates, weights = learned["slates"], learned["weights"]
     shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
     if not shown.any():
         return
@@ -53,7 +60,10 @@ def report_rows(
         if interval.limited_by_log and plan.ranking is None:
             limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
         terms = _term_range(plan, grid, interval, largest, limits)
-        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width))
+        errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
+        numbers = _known(
+            _numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width, errors)
+        )
         (caps,) = _known({"cap": choice.caps}).values()
         details = _known(_details(columns, interval, reading, lift, tracked, supported, terms))
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
@@ -108,10 +118,12 @@ def _numbers(
     largest_weight: Array,
     terms: TermRange,
     wider: Array,
+    errors: Array,
 ) -> dict[str, Array]:
     """The numbers of all columns by field; lifts are within plus and minus the width of the reward range.
 
-    `wider` [columns]: what is added to both sides of an interval.
+    `wider` [columns]: what is added to both sides of an interval. `errors` [2, columns]: half-widths of the values and
+    lifts that come from a learned curve, independent of the others.
     """
     estimators, (low, high) = len(grid.columns), plan.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
@@ -123,8 +135,10 @@ def _numbers(
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
     lower, upper = interval.bounds(reading, terms, plan.confidence, own)
+    lower, upper = _with_error(reading.value, lower, upper, errors[0])
     lower, upper = _clipped(*extended_to(reading.value, lower - wider, upper + wider), low, high)
     below, above = interval.bounds(lift, differences, plan.confidence, paired)
+    below, above = _with_error(lift.value, below, above, errors[1, estimators:])
     below, above = extended_to(lift.value, below - wider[estimators:], above + wider[estimators:])
     below, above = _clipped(below, above, low - high, high - low)
     weighed = (reading.count > 0) & (plan.ranking is None)  # clicks have other weights
@@ -162,6 +176,36 @@ def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, est
         "lift_ratio_lower": below,
         "lift_ratio_upper": above,
     }
+
+
+def _errors_of_curve(plan: Plan, grid: Grid, curve: LearnedCurve | None, by_rank: Array) -> Array:
+    """The half-widths of values and lifts of all columns that come from a learned curve, [2, columns]."""
+    policies, columns = len(plan.policies), grid.columns
+    if curve is None:
+        return np.zeros((2, policies * len(columns)))
+    z = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
+    found = [[each[0] for each in variances(curve, by_rank[None], column.ratio)] for column in columns]
+    return z * np.sqrt(np.array(found).transpose(1, 2, 0).reshape(2, -1))
+
+
+def _with_error(value: Array, lower: Array, upper: Array, error: Array) -> tuple[Array, Array]:
+    """An interval with one more error that is independent of the others; unchanged without one."""
+    below, above = np.maximum(value - lower, 0.0), np.maximum(upper - value, 0.0)
+    wider = value - np.hypot(below, error), value + np.hypot(above, error)
+    return np.where(error > 0, wider[0], lower), np.where(error > 0, wider[1], upper)
+
+
+def examination_rows(curve: LearnedCurve | None, confidence: float) -> tuple[Examined, ...]:
+    """The learned probabilities of looks at each rank, relative to rank 1, with their intervals."""
+    if curve is None:
+        return ()
+    z, (error,), (logarithm,) = NormalDist().inv_cdf(0.5 + confidence / 2), curve.error, curve.logarithm
+    bounds = np.exp([logarithm, logarithm - z * error, logarithm + z * error])
+    return tuple(
+        Examined(rank, *numbers)
+        for rank, numbers in enumerate(bounds.T.tolist(), start=1)
+        if np.isfinite(numbers).all()
+    )
 
 
 def _lacking_weight(reading: Reading, terms: TermRange) -> Array:
@@ -214,3 +258,37 @@ def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array
     rounding = 1e-9 * (high - low)
     overlaps = (lower <= high + rounding) & (upper >= low - rounding)
     return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)
+
+
+def without_sign(row: Estimate) -> Estimate:
+    """A value of which less is better; its lift stays positive where the policy is better than production."""
+    value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
+    return structs.replace(row, value=value, lower=lower, upper=upper)
+
+
+def support_known(evidence: Evidence, events: EventBatch) -> Mask:
+    """Whether an event shows what production supports of each policy, [n, P] or [n, 1]."""
+    if evidence.clicks is not None:
+        return ~np.isnan(evidence.clicks.unsupported)
+    return np.asarray(has_support_information(events)[:, None] > 0)
+
+
+def with_counts(counts: Mapping[str, Array], evidence: Evidence, supported: Mask) -> dict[str, Array]:
+    """The counts after some events, [policies] each.
+
+    `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
+    which the argument is true; `LARGEST`: the largest weights, of events and of slates slot by slot; `clicks`,
+    `clicks_below_cut`: on rankings, all of them and those on items that the policy shows below the cut.
+    """
+    present, clicks = evidence.sample_weight > 0, evidence.clicks
+    if "scored" in evidence.forms:
+        present = present | (evidence.forms["scored"].sample_weight > 0)
+    weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
+    return {
+        **counts,
+        "present": counts["present"] + np.count_nonzero(present, axis=0),
+        "supported": counts["supported"] + np.count_nonzero(present & supported, axis=0),
+        **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
+        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(np.ones_like(clicks.below))),
+        "clicks_below_cut": counts["clicks_below_cut"] + (0.0 if clicks is None else clicks.counts(clicks.below)),
+    }

@@ -27,6 +27,7 @@ from streameval.common.component import Component, strict
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.rankings import Rankings
+from streameval.ope.evidence.examination import AnyExamination, PowerCurve
 from streameval.ope.policies.logged import LOGGING
 
 MOST_RANKS = 10_000
@@ -183,75 +184,6 @@ AnyMetric: TypeAlias = Annotated[
 ]
 
 
-# --- Examination ---
-
-
-@dataclass(frozen=True, kw_only=True, config=strict)
-class Examination(Component):
-    """The probability that a user looks at a rank."""
-
-    def probability(self, rankings: Rankings) -> Array:
-        """The probability of a look at each item, [rows]; NaN where it is not known."""
-        raise NotImplementedError
-
-    def curve(self, ranks: int) -> Array | None:
-        """The probabilities of a look at the first ranks, where they are the same on every page."""
-        return None
-
-
-@dataclass(frozen=True, config=strict)
-class PowerCurve(Examination):
-    """`1 / rank^eta`; with eta 0 users look at every rank.
-
-    >>> PowerCurve(eta=1.0).curve(4).round(2)
-    array([1.  , 0.5 , 0.33, 0.25])
-    """
-
-    eta: Annotated[float, Field(ge=0, le=10)] = 1.0
-    kind: Literal["power"] = field(default="power", kw_only=True, repr=False)
-
-    def probability(self, rankings: Rankings) -> Array:
-        return np.asarray(rankings.rank**-self.eta)
-
-    def curve(self, ranks: int) -> Array:
-        return np.asarray(np.arange(1.0, ranks + 1) ** -self.eta)
-
-
-@dataclass(frozen=True, config=strict)
-class TableCurve(Examination):
-    """The probabilities of the first ranks, one by one; later ranks have the last one.
-
-    >>> TableCurve([1.0, 0.6, 0.4]).curve(5)
-    array([1. , 0.6, 0.4, 0.4, 0.4])
-    """
-
-    values: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
-    kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
-
-    def probability(self, rankings: Rankings) -> Array:
-        places = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
-        return np.asarray(np.array(self.values)[places])
-
-    def curve(self, ranks: int) -> Array:
-        return np.array(self.values)[np.minimum(np.arange(ranks), len(self.values) - 1)]
-
-
-@dataclass(frozen=True, config=strict)
-class GivenExamination(Examination):
-    """The `propensities` of the events. Pages with clicks and without them are rejected."""
-
-    kind: Literal["given"] = field(default="given", kw_only=True, repr=False)
-
-    def probability(self, rankings: Rankings) -> Array:
-        return rankings.propensity
-
-
-AnyExamination: TypeAlias = Annotated[
-    Annotated[PowerCurve | TableCurve | GivenExamination, Field(discriminator="kind")],
-    BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
-]
-
-
 # --- Evidence ---
 
 
@@ -260,6 +192,7 @@ class Clicks:
     """The items of n pages for P policies, as rows laid end to end: those clicked, or all that were shown.
 
     offsets: [n + 1] page i owns the rows `offsets[i]:offsets[i + 1]`
+    rank: [rows] the rank at which production showed the item
     clicked: [rows] whether the item was clicked
     probability: [rows] of a look at the rank at which production showed it
     gain: [P, rows] of the rank that the policy gives it; 0 where that is not known
@@ -271,6 +204,7 @@ class Clicks:
     """
 
     offsets: Index
+    rank: Array
     clicked: Mask
     probability: Array
     gain: Array
@@ -302,6 +236,22 @@ class Clicks:
             weight = np.minimum(1.0 / self.probability, cap)
         return np.where(self.clicked & np.isfinite(weight), weight, 0.0)
 
+    def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
+        """Sums over the clicks of each block at each rank, [blocks, P, 2 ranks + 1]: of gains and of weights.
+
+        Ranks beyond the last count as the last. The last sum is that of the sample weights [n, P].
+        """
+        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        block = np.arange(len(sample_weight)) * blocks // max(1, len(sample_weight))
+        place = block[owner] * ranks + np.minimum(self.rank, ranks).astype(np.int64) - 1
+        columns = []
+        for policy, sample in enumerate(sample_weight.T):
+            weight = self._weight(np.inf) * sample[owner]
+            sums = [np.bincount(place, each, blocks * ranks) for each in (weight * self.gain[policy], weight)]
+            count = np.bincount(block, sample, blocks)[:, None]
+            columns.append(np.concatenate([each.reshape(blocks, ranks) for each in sums] + [count], axis=1))
+        return np.stack(columns, axis=1)
+
     def counts(self, rows: Mask) -> Array:
         """The number of clicks among these rows [P, rows] on pages that the policy has, [P]."""
         return np.asarray((self.sum((rows & self.clicked).astype(float)) * self.present).sum(axis=0))
@@ -331,8 +281,8 @@ class Ranking:
         curve = self.examination.curve(self.metric.last)
         return np.inf if curve is None else float((self.metric.gains / curve).sum())
 
-    def clicks(self, batch: EventBatch, policies: Sequence[str]) -> Clicks:
-        """The evidence of these pages for these policies."""
+    def clicks(self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None) -> Clicks:
+        """The evidence of these pages for these policies; `curves` [blocks, ranks]: those learned before each block."""
         rankings = batch.rankings
         assert rankings is not None
         columns = [None if policy == LOGGING else batch.policies.index(policy) for policy in policies]
@@ -342,11 +292,18 @@ class Ranking:
         lists = np.array([every if column is None else rankings.list_length[:, column] for column in columns])
         probability = self.examination.probability(rankings)
         clicked = rankings.clicked > 0
-        lost = np.bincount(rankings.owner[clicked & ~(probability > 0)], minlength=len(batch)) > 0
+        if curves is None:
+            lost = np.bincount(rankings.owner[clicked & ~(probability > 0)], minlength=len(batch)) > 0
+        else:  # whether a page counts must not depend on its clicks
+            blocks, last = np.arange(len(batch)) * len(curves) // max(1, len(batch)), curves.shape[1]
+            probability = curves[blocks[rankings.owner], np.minimum(rankings.rank, last).astype(np.int64) - 1]
+            unknown = np.concatenate([np.zeros((len(curves), 1)), np.cumsum(np.isnan(curves), axis=1)], axis=1)
+            lost = unknown[blocks, np.minimum(rankings.shown, last)] > 0
         with np.errstate(invalid="ignore"):
             gain, below = self.metric.gain(ranks), ranks > self.metric.last
         return Clicks(
             offsets=rankings.offsets,
+            rank=rankings.rank,
             clicked=clicked,
             probability=probability,
             gain=np.where(np.isnan(ranks), 0.0, gain),

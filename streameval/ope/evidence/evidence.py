@@ -13,6 +13,7 @@ from streameval.common.arrays import Array, Mask, State, decayed_path, per_block
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
+from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.evidence.slate_weights import (
     fold_lifts,
     fold_ratios,
@@ -103,6 +104,8 @@ class Evidence:
         signs: [n, 64] Rademacher signs of the units of the events, None while no event has had a unit
         clicks: of rankings, where the importance weight of a policy is the value of the page's clicks for it, whose
             mean is not 1, and `reward` is 1, or -1 if less is better
+        curve, by_rank: of rankings with learned probabilities of looks, the curve and the recent sums of clicks at each
+            rank, both after each block
     """
 
     importance_weight: Array
@@ -119,6 +122,8 @@ class Evidence:
     timestamp: Array | None = None
     signs: Array | None = None
     clicks: Clicks | None = None
+    curve: LearnedCurve | None = None
+    by_rank: Array | None = None
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
@@ -177,9 +182,19 @@ class Evidence:
         )
 
     @classmethod
-    def of_rankings(cls, batch: EventBatch, policies: Sequence[str], ranking: Ranking, block: int = 100) -> Evidence:
-        """The clicks of `batch` under `policies`. A page that lacks a policy is missing for that policy alone."""
-        clicks, plain = ranking.clicks(batch, policies), cls.from_batch(batch, policies, block)
+    def of_rankings(
+        cls,
+        batch: EventBatch,
+        policies: Sequence[str],
+        ranking: Ranking,
+        block: int = 100,
+        curves: Array | None = None,
+    ) -> Evidence:
+        """The clicks of `batch` under `policies`. A page that lacks a policy is missing for that policy alone.
+
+        `curves` [blocks, ranks]: the probabilities of looks that were learned before each block.
+        """
+        clicks, plain = ranking.clicks(batch, policies, curves), cls.from_batch(batch, policies, block)
         sign = -1.0 if ranking.metric.less_is_better else 1.0
         weight, reward = sign * clicks.clicked_gain(), np.full(len(batch), sign)
         usable = _usable(weight, reward) & clicks.present & (plain.sample_weight > 0)
@@ -191,6 +206,13 @@ class Evidence:
             unsupported=clicks.unsupported_gain if clicks.unsupported_gain.any() else None,
             clicks=clicks,
         )
+
+    def with_curve(self, curve: LearnedCurve, state: Array) -> tuple[Evidence, Array]:
+        """The same evidence with a curve before each block and after the last, and the next sums of clicks by rank."""
+        assert self.clicks is not None
+        steps = self.clicks.by_rank(curve.logarithm.shape[1], self.sample_weight, self.blocks)
+        path = decayed_path(state, steps, fading_of(self.block))
+        return replace(self, curve=LearnedCurve(*(part[1:] for part in curve)), by_rank=path), path[-1]
 
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with the means of recent events, and the state after it."""

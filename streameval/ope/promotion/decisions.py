@@ -7,6 +7,8 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
+from msgspec import structs
+
 from streameval.common.arrays import State
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
@@ -59,6 +61,18 @@ def decide(
         for rule, candidate, event, time, promotable, lift in state["transitions"]
     )
     return tuple(decisions), found, transitions
+
+
+def with_examination(
+    checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...], ok: bool, finding: str
+) -> tuple[tuple[TrustCheck, ...], tuple[Decision, ...]]:
+    """The checks with that of a learned curve, for every policy; nothing is promotable while it fails."""
+    reason = finding if ok else f"{finding}: the layout may have changed"
+    policies = dict.fromkeys(each.policy for each in checks)
+    checks = (*checks, *(TrustCheck(policy, "examination", ok, reason) for policy in policies))
+    if ok:
+        return checks, decisions
+    return checks, tuple(structs.replace(each, promotable=False, reason=reason) for each in decisions)
 
 
 def _checks(

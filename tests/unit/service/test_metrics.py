@@ -67,7 +67,7 @@ PROMISED: dict[str, set[str]] = {
 }
 
 ALL_METRICS = """
-policy_clicks_below_cut
+policy_clicks_below_cut examination examination_lower examination_upper
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info policy_deciding_info consumer_gaps_total
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds

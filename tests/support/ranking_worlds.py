@@ -1,0 +1,73 @@
+"""Pages of six items with clicks, from rankers that exchange items or rank at random, and their true lifts."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from streameval import Estimate, Evaluator, EventBatch
+from streameval.common.arrays import Array
+
+RANKS = 6
+RELEVANT = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5])
+"""The probability that each item is relevant; production would show them in this order."""
+GAIN = 1 / np.log2(1 + np.arange(1.0, RANKS + 1))
+METRIC = {"kind": "dcg", "at": RANKS}
+
+
+@cache
+def random_orders() -> tuple[Array, Array, Array]:
+    """All orders, their probabilities by Plackett-Luce, and the probability of each item at each rank."""
+    orders, weight = np.array(list(permutations(range(RANKS)))), np.exp(-0.35 * np.arange(RANKS))
+    chance, left = np.ones(len(orders)), np.full(len(orders), weight.sum())
+    for rank in range(RANKS):
+        chance, left = chance * weight[orders[:, rank]] / left, left - weight[orders[:, rank]]
+    at_rank = np.stack([np.bincount(orders[:, rank], chance, RANKS) for rank in range(RANKS)], axis=1)
+    return orders, chance / chance.sum(), at_rank
+
+
+def pages(count: int, seed: Any, kind: str = "swaps", eta: Any = 1.0) -> tuple[EventBatch, Array]:
+    """Pages and the true lift of the candidate `new`, the opposite order, on each; clicks are right with .9 and .05.
+
+    `kind`: `swaps` exchanges rank 1 with another on three pages of ten; `harvested` draws the order. `eta`: a number,
+    or one for each page.
+    """
+    rng = np.random.default_rng(seed)
+    attractive = np.where(rng.random((count, RANKS)) < RELEVANT, 0.9, 0.05)
+    order, options = np.tile(np.arange(RANKS), (count, 1)), {}
+    if kind == "harvested":
+        orders, chance, at_rank = random_orders()
+        order = orders[rng.choice(len(orders), count, p=chance)]
+        later = np.column_stack([at_rank, np.zeros(RANKS)])
+        marginal = at_rank[order, np.arange(RANKS)], later[order, np.arange(1, RANKS + 1)]
+        options["marginals"] = np.stack(marginal, axis=-1)
+    else:
+        rows, other = np.flatnonzero(rng.random(count) < 0.3), rng.integers(1, RANKS, count)
+        order[rows, 0], order[rows, other[rows]] = other[rows], 0
+        options["swap"] = np.zeros((count, 2))
+        options["swap"][rows] = np.column_stack([np.ones(len(rows)), other[rows] + 1])
+    attractive = np.take_along_axis(attractive, order, axis=1)
+    looks = np.arange(1.0, RANKS + 1) ** -np.broadcast_to(np.asarray(eta, dtype=float), count)[:, None]
+    clicks = (rng.random((count, RANKS)) < looks) & (rng.random((count, RANKS)) < attractive)
+    ranks = RANKS - order.astype(float)
+    lift = (attractive * (GAIN[RANKS - 1 - order] - GAIN)).sum(axis=1)
+    return EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, **options), lift
+
+
+def evaluated(batch: EventBatch, examination: Any, average: str = "cumulative", **options: Any) -> Evaluator:
+    """An evaluator of `click_ips` after these pages."""
+    options = {"promotion": None, "drift": None, "estimators": ["click_ips"], **options}
+    evaluator = Evaluator(
+        ["new"], averages=[average], ranking={"metric": METRIC, "examination": examination}, **options
+    )
+    for first in range(0, len(batch), 5_000):
+        evaluator.update(batch[first : first + 5_000])
+    return evaluator
+
+
+def estimate(batch: EventBatch, examination: Any, average: str = "cumulative") -> Estimate:
+    """The estimate of the candidate after these pages."""
+    return evaluated(batch, examination, average).report().get("new", "click_ips", average)

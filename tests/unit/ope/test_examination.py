@@ -1,0 +1,76 @@
+"""Learned examination: the curve is true, its errors widen intervals, and a change of the layout is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from support.ranking_worlds import RANKS, estimate, evaluated, pages
+
+KINDS = ["swaps", "harvested"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_60000_pages_a_learned_curve_gives_the_true_lift(kind: str) -> None:
+    batch, lifts = pages(60_000, 14, kind)
+    report = evaluated(batch, {"kind": kind, "ranks": RANKS}).report()
+    learned = report.get("new", "click_ips", "cumulative")
+    known, naive = (estimate(batch, {"kind": "power", "eta": eta}) for eta in (1, 0))
+    truth, error = lifts.mean(), (learned.lift_upper - learned.lift) / 1.96
+    assert abs(learned.lift - truth) < 0.03 * truth + 2 * error
+    assert learned.lift_lower < truth < learned.lift_upper
+    assert learned.lift_upper - learned.lift_lower > known.lift_upper - known.lift_lower
+    assert naive.lift_upper < 0 < known.lift_lower
+    assert [rank.rank for rank in report.examination] == list(range(1, RANKS + 1))
+    for rank in report.examination[1:]:
+        assert rank.lower < rank.value < rank.upper
+        assert rank.value == pytest.approx(1 / rank.rank, abs=0.02 if kind == "harvested" else 0.06)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_are_missing_until_the_curve_is_known_whatever_was_clicked(kind: str) -> None:
+    batch, _ = pages(20_000, 3, kind)
+    (production, candidate) = evaluated(batch, {"kind": kind, "ranks": RANKS}).report().policies
+    assert production.events == candidate.events
+    assert 0 < production.missing < 10_000
+    plain = EventBatch.from_rankings(clicks=[[1, 0]] * 500, ranks={"new": [[2, 1]] * 500})
+    assert evaluated(plain, {"kind": kind, "ranks": 2}).report().policies[0].missing == 500
+
+
+def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
+    batch, _ = pages(60_000, 5, "harvested", eta=np.repeat([1.0, 0.3], [54_000, 6_000]))
+    examination = {"kind": "harvested", "ranks": RANKS}
+    options = {"average": "mixture", "promotion": {"rule": "paired", "min_events": 1_000}}
+    before, after = (evaluated(part, examination, **options).report() for part in (batch[:50_000], batch))
+    for report, ok in ((before, True), (after, False)):
+        (check,) = [each for each in report.trust if each.check == "examination" and each.policy == "new"]
+        assert check.ok == ok
+        assert report.promotion[0].promotable == ok
+    assert "layout" in after.promotion[0].reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart(kind: str) -> None:
+    batch, _ = pages(12_050, 8, kind)
+    options = {"promotion": "paired", "drift": None, "ranking": {"examination": {"kind": kind, "ranks": RANKS}}}
+    whole, parts = (Evaluator(["new"], averages=["decay", "mixture"], **options) for _ in range(2))
+    whole.update(batch)
+    for first in range(0, len(batch), 730):
+        parts.update(batch[first : first + 730])
+        if first % 3 == 0:
+            parts = Evaluator.from_state(parts.state())
+    one, other = whole.report(), parts.report()
+    for row, same in zip(one.estimates, other.estimates, strict=True):
+        for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
+            assert getattr(row, name) == (getattr(same, name) and pytest.approx(getattr(same, name), rel=1e-9))
+    assert one.promotion[0].lower == pytest.approx(other.promotion[0].lower, rel=1e-9)
+    assert [rank.value for rank in one.examination] == pytest.approx([rank.value for rank in other.examination])
+
+
+def test_a_candidate_that_is_added_or_removed_leaves_the_curve_as_it_was() -> None:
+    batch, _ = pages(12_000, 9, "harvested")
+    whole = evaluated(batch, {"kind": "harvested", "ranks": RANKS})
+    alone = whole.continued(whole.plan.for_policies([]))
+    assert alone.report().examination == whole.report().examination
+    assert [row.value for row in alone.report().estimates] == [whole.report().estimates[0].value]
