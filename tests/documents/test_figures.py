@@ -37,14 +37,14 @@ RESULTS = {
 CONSTANTS = {
     ROOT: {
         *("95 % intervals", "Python 3.11", "http://127.0.0.1:3000", "port 9108", "away from 1", "of lift -0.002"),
-        *("under margin 0;", "about 40,000 more events", "lift of 1 %", "use 90 %", "(about 10,000)", "never 0 or"),
-        *("and 0, its default", "License 2.0"),
+        *("under margin 0;", "about 40,000 more events", "lift of 1 %", "use 90 %", "(about 10,000)", "License 2.0"),
     },
     DEPLOY: {
         *("Docker 24", "<http://127.0.0.1:3000>", "<http://127.0.0.1:9108>", "(10,000 events)", "about 1.5 GB"),
         *("ports 3000, 9090, 9092, 9093 and 9108", "ports 9092 to 9098", "volume of 1 GiB", "about 1 MB", "Grafana 11"),
         *("Python 3.11", "includes 0", "weight at 1", "Lag near 0", "away from 1", "above 0", "100,000 events"),
         *("1. **Which", "2. **How", "3. **What", "4. **Can", "5. **Is", "of 2 in Kubernetes"),
+        *("never 0 or", "and 0, its default"),
     },
     NONSTATIONARY: {
         *("10,000 events", "50,000 events", "2,000 (noise)", "50,000 (staleness)", "seeds 0 and 1", "20 seeds"),
