@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,7 +24,12 @@ CONFIG = {
     # With action sets, so that there are a reward model and estimates by it.
     "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
-    "promotion": {"min_events": 2000},
+    "promotion": {"min_events": 2000, "margin": -0.5},  # a candidate is soon promotable, as the first panel shows
+}
+RANKINGS = {
+    # With swaps, so that there is a learned examination.
+    "policies": {"candidates": ["candidate-1"]},
+    "ranking": {"metric": {"kind": "dcg", "at": 4}, "examination": {"kind": "swaps", "ranks": 4}},
 }
 CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 120.0
@@ -34,19 +42,43 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client
     token = folder / "token"
     token.write_text(secrets.token_hex(32) + "\n")
     token.chmod(0o600)
-    config = CONFIG | {
+    common = {
         "http": {"port": 0, "token_file": str(token)},
-        "state": {"dir": str(folder / "state"), "interval": "2s"},
         "dead_letters": {"kind": "file", "path": str(folder / "rejected.ndjson")},
     }
-    (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
-    with daemon(folder / "streameval.yaml", folder / "log") as served:
-        host = f"{served.base_url.host}:{served.base_url.port}"
-        with prometheus([host], folder / "prometheus", token=token) as client:
+    configured = CONFIG | common | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
+    (folder / "streameval.yaml").write_text(yaml.safe_dump(configured))
+    pages = {"source": {"kind": "file", "path": str(pages_with_swaps(folder)), "follow": True}}
+    of_rankings = RANKINGS | pages | common | {"state": {"dir": str(folder / "state of rankings")}}
+    (folder / "rankings.yaml").write_text(yaml.safe_dump(of_rankings))
+    with (
+        daemon(folder / "streameval.yaml", folder / "log") as decisions,
+        daemon(folder / "rankings.yaml", folder / "log of rankings") as rankings,
+    ):
+        one, other = (f"{each.base_url.host}:{each.base_url.port}" for each in (decisions, rankings))
+        with prometheus([one], folder / "prometheus", apart=[other], token=token) as client:
             deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline and len(unanswered(client)) > 0:
                 time.sleep(1.0)
             yield client
+
+
+def pages_with_swaps(folder: Path) -> Path:
+    """A file of pages, on every second of which the first item and another one were exchanged."""
+    chance = random.Random(1)
+    file = folder / "pages.ndjson"
+    with file.open("w") as lines:
+        for number in range(20_000):
+            shown, ranking = list("abcd"), {}
+            if number % 2:
+                other = chance.randint(1, 3)
+                shown[0], shown[other] = shown[other], shown[0]
+                ranking["swap"] = [1, other + 1]
+            clicked = [item for rank, item in enumerate(shown, start=1) if chance.random() < 0.5 / rank]
+            event = {"event_id": number, "timestamp": 1.7e9 + number, "ranking": {"shown": shown, "clicked": clicked}}
+            event["ranking"] |= ranking
+            print(json.dumps(event | {"policies": {"candidate-1": {"ranking": list("dcba")}}}), file=lines)
+    return file
 
 
 def unanswered(client: httpx.Client) -> list[str]:
