@@ -62,6 +62,7 @@ def test_a_full_run_is_scored_at_990_moments(example: ModuleType) -> None:
     assert (grid[0], grid[1], grid[-1], len(grid)) == (100, 110, 9_990, 990)
 
 
+@pytest.mark.slow
 def test_the_experiment_resumes_where_it_stopped_and_writes_its_table(prepared: Path, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path))
     first = study("run", str(prepared), *RUN, *AVERAGES, *results)

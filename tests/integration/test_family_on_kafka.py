@@ -59,6 +59,7 @@ def messages() -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 def test_the_whole_family_runs_on_every_average_in_the_daemon(kafka: str, tmp_path: Path) -> None:
     values, topic = messages(), f"family-{uuid.uuid4().hex}"
     produce(values, topic, KafkaConnection(bootstrap_servers=kafka), partitions=4)

@@ -181,6 +181,7 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
         assert not daemon.logged("backfill_failed")
 
 
+@pytest.mark.slow
 def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every_event_once(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic:
         assert daemon.seen()["early"] == pytest.approx(total(0, 4400))
 
 
+@pytest.mark.slow
 def test_history_from_a_time_starts_with_the_messages_sent_then(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 3000), topic, broker.connection)
     time.sleep(1.1)

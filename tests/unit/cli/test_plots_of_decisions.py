@@ -115,6 +115,7 @@ def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytes
     assert all(each["ok"] for each in report["trust"])
 
 
+@pytest.mark.slow
 def test_a_picture_is_written_with_something_in_it(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = replayed(files, capfd, "--plot", str(files / "decisions.png"))
     assert outcome.code == 0
