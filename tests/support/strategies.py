@@ -8,8 +8,10 @@ import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 POLICIES = ("a", "b", "c d")
 OVERFLOW = "@1e999"  # a number that JSON can say and a float cannot hold
@@ -36,10 +38,21 @@ def encode(event: Any) -> bytes:
 
 
 @st.composite
-def distributions(draw: st.DrawFn, size: int) -> list[float]:
-    """Probabilities of this many actions, with a sum of 1 but for rounding; some of them are 0."""
-    shares = draw(st.lists(st.integers(0, 100), min_size=size, max_size=size).filter(any))
+def distributions(draw: st.DrawFn, size: int, least: int = 0, most: int = 100) -> list[float]:
+    """Probabilities of this many actions, with a sum of 1 but for rounding; with `least` 0, some of them are 0.
+
+    They are proportional to integers from `least` to `most`.
+    """
+    shares = draw(st.lists(st.integers(least, most), min_size=size, max_size=size).filter(any))
     return [share / sum(shares) for share in shares]
+
+
+@st.composite
+def factored_slates(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The distributions of the logging policy and of a target in each slot, [slots, actions]."""
+    slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    of_logging, of_target = distributions(actions, 1, 20), distributions(actions, 0, 20)
+    return np.array([draw(of_logging) for _ in range(slots)]), np.array([draw(of_target) for _ in range(slots)])
 
 
 @st.composite

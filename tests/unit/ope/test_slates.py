@@ -35,7 +35,7 @@ from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, fold_ratios, slate_weights, start_ratios
 from support.messages import message
 from support.paths import DATA
-from support.strategies import examples
+from support.strategies import distributions, examples, factored_slates
 from support.streams import close
 
 Array = NDArray[np.float64]
@@ -130,19 +130,6 @@ def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) ->
     return np.asarray(flat @ np.linalg.pinv(gamma, rcond=1e-10) @ target.ravel())
 
 
-def distribution(draw: st.DrawFn, size: int, least: int = 0) -> Array:
-    shares = np.array(draw(st.lists(st.integers(least, 20), min_size=size, max_size=size).filter(any)), dtype=float)
-    return shares / shares.sum()
-
-
-@st.composite
-def factored(draw: st.DrawFn) -> tuple[Array, Array]:
-    """The distributions of the logging policy and of a target in each slot, [slots, actions]."""
-    slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    logging = np.array([distribution(draw, actions, least=1) for _ in range(slots)])
-    return logging, np.array([distribution(draw, actions) for _ in range(slots)])
-
-
 def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
     """Slots with full distributions."""
     return [
@@ -153,7 +140,7 @@ def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) 
 
 
 @quickly
-@given(factored())
+@given(factored_slates())
 def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]) -> None:
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
@@ -168,7 +155,7 @@ def ranked(draw: st.DrawFn) -> Array:
     """The marginals of a mixture of rankings of l of m actions, [l, m]."""
     actions = draw(st.integers(2, 4))
     rankings = list(permutations(range(actions), draw(st.integers(1, actions))))
-    shares = distribution(draw, len(rankings))
+    shares = draw(distributions(len(rankings), most=20))
     marginals = np.zeros((len(rankings[0]), actions))
     for share, ranking in zip(shares, rankings, strict=True):
         marginals[np.arange(len(ranking)), ranking] += share
@@ -195,7 +182,7 @@ def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
 def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
-    shares = distribution(data.draw, len(rankings), least=1)  # type: ignore[arg-type]
+    shares = np.array(data.draw(distributions(len(rankings), least=1, most=20)))
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
     batch = batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings)
     found = slate_weights(batch, [POLICY])[:, 0]

@@ -32,7 +32,7 @@ from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.actions import REWARDED
 from support.messages import message
 from support.paths import DATA
-from support.strategies import examples
+from support.strategies import examples, factored_slates
 from support.streams import close
 
 Array = NDArray[np.float64]
@@ -89,19 +89,6 @@ def test_the_values_of_six_slates_are_the_published_ones() -> None:
 # -- without bias, by enumeration --------------------------------------------------------------------------------------
 
 
-def distribution(draw: Any, size: int, least: int = 0) -> Array:
-    shares = np.array(draw(st.lists(st.integers(least, 20), min_size=size, max_size=size).filter(any)), dtype=float)
-    return shares / shares.sum()
-
-
-@st.composite
-def factored(draw: st.DrawFn) -> tuple[Array, Array]:
-    """The distributions of the logging policy and of a target in each slot, [slots, actions]."""
-    slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    logging = np.array([distribution(draw, actions, least=1) for _ in range(slots)])
-    return logging, np.array([distribution(draw, actions) for _ in range(slots)])
-
-
 def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: Any) -> bytes:
     """A slate of these actions with full distributions of the target."""
     slots = [
@@ -114,7 +101,7 @@ def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: An
 
 
 @quickly
-@given(factored(), st.integers(0, 100))
+@given(factored_slates(), st.integers(0, 100))
 def test_rewards_that_depend_on_their_slot_alone_have_the_true_mean_by_both(
     case: tuple[Array, Array], seed: int
 ) -> None:
@@ -129,7 +116,7 @@ def test_rewards_that_depend_on_their_slot_alone_have_the_true_mean_by_both(
 
 
 @quickly
-@given(factored(), st.integers(0, 100))
+@given(factored_slates(), st.integers(0, 100))
 def test_rewards_that_depend_on_the_slots_before_have_the_true_mean_by_rips(
     case: tuple[Array, Array], seed: int
 ) -> None:
