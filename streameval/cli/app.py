@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
+from streameval.cli.terminal import CONFIG_SUFFIXES, Verbs, console, progress_of_bytes, run_app, say
 from streameval.errors import InputError
 from streameval.service.process import make_responsive, return_large_arrays, set_up_process
 
@@ -49,7 +49,6 @@ ConfigAndFiles = Annotated[
         show_default=False,
     ),
 ]
-CONFIG_SUFFIXES = (".yaml", ".yml")
 EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
 CandidateNames = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from functools import partial
 from pydantic import ValidationError
 
 from streameval.cli.log_warnings import SHOWN_CHARACTERS, LogCounts, Rejections, missing_complaints, trust_complaints
-from streameval.cli.terminal import progress_of_bytes, say
+from streameval.cli.terminal import CONFIG_SUFFIXES, progress_of_bytes, say
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
@@ -38,7 +38,7 @@ def settings_for(candidates: str, file: str) -> Config:
     names = [name.strip() for name in candidates.split(",") if name.strip()]
     if not names:
         raise InputError("--candidates names no candidate", hint="e.g. --candidates challenger,even")
-    if file.endswith((".yaml", ".yml")):
+    if file.endswith(CONFIG_SUFFIXES):
         hint = f"leave --candidates out, or {file}"
         raise InputError(f"--candidates is for logs without a configuration, and {file} is one", hint=hint)
     try:

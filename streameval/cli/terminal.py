@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 WIDTH_OF_FILES = 200
+CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 class Verbs(typer.core.TyperGroup):

@@ -25,6 +25,11 @@ class Component:
         return self.name or self.kind
 
 
+def kind_as_mapping(value: object) -> object:
+    """The name of a kind as a mapping of options; other values as they are."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
 Chosen = TypeVar("Chosen", bound=Component)
 
 
@@ -37,7 +42,7 @@ def chosen(option: str, value: Component | Mapping[str, Any] | str, kinds: TypeA
     if isinstance(value, Component):
         return value  # type: ignore[return-value]
     try:
-        return kinds.validate_python({"kind": value} if isinstance(value, str) else value)
+        return kinds.validate_python(kind_as_mapping(value))
     except ValidationError as error:
         detail = error.errors()[0]
         if detail["type"] == "union_tag_invalid":

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
-from streameval.common.component import Component
+from streameval.common.component import Component, kind_as_mapping
 from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
@@ -41,12 +41,8 @@ from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 
-def _kind_as_mapping(value: object) -> object:
-    return {"kind": value} if isinstance(value, str) else value
-
-
 def _policy_as_mapping(value: object) -> object:
-    return {"kind": "logged"} if value is None else _kind_as_mapping(value)
+    return {"kind": "logged"} if value is None else kind_as_mapping(value)
 
 
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
@@ -174,7 +170,7 @@ UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape i
 
 COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for the default"
 
-ByName = BeforeValidator(_kind_as_mapping)
+ByName = BeforeValidator(kind_as_mapping)
 
 
 class Config(StrictModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array, Mask, floats
 from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
@@ -163,7 +162,7 @@ class Features(Ragged):
         sizes = np.array(list(map(len, numbers)), dtype=np.int64)
         if not sizes.any():
             return None
-        return cls(cumulative_offsets(sizes), np.frombuffer(array("d", chain.from_iterable(numbers))))
+        return cls(cumulative_offsets(sizes), floats(list(chain.from_iterable(numbers))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +235,7 @@ class ScoredOutcomes(Ragged):
     """The outcomes of n events: one row for each scored event, none for the others.
 
     propensity: [rows] the probability that the outcome was revealed
-    outcomes: [rows, P] what it is worth under each policy, contiguous over rows; NaN = missing
+    outcomes: [rows, P] the value of the outcome under each policy, contiguous over rows; NaN = missing
     revealed: [rows] whether it was revealed
     """
 

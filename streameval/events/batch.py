@@ -266,9 +266,17 @@ class EventBatch(Batch):
             unit=unit,
             is_ranking=slate_logging == "uniform_ranking",
         )
-        for row, fault in sorted(batch.faults().items()):
+        return batch._without_faults()
+
+    def _without_faults(self) -> EventBatch:
+        """The batch.
+
+        Raises:
+            ValueError: a row breaks a rule; names the first such row.
+        """
+        for row, fault in sorted(self.faults().items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
-        return batch
+        return self
 
     @classmethod
     def from_frame(
@@ -396,10 +404,7 @@ class EventBatch(Batch):
             sampling_probability=sampling_probability,
             unit=unit,
         )
-        batch = replace(batch, rankings=rankings)
-        for row, fault in sorted(batch.faults().items()):
-            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
-        return batch
+        return replace(batch, rankings=rankings)._without_faults()
 
     def to_state(self) -> State:
         """Return the columns as a plain value with arrays as bytes, without the rejected messages.

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import astuple
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array, Mask, floats
 from streameval.events.action_sets import (
     ActionSets,
     Features,
@@ -111,20 +111,15 @@ def _batch(
         policies=names,
         probabilities=by_policy.T,
         propensity=propensity,
-        reward=_floats_or([event.reward for event in events], NAN),  # rewards may arrive separately
+        reward=floats_or([event.reward for event in events], NAN),  # rewards may arrive separately
         timestamp=seconds([event.timestamp for event in events]),
-        sampling_probability=at_most_one(_floats_or([event.sampling_probability for event in events], 1.0)),
+        sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
         action_sets=sets,
         unit=unit_fingerprints([event.unit for event in events]),
     )
 
 
 # --- Cells to arrays ---
-
-
-def floats(numbers: Sequence[Any]) -> Array:
-    """Return an array of Python numbers, three times as fast as numpy. Raises struct.error for anything else."""
-    return np.frombuffer(bytearray(struct.pack(f"{len(numbers)}d", *numbers)))
 
 
 def seconds(moments: Sequence[Any]) -> Array:
@@ -135,7 +130,8 @@ def seconds(moments: Sequence[Any]) -> Array:
         return np.array([moment if isinstance(moment, float) else moment.timestamp() for moment in moments])
 
 
-def _floats_or(numbers: Sequence[Any], absent: float) -> Array:
+def floats_or(numbers: Sequence[Any], absent: float) -> Array:
+    """Return an array of Python numbers, with `absent` in place of everything else."""
     try:
         return floats(numbers)
     except struct.error:
@@ -143,7 +139,7 @@ def _floats_or(numbers: Sequence[Any], absent: float) -> Array:
 
 
 def _propensity(choices: Choices) -> Array:
-    return at_most_one(_floats_or([choice.propensity for choice in choices], NAN))
+    return at_most_one(floats_or([choice.propensity for choice in choices], NAN))
 
 
 def _open_cells(choices: Choices) -> tuple[PolicyNames, Cells]:
@@ -209,7 +205,7 @@ def _with_slates(
     columns = SlateColumns(
         offsets=cumulative_offsets(np.array([len(event.slots or ()) for event in events])),
         propensity=propensity,
-        reward=_floats_or([slot.reward for slot in slots], NAN),
+        reward=floats_or([slot.reward for slot in slots], NAN),
         probabilities=by_policy.T,
         actions=replace(
             sets or ActionSets.none(len(slots), len(of_slots)),
@@ -245,7 +241,7 @@ def _with_outcomes(
     outcomes = np.array(rows, dtype=np.float64).reshape(len(scored), len(names))
     found = ScoredOutcomes(
         offsets=cumulative_offsets(is_scored.astype(np.int64)),
-        propensity=at_most_one(_floats_or([each.propensity for each in scored], NAN)),
+        propensity=at_most_one(floats_or([each.propensity for each in scored], NAN)),
         outcomes=np.asfortranarray(outcomes),
         revealed=np.array([each.revealed for each in scored]),
     )

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array, Mask, floats
 from streameval.events.action_sets import Index, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
-from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
+from streameval.events.columns import compact_columns, floats_or, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints, unit_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
@@ -219,14 +219,13 @@ class RankingDecoder(JsonDecoder):
         if self.with_propensities:
             events = _passing(events, propensities_fault, faults)
         names, placed, rankings = ranking_columns(events, self.policies)
-        sampling = [1.0 if event.sampling_probability is None else event.sampling_probability for event in events]
         batch = EventBatch(
             policies=names,
             probabilities=placed,
             propensity=np.ones(len(events)),
             reward=rankings.clicks,
             timestamp=seconds([event.timestamp for event in events]),
-            sampling_probability=at_most_one(floats(sampling)),
+            sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
             unit=unit_fingerprints([event.unit for event in events]),
             rankings=rankings,
         )

@@ -13,12 +13,15 @@ import threading
 import time
 import uuid
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
+
+from streameval.events.schema import MAX_TIMESTAMP, NOISE, ROUNDING_ERROR
 
 MessageKind: TypeAlias = Literal["decision", "reward"]
 Topics: TypeAlias = Mapping[MessageKind, str]
@@ -29,10 +32,9 @@ LONGEST_PAUSE = 5.0  # seconds between two attempts to write
 MOST_UNACKNOWLEDGED = 5_000  # messages in a Kafka client: it needs a kilobyte for each
 OVERHEAD = 200  # bytes of a buffered message besides its value
 QUIET = 60.0  # seconds between two warnings with the same cause
-NOISE = 1e-6  # how far a sum of probabilities may differ from 1
-ROUNDING_ERROR = 0.5e-6  # of each probability that has six digits
 DELIVERY_TIMEOUT_MS = 600_000
 MAX_BYTES = 32 * 2**20
+NO_DESTINATION = "this logger has no destination for rewards that come later"
 
 log = logging.getLogger("streameval.events.logger")
 
@@ -62,9 +64,10 @@ class Counts(NamedTuple):
     failed: int
 
 
-class MessageSink(Protocol):
-    """Where a logger writes; used by one thread."""
+class MessageSink(ABC):
+    """The place to which a logger writes; used by one thread."""
 
+    @abstractmethod
     def send(self, message: Message, done: Done) -> None:
         """Write a message, and call `done` once, from any thread, when it is written or has failed.
 
@@ -72,10 +75,10 @@ class MessageSink(Protocol):
             OSError: The message was not taken; a later attempt may succeed.
         """
 
-    def poll(self) -> None:
+    def poll(self) -> None:  # noqa: B027 - most sinks have nothing to do
         """Called after some messages, and regularly when there are none."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float) -> None:  # noqa: B027 - as above
         """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
 
 
@@ -196,7 +199,7 @@ class EventLogger:
         """Log one decision, and return its `event_id`, which the reward needs if it comes later.
 
         Args:
-            context: what the decision was made for, as anything that JSON can hold
+            context: the context of the decision, anything that JSON can hold
             actions: the n actions to choose from; may be None if `propensities` is one number
             propensities: the logging policy's distribution over `actions`, [n], or its probability of `chosen` alone,
                 in (0, 1]
@@ -286,9 +289,9 @@ class EventLogger:
 
     def _fault(self, kind: MessageKind, fields: dict[str, Any]) -> str | None:
         if kind == "reward":
-            return _no_destination(self._kinds) or next(_reward_faults(fields), None)
+            return NO_DESTINATION if "reward" not in self._kinds else next(_reward_faults(fields), None)
         if "reward" not in fields and "reward" not in self._kinds:
-            return "reward: missing, and this logger has no destination for rewards that come later"
+            return f"reward: missing, and {NO_DESTINATION}"
         return next(_decision_faults(fields), None)
 
     def _put(self, message: Message) -> bool:
@@ -401,7 +404,7 @@ def _number_faults(fields: Mapping[str, Any], *names: str) -> Iterator[str]:
     for name in names:
         if not math.isfinite(fields.get(name, 0)):
             yield f"{name}: {fields[name]} is not a finite number"
-    if abs(fields["timestamp"]) > 1e12:
+    if abs(fields["timestamp"]) > MAX_TIMESTAMP:
         yield f"timestamp: {fields['timestamp']:.10g} is not a time in seconds since 1970"
 
 
@@ -428,10 +431,6 @@ def _probability_faults(name: str, cell: Any, actions: Sequence[Any] | None, lim
             yield f"{name}: sums to {math.fsum(values):.10g}, not to 1"
 
 
-def _no_destination(kinds: frozenset[str]) -> str | None:
-    return None if "reward" in kinds else "this logger has no destination for rewards that come later"
-
-
 def _is_sequence(value: Any) -> bool:
     return hasattr(value, "__len__")
 
@@ -452,7 +451,7 @@ def _by_kind(decisions: Any, rewards: Any) -> dict[MessageKind, Any]:
     return {"decision": decisions} if rewards is None else {"decision": decisions, "reward": rewards}
 
 
-class _Function:
+class _Function(MessageSink):
     def __init__(self, write: Callable[[Message], None]) -> None:
         self._write = write
 
@@ -466,14 +465,8 @@ class _Function:
         else:
             done(None)
 
-    def poll(self) -> None:
-        pass
 
-    def close(self, timeout: float) -> None:
-        pass
-
-
-class _Files:
+class _Files(MessageSink):
     """Appends lines; a line that could not be written whole is completed by the next attempt."""
 
     def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
@@ -486,15 +479,12 @@ class _Files:
             self._rest = self._rest[os.write(self._files[message.kind], self._rest) :]
         done(None)
 
-    def poll(self) -> None:
-        pass
-
     def close(self, timeout: float) -> None:
         for file in self._files.values():
             os.close(file)
 
 
-class _KafkaPython:
+class _KafkaPython(MessageSink):
     def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
         defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
         self._topics, self._errors = topics, kafka.errors
@@ -515,17 +505,12 @@ class _KafkaPython:
         else:
             sent.add_callback(lambda _: done(None)).add_errback(done)
 
-    def poll(self) -> None:
-        pass
-
     def close(self, timeout: float) -> None:
         self._producer.close(timeout=timeout)
 
 
-class _Confluent:
-    def __init__(
-        self, library: Any, servers: str, topics: Mapping[MessageKind, str], options: Mapping[str, Any]
-    ) -> None:
+class _Confluent(MessageSink):
+    def __init__(self, library: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
         defaults = {"linger.ms": 20, "message.timeout.ms": DELIVERY_TIMEOUT_MS, "log_level": 0}
         self._topics, self._failure = topics, library.KafkaException
         self._producer = library.Producer(

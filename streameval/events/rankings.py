@@ -6,8 +6,6 @@ shown these items: those of the clicked items, or its whole list.
 
 from __future__ import annotations
 
-import inspect
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,49 +18,49 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array, Mask, floats
 from streameval.common.text import counted
 from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
 from streameval.events.from_arrays import column
 from streameval.events.schema import (
+    NAN,
     FeatureRows,
     Identifier,
     Probability,
+    SamplingProbability,
     Timestamp,
+    Unit,
     derived,
+    described,
+    described_schema,
     policies_type,
 )
 from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault
 
 BELOW_CUT = float("inf")
 """The rank of an item that a policy does not show."""
-NOT_GIVEN = float("nan")
 MAX_RANK = 1_000_000
 
 Rank: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_RANK)]
 Items: TypeAlias = list[Identifier]
 
 
-def _about(description: str, **keywords: Any) -> Meta:
-    return Meta(description=description, extra_json_schema=keywords)
-
-
 class Page(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The page that production showed, and the clicks on it."""
 
-    shown: Annotated[Items, _about("The items in the order in which production showed them.", uniqueItems=True)]
-    clicked: Annotated[Items, _about("Those that the user clicked.", uniqueItems=True)]
+    shown: Annotated[Items, described("The items in the order in which production showed them.", uniqueItems=True)]
+    clicked: Annotated[Items, described("Those that the user clicked.", uniqueItems=True)]
     propensities: Annotated[
         list[Probability] | None,
-        _about("The probability that the user looks at the rank of each item of `clicked`; above 0."),
+        described("The probability that the user looks at the rank of each item of `clicked`; above 0."),
     ] = None
     swap: Annotated[
         list[Rank] | None,
-        _about("The two ranks whose items were exchanged on this page, by chance.", minItems=2, maxItems=2),
+        described("The two ranks whose items were exchanged on this page, by chance.", minItems=2, maxItems=2),
     ] = None
     marginals: Annotated[
         list[list[Probability]] | None,
-        _about(
+        described(
             "Where production is random: for each of `shown`, the probability that production shows it at this rank, "
             "and the probability that it shows it at the next rank."
         ),
@@ -73,12 +71,12 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     """The ranks at which a policy shows the items of a page: `ranks`, or its whole `ranking`."""
 
     ranks: Annotated[
-        dict[str, Rank] | None, _about("The rank of each clicked item, from 1; without a rank it is below the cut.")
+        dict[str, Rank] | None, described("The rank of each clicked item, from 1; without a rank it is below the cut.")
     ] = None
-    ranking: Annotated[Items | None, _about("All items in the order of the policy.", uniqueItems=True)] = None
+    ranking: Annotated[Items | None, described("All items in the order of the policy.", uniqueItems=True)] = None
     support: Annotated[
         float | None,
-        _about(
+        described(
             "With `ranks`: the share of the policy's gain at ranks whose items production showed.", minimum=0, maximum=1
         ),
     ] = None
@@ -93,24 +91,19 @@ class RankingEvent(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     slots: ClassVar[None] = None
     scored: ClassVar[None] = None
 
-    event_id: Annotated[Identifier, _about("Identifies the event.")]
-    timestamp: Annotated[Timestamp, _about("Time of the page: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
+    event_id: Annotated[Identifier, described("Identifies the event.")]
+    timestamp: Annotated[
+        Timestamp, described("Time of the page: seconds since 1970 (UTC), or RFC 3339 with an offset.")
+    ]
     ranking: Page
     policies: Annotated[
         dict[str, Placement | None] | None,
-        _about("By policy name. A policy that is absent or null is missing for this event only."),
+        described("By policy name. A policy that is absent or null is missing for this event only."),
     ] = None
-    features: Annotated[FeatureRows, _about("One row of up to 4096 numbers for each of `ranking.shown`.")] = None
-    sampling_probability: Annotated[
-        float | None,
-        _about(
-            "The probability of keeping this event in a downsampled log; its weight is the inverse.",
-            exclusiveMinimum=0,
-            maximum=1,
-        ),
-    ] = 1.0
-    unit: Annotated[Identifier | None, _about("The user or session of the event.")] = None
-    context: Annotated[Raw | UnsetType, _about("The context of the page, of any type.")] = UNSET
+    features: Annotated[FeatureRows, described("One row of up to 4096 numbers for each of `ranking.shown`.")] = None
+    sampling_probability: SamplingProbability = 1.0
+    unit: Unit = None
+    context: Annotated[Raw | UnsetType, described("The context of the page, of any type.")] = UNSET
 
     @property
     def actions(self) -> Items:
@@ -130,14 +123,7 @@ def ranking_type(policies: tuple[str, ...] | None = None, named: bool = False) -
 
 def ranking_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one ranking with clicks."""
-    _, components = msgspec.json.schema_components([RankingEvent], ref_template="#/$defs/{name}")
-    event = components.pop("RankingEvent")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **event,
-        "description": inspect.cleandoc(RankingEvent.__doc__ or ""),
-        "$defs": components,
-    }
+    return described_schema(RankingEvent)
 
 
 # --- One page, whose lists must fit together before they can become columns ---
@@ -277,7 +263,7 @@ def ranking_columns(
         swap_to=np.array([max(page.swap) if page.swap else 0 for page in pages], dtype=np.int64),
         support=_by_policy([cell.support for cell in cells], shape),
         list_length=listed,
-        rank=_numbers([page.shown.index(item) + 1 for page, row in zip(pages, items, strict=True) for item in row]),
+        rank=floats([page.shown.index(item) + 1 for page, row in zip(pages, items, strict=True) for item in row]),
         clicked=np.ones(offsets[-1]),
         propensity=_per_item(pages, items, _propensities),
         next_ratio=_per_item(pages, items, _next_ratios),
@@ -286,7 +272,7 @@ def ranking_columns(
     )
     if every.any():  # with items that were not clicked
         clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]
-        rankings = _without_unknown_ranks(replace(rankings, clicked=_numbers(clicked)))
+        rankings = _without_unknown_ranks(replace(rankings, clicked=floats(clicked)))
     return names, placed, rankings
 
 
@@ -308,11 +294,9 @@ def _ranks(tables: Sequence[Mapping[str, int] | None], items: Sequence[Items], p
     by_page[:] = [{} if table is None else table for table in tables]
     sizes, policies = list(map(len, items)), placed.shape[1]
     of_items = np.repeat(by_page.reshape(len(items), policies).T, sizes, axis=1).ravel().tolist()
-    ranks = _numbers(list(map(dict.get, of_items, spelled * policies, repeat(BELOW_CUT)))).reshape(
-        policies, len(spelled)
-    )
+    ranks = floats(list(map(dict.get, of_items, spelled * policies, repeat(BELOW_CUT)))).reshape(policies, len(spelled))
     unknown = np.isnan(placed.T)
-    return np.where(np.repeat(unknown, sizes, axis=1), NOT_GIVEN, ranks).T if unknown.any() else ranks.T
+    return np.where(np.repeat(unknown, sizes, axis=1), NAN, ranks).T if unknown.any() else ranks.T
 
 
 def _table(items: Items) -> Mapping[str, int]:
@@ -347,20 +331,16 @@ def _per_item(
     """A number for each of the items, NaN where the page has none."""
     tables = list(map(read, pages))
     if tables.count(None) == len(tables):
-        return np.full(sum(map(len, items)), NOT_GIVEN)
+        return np.full(sum(map(len, items)), NAN)
     given = zip(tables, items, strict=True)
-    return _numbers([(table or {}).get(item, NOT_GIVEN) for table, row in given for item in row])
-
-
-def _numbers(values: Sequence[float]) -> Array:
-    return np.frombuffer(array("d", values))
+    return floats([(table or {}).get(item, NAN) for table, row in given for item in row])
 
 
 def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
     """Numbers that are given page by page, contiguous over pages; NaN for None."""
     if values.count(None) == len(values):
-        return np.full(shape[::-1], NOT_GIVEN).T
-    numbers = _numbers([NOT_GIVEN if value is None else value for value in values])
+        return np.full(shape[::-1], NAN).T
+    numbers = floats([NAN if value is None else value for value in values])
     return np.ascontiguousarray(numbers.reshape(shape).T).T
 
 

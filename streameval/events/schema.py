@@ -17,47 +17,58 @@ Identifier: TypeAlias = str | int
 Timestamp: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
 
 
-def _schema(description: str, **keywords: Any) -> Meta:
+def described(description: str, **keywords: Any) -> Meta:
     """Description and bounds for the schema only; the validation rules check numbers, not the decoder."""
     return Meta(description=description, extra_json_schema=keywords)
 
 
 _POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
 
+NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
+ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
+MAX_TIMESTAMP = 1e12  # seconds since 1970, far beyond the year 9999: larger timestamps are in smaller units
+
 Probability: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
 PolicyCell: TypeAlias = Probability | list[Probability] | None
 RewardValue: TypeAlias = Annotated[
-    float | bool, _schema("The reward of the decision; true and false count as 1 and 0.")
+    float | bool, described("The reward of the decision; true and false count as 1 and 0.")
 ]
 SlotReward: TypeAlias = Annotated[
     float | bool | None,
-    _schema("The reward of this slot. All slots of a slate have one, or none has; they sum to the slate's."),
+    described("The reward of this slot. All slots of a slate have one, or none has; they sum to the slate's."),
 ]
 OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
-    _schema(
+    described(
         "By policy name: the probability of the logged action, or the distribution over `actions`, which sums to 1 "
         "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
 ActionList: TypeAlias = Annotated[
-    list[Identifier] | None, _schema("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
+    list[Identifier] | None, described("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
 ]
 Propensities: TypeAlias = Annotated[
     list[Probability] | None,
-    _schema("The logging policy's distribution over `actions`, which sums to 1 up to rounding."),
+    described("The logging policy's distribution over `actions`, which sums to 1 up to rounding."),
 ]
 FeatureRows: TypeAlias = Annotated[
-    list[list[float]] | None, _schema("One row of up to 4096 numbers for each of `actions`, all of the same length.")
+    list[list[float]] | None, described("One row of up to 4096 numbers for each of `actions`, all of the same length.")
 ]
+
+
+SamplingProbability: TypeAlias = Annotated[
+    float | None,
+    described("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
+]
+Unit: TypeAlias = Annotated[Identifier | None, described("The user or session of the event.")]
 
 
 class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """One slot of a slate, with the fields of a choice."""
 
-    action: Annotated[Identifier, _schema("The action shown in this slot; one of `actions` if these are given.")]
+    action: Annotated[Identifier, described("The action shown in this slot; one of `actions` if these are given.")]
     propensity: Annotated[
-        float | None, _schema("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE)
+        float | None, described("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE)
     ] = None
     policies: OpenPolicies = None
     actions: ActionList = None
@@ -70,17 +81,17 @@ class Scored(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The outcome of a decision that may be revealed, with its value under each policy."""
 
     propensity: Annotated[
-        float | None, _schema("The probability that the outcome was revealed; needed where it was.", **_POSITIVE)
+        float | None, described("The probability that the outcome was revealed; needed where it was.", **_POSITIVE)
     ] = None
     values: Annotated[
         dict[str, float | bool | None] | None,
-        _schema("By policy name: the value of the revealed outcome, in the range of the rewards; more is better."),
+        described("By policy name: the value of the revealed outcome, in the range of the rewards; more is better."),
     ] = None
-    revealed: Annotated[bool, _schema("False where the outcome of the decision was not revealed.")] = True
+    revealed: Annotated[bool, described("False where the outcome of the decision was not revealed.")] = True
 
 
-_SCORED = _schema("The outcome of a decision and its values, in place of `action`, `slots` and `reward`.")
-_SLOTS = _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
+_SCORED = described("The outcome of a decision and its values, in place of `action`, `slots` and `reward`.")
+_SLOTS = described("The slots of a slate, in place of `action` and its fields.", minItems=1)
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
@@ -89,16 +100,16 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     Optional fields may be null, which means the same as absent. Fields not named here are ignored.
     """
 
-    event_id: Annotated[Identifier, _schema("Identifies the event.")]
+    event_id: Annotated[Identifier, described("Identifies the event.")]
     timestamp: Annotated[
-        Timestamp, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")
+        Timestamp, described("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")
     ]
-    action: Annotated[Identifier | UnsetType, _schema("The chosen action; one of `actions` if these are given.")] = (
+    action: Annotated[Identifier | UnsetType, described("The chosen action; one of `actions` if these are given.")] = (
         UNSET
     )
     propensity: Annotated[
         float | None,
-        _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
+        described("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
     ] = None
     reward: RewardValue | UnsetType = UNSET
     policies: OpenPolicies = None
@@ -106,17 +117,16 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     propensities: Propensities = None
     features: FeatureRows = None
     scored: Annotated[Scored | None, _SCORED] = None
-    sampling_probability: Annotated[
-        float | None,
-        _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
-    ] = 1.0
-    unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
-    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose the action.")] = None
-    context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
+    sampling_probability: SamplingProbability = 1.0
+    unit: Unit = None
+    logging_policy: Annotated[Identifier | None, described("Name or version of the policy that chose the action.")] = (
+        None
+    )
+    context: Annotated[Raw | UnsetType, described("The context of the decision, of any type.")] = UNSET
     slots: Annotated[list[Slot] | None, _SLOTS] = None
     slate_logging: Annotated[
         Literal["factored", "uniform_ranking", "plackett_luce"] | None,
-        _schema(
+        described(
             "How the slots were filled: independently (`factored`, the default), by a uniformly drawn ranking, or by "
             "one in which each action is drawn with a probability proportional to `exp(score)` among those left "
             "(`plackett_luce`). In a ranking all slots have the same `actions`. Not allowed with `slates`."
@@ -124,15 +134,17 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     ] = None
     scores: Annotated[
         Any,
-        _schema("With `plackett_luce`, the score of each of the actions of the first slot. Other uses are up to you."),
+        described(
+            "With `plackett_luce`, the score of each of the actions of the first slot. Other uses are up to you."
+        ),
     ] = None
     slates: Annotated[
         list[list[Identifier]] | None,
-        _schema("All slates that the logging policy could have shown: one action per slot.", minItems=1),
+        described("All slates that the logging policy could have shown: one action per slot.", minItems=1),
     ] = None
     slate_propensities: Annotated[
         list[Probability] | None,
-        _schema("The logging policy's distribution over `slates`, which sums to 1 up to rounding."),
+        described("The logging policy's distribution over `slates`, which sums to 1 up to rounding."),
     ] = None
 
 
@@ -224,6 +236,17 @@ def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
     return zip(names, policy_cells(policies), strict=True)
 
 
+DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+
+
+def described_schema(form: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a struct, with the descriptions of all structs in it."""
+    _, components = msgspec.json.schema_components([form])
+    for each in components.values():
+        each["description"] = inspect.cleandoc(each["description"])
+    return {**DRAFT, **components.pop(form.__name__), "$defs": components}
+
+
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
     _, components = msgspec.json.schema_components([event_type(None, reward_field)])
@@ -233,7 +256,7 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
         form |= form.pop("anyOf")[0]
         del form["default"]
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **DRAFT,
         **event,
         "description": inspect.cleandoc(Event.__doc__ or ""),
         "dependentRequired": {
@@ -260,7 +283,7 @@ def reward_schema(reward_field: str = "reward") -> dict[str, Any]:
     _, components = msgspec.json.schema_components([reward_type(reward_field)])
     reward = components["RewardMessage"]
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **DRAFT,
         **reward,
         "title": "Reward",
         "description": "The reward of an earlier decision, of which it has the `event_id`.",

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Ragged, ScoredOutcomes
-from streameval.events.schema import Event, Identifier, Slot, named_cells, policy_cells
+from streameval.events.schema import (
+    MAX_TIMESTAMP,
+    NOISE,
+    ROUNDING_ERROR,
+    Event,
+    Identifier,
+    Slot,
+    named_cells,
+    policy_cells,
+)
 from streameval.events.slates import SlateColumns
 
 REASONS: tuple[str, ...] = (
@@ -79,11 +88,8 @@ def rejection(
 
 # --- Tolerances ---
 
-MAX_TIMESTAMP = 1e12  # seconds since 1970, far beyond the year 9999: larger timestamps are in smaller units
 SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest times in each of them
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
-NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
-ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
 MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # of an action: models of the reward need a matrix of this size squared
 MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: their estimate needs a matrix of this size squared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from streameval.common.text import decimal, decimals_for, in_words, rounded_up, utc_time
 from streameval.ope.report import Decision, Estimate, Report, TrustCheck
@@ -15,6 +15,11 @@ TOO_LITTLE = "effective_sample_size"
 """The trust check that fails for lack of evidence, where the numbers themselves may be right."""
 
 
+Verdict: TypeAlias = Literal["promotable", "better", "unknown", "worse", "untrusted"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""In the order of the answers."""
+
+
 class CandidateAnswer(NamedTuple):
     """The knowledge about a candidate, as a sentence without a full stop.
 
@@ -23,12 +28,9 @@ class CandidateAnswer(NamedTuple):
     """
 
     policy: str
-    verdict: Literal["promotable", "better", "unknown", "worse", "untrusted"]
+    verdict: Verdict
     sentence: str
     estimate: Estimate | None
-
-
-VERDICTS = ("promotable", "better", "unknown", "worse", "untrusted")
 
 
 def answers(report: Report) -> list[CandidateAnswer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import import_module
@@ -13,6 +12,7 @@ import numpy as np
 
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
+from streameval.events.schema import described_schema
 from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
@@ -213,14 +213,7 @@ class Report(msgspec.Struct, frozen=True):
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of a Report."""
-        _, components = msgspec.json.schema_components([cls])
-        for each in components.values():
-            each["description"] = inspect.cleandoc(each["description"])
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **components.pop(cls.__name__),
-            "$defs": components,
-        }
+        return described_schema(cls)
 
     def to_frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
         """The estimates as a data frame, a row for each, without their `details`; unknown numbers are missing values.

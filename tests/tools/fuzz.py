@@ -17,7 +17,7 @@ import numpy as np
 from streameval import Evaluator
 from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.events.validation import NOISE
+from streameval.events.schema import NOISE
 from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
     CAB,

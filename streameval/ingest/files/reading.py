@@ -53,11 +53,12 @@ def read_events(
     for file in files:
         written = format or table_format(file) or "json"
         if written not in ("csv", "parquet"):
-            events: JsonDecoder = (DsjsonDecoder if written == "dsjson" else JsonDecoder)(
-                policies, reward_field, reward_range, scores
-            )
+            events: JsonDecoder
             if written == "rankings":
                 events = RankingDecoder(policies, named=scores is not None)
+            else:
+                form = DsjsonDecoder if written == "dsjson" else JsonDecoder
+                events = form(policies, reward_field, reward_range, scores)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,7 @@ TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follo
 
 LayoutOf = Callable[[Sequence[str]], TableLayout]
 """The layout of a table with these names of columns."""
+Tables: TypeAlias = Iterator[tuple[TableLayout, Table | list[Row]]]
 
 
 def table_format(file: str) -> str | None:
@@ -65,7 +66,7 @@ def read_table(
         InputError: The file cannot be read, or lacks a required column.
     """
     first, layout_of = 1, partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
-    for layout, rows in (_parquet_tables if kind == "parquet" else _csv_tables)(path, layout_of, advance, batch_rows):
+    for layout, rows in _tables(path, kind, layout_of, advance, batch_rows):
         yield layout.decoded(rows, decoder, path, first)
         first += len(rows) if isinstance(rows, list) else len(rows.is_plain)
 
@@ -75,16 +76,18 @@ def read_rows(
 ) -> Iterator[Sequence[Row]]:
     """The rows of a table as events in Python values by field, or faults; for arguments and errors see `read_table`."""
     layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=True)
-    for _, rows in (_parquet_tables if kind == "parquet" else _csv_tables)(path, layout_of, advance, BATCH_ROWS):
+    for _, rows in _tables(path, kind, layout_of, advance, BATCH_ROWS):
         yield rows.rows(np.arange(len(rows.is_plain))) if isinstance(rows, Table) else rows
+
+
+def _tables(path: str, kind: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
+    return (_parquet_tables if kind == "parquet" else _csv_tables)(path, layout_of, advance, batch_rows)
 
 
 # --- Parquet ---
 
 
-def _parquet_tables(
-    path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int
-) -> Iterator[tuple[TableLayout, Table | list[Row]]]:
+def _parquet_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
     size = check(path)
     if size is None:
         raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
@@ -109,9 +112,7 @@ def _parquet_tables(
 # --- CSV ---
 
 
-def _csv_tables(
-    path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int
-) -> Iterator[tuple[TableLayout, Table | list[Row]]]:
+def _csv_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
     batches = read_lines([path], advance=advance)
     text = ((line or b"").decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
     lines = csv.reader(text)

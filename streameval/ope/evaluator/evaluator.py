@@ -32,7 +32,7 @@ from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedExamination, start_by_rank, variances
+from streameval.ope.evidence.examination import LearnedExamination, variances
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
@@ -162,7 +162,7 @@ class Evaluator:
             "weights": largest_weights.start(policies),
             "predictions": online.start(self.plan.reward_model),
             "examination": {} if self._learned is None else self._learned.start(),
-            "by_rank": np.zeros((policies, 0)) if self._learned is None else start_by_rank(self._learned, policies),
+            "by_rank": np.zeros((policies, 0)) if self._learned is None else self._learned.start_by_rank(policies),
         }
 
     @property

@@ -1,4 +1,4 @@
-"""Clicks on rankings: what they are worth under each policy, if the user had looked at every rank.
+"""Clicks on rankings, and their value under each policy if the user had looked at every rank.
 
 A user looks at rank k with probability `theta_k`, and clicks an item that he looks at with a probability that depends
 on the item alone: its attractiveness. For a metric that is a sum over items, a click counts the gain of the item's rank
@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
-from streameval.common.component import Component, strict
+from streameval.common.component import Component, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.rankings import Rankings
@@ -175,7 +175,7 @@ def _refuse(value: Any) -> Any:
     kind = value.get("kind") if isinstance(value, dict) else value
     if kind in NO_SUMS:
         raise ValueError(f"{kind} is not a sum over items, so that clicks cannot estimate it: {NO_SUMS[kind]}")
-    return {"kind": value} if isinstance(value, str) else value
+    return kind_as_mapping(value)
 
 
 AnyMetric: TypeAlias = Annotated[
@@ -223,9 +223,9 @@ class Clicks:
         """The sum over clicked items of their gains, each times `min(1 / theta, cap)`, [n, P]."""
         return self.sum(self.gain * self._weight(cap))
 
-    def clicked_weight(self, cap: float = np.inf) -> Array:
-        """The sum over clicked items of `min(1 / theta, cap)`, [n, P]."""
-        return self.sum(np.broadcast_to(self._weight(cap), self.gain.shape))
+    def clicked_weight(self) -> Array:
+        """The sum over clicked items of `1 / theta`, [n, P]."""
+        return self.sum(np.broadcast_to(self._weight(np.inf), self.gain.shape))
 
     def modelled_gain(self, cap: float) -> Array:
         """The sum over all items shown of their gains, each times `(1 - min(cap theta, 1)) relevance`, [n, P]."""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path
-from streameval.common.component import Component, strict
+from streameval.common.component import Component, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.rankings import Rankings
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Examination(Component):
-    """The probability that a user looks at a rank. `learns`: it is learned from the stream."""
-
-    learns: ClassVar[bool] = False
+    """The probability that a user looks at a rank."""
 
     def probability(self, rankings: Rankings) -> Array:
         """The probability of a look at each item, [rows]; NaN where it is not known."""
@@ -102,6 +100,8 @@ LARGEST_ERROR = 0.15
 """Of the logarithm of a probability: until it is below this, pages that show the rank are missing."""
 RECENT_PART = 0.1
 """The horizon of the recent curve that the trust check compares, over that of the curve."""
+MOST_ERRORS = 4.0
+"""The distance, in standard errors, from which on a curve has moved."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -116,7 +116,6 @@ class LearnedExamination(Examination):
     So with their derivatives J, the covariance is `J (sum of q^2 x x') J'`.
     """
 
-    learns: ClassVar[bool] = True
     ranks: Annotated[int, Field(ge=2, le=20)] = 10
     horizon: Annotated[float, Field(ge=1000)] = 20_000.0
 
@@ -137,6 +136,10 @@ class LearnedExamination(Examination):
         """The state before the first page, with its own sums for the recent curve."""
         empty = {"sums": np.zeros(self.numbers), "squares": np.zeros((self.numbers, self.numbers))}
         return {"usual": empty, "recent": {name: sums.copy() for name, sums in empty.items()}}
+
+    def start_by_rank(self, policies: int) -> Array:
+        """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
+        return np.zeros((policies, 2 * self.ranks + 1))
 
     def fold(self, state: State, batch: EventBatch, block: int) -> tuple[LearnedCurve, State]:
         """The curve before each of these blocks and after the last, and the state after them."""
@@ -179,12 +182,6 @@ class LearnedExamination(Examination):
         return np.full(len(rankings.rank), np.nan)
 
 
-def start_by_rank(examination: Examination, policies: int) -> Array:
-    """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
-    ranks = 2 * examination.ranks + 1 if isinstance(examination, LearnedExamination) else 0
-    return np.zeros((policies, ranks))
-
-
 def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, Array]:
     """The variances that a learned curve adds to values and to lifts over the first policy, [moments, policies].
 
@@ -205,10 +202,6 @@ def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, 
         return np.asarray(2.0 * np.einsum("mpr,mrs,mps->mp", parts, covariance, parts))
 
     return of(gains), of(gains - gains[:, :1])
-
-
-MOST_ERRORS = 4.0
-"""The distance, in standard errors, from which on a curve has moved."""
 
 
 def _clicks_by_rank(rankings: Rankings, ranks: int, weight: Array) -> Array:
@@ -311,5 +304,5 @@ class Swaps(LearnedExamination):
 
 AnyExamination: TypeAlias = Annotated[
     Annotated[PowerCurve | TableCurve | GivenExamination | Harvested | Swaps, Field(discriminator="kind")],
-    BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value),
+    BeforeValidator(kind_as_mapping),
 ]

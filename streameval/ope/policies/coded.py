@@ -16,8 +16,9 @@ from streameval.common.component import strict
 from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
+from streameval.events.schema import NOISE
 from streameval.events.slates import SlateColumns, as_one_action
-from streameval.events.validation import NOISE, tolerance
+from streameval.events.validation import tolerance
 from streameval.ope.policies.python import ask_policy, make
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]

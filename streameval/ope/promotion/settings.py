@@ -9,13 +9,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from streameval.common.component import strict
+from streameval.common.component import kind_as_mapping, strict
 from streameval.common.text import Seconds
 from streameval.ope.promotion.rules import AnyRule, Paired
 
-OneRule = Annotated[
-    AnyRule, BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value), Tag("rule")
-]
+OneRule = Annotated[AnyRule, BeforeValidator(kind_as_mapping), Tag("rule")]
 SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
 
