@@ -98,6 +98,7 @@ class Estimators:
 
     def answers(self) -> Mapping[str, Answer]:
         answers: dict[str, Answer] = {}
+        self._evaluator.fold_pending()
         for estimate in self._evaluator.report().estimates:
             if estimate.policy in self._candidates:
                 name = f"{estimate.estimator} / {estimate.average}"

@@ -58,6 +58,7 @@ def error_scores(world_name: str, setting: DriftKind, seed: int, events: int) ->
         batches.append(moment.events)
         if len(batches) == EVERY // BATCH:
             evaluator.update(EventBatch.concat(batches))
+            evaluator.fold_pending()
             batches = []
             looks.append(_look(evaluator.report(), world.candidates))
     value, *parts = np.stack(looks, axis=1)
