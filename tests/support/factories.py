@@ -44,7 +44,13 @@ def make_estimate(policy: str, estimator: str, average: str, value: float = 0.05
         "effective_sample_size": 1639.5,
         "importance_weight_mean": 0.998,
         "importance_weight_max": 19.6,
-        "details": {"design_effect": 1.04, "unsupported_probability": 0.0} | DETAILS.get(average, {}),
+        "details": {
+            "design_effect": 1.04,
+            "unsupported_probability": 0.0,
+            "reward_effective_sample_size": 82.0,
+            "bias_bound": 0.0002,
+        }
+        | DETAILS.get(average, {}),
     }
     return Estimate(policy=policy, estimator=estimator, average=average, **(known | fields))
 

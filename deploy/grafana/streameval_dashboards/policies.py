@@ -182,6 +182,13 @@ def _adaptation() -> Placed:
         "Measured bound on the change of the value per event, used by adaptive averages.",
         "sci",
     )
+    bias = of_averages(
+        "streameval_policy_bias_bound",
+        "Bound on the bias from drift",
+        "How far an average may be from the present value, as it looks back while values change. Adaptive averages "
+        "keep it about as small as the noise.",
+        "short",
+    )
     detections = lines(
         About(
             "Drift detections in an hour",
@@ -191,7 +198,7 @@ def _adaptation() -> Placed:
         Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
-    return [(12, 8, horizon), (12, 8, window), (12, 8, alpha), (12, 8, drift), (24, 6, detections)]
+    return [(12, 8, horizon), (12, 8, window), (12, 8, alpha), (12, 8, drift), (12, 6, bias), (12, 6, detections)]
 
 
 def _trust() -> Placed:
@@ -213,6 +220,16 @@ def _trust() -> Placed:
             "short",
         ),
         Query(f"min by (policy) (streameval_policy_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
+        log_scale=True,
+    )
+    rewarded = lines(
+        About(
+            "Effective number of rewarded events",
+            "Number of equally weighted rewarded events that would carry as much of the value on the chosen average. A "
+            "few of them decide the value where it is small, even if the effective sample size is large.",
+            "short",
+        ),
+        Query(f"min by (policy) (streameval_policy_reward_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
         log_scale=True,
     )
     mean_weight = lines(
@@ -279,6 +296,7 @@ def _trust() -> Placed:
     return [
         (24, 7, checks),
         (8, 8, size),
+        (8, 8, rewarded),
         (8, 8, marked(mean_weight, at=1.0)),
         (8, 8, largest),
         (8, 8, marked(design, at=1.0)),

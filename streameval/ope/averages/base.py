@@ -156,6 +156,14 @@ class Reading:
         )
 
     @property
+    def reward_effective_sample_size(self) -> Array:
+        """Kish's of the terms, `n_eff mean(u)^2 / mean(u^2)`: with weights of 1, the number of clicks among clicks."""
+        return ratio(
+            self._row(MomentRow.U) ** 2 * self._row(MomentRow.WEIGHT),
+            self._row(MomentRow.UU) * self._row(MomentRow.WEIGHT_SQUARE),
+        )
+
+    @property
     def importance_weight_mean(self) -> Array:
         """Mean importance weight: 1 where propensities are right and support is full."""
         return self._mean(MomentRow.IMPORTANCE)

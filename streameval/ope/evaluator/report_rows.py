@@ -233,6 +233,7 @@ def _details(
         "bias_bound": reading.bias,
         "design_effect": reading.design_effect,
         "largest_term_share": reading.largest_term_share,
+        "reward_effective_sample_size": reading.reward_effective_sample_size,
         "lift_deviation": _after_production(estimators, np.sqrt(lift.spread["variance"])),
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,

@@ -278,6 +278,7 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Relative lift": lambda each: percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN,
     "Lift by slot": lifts_of_slots,
     "Effective sample": lambda each: decimal(each.effective_sample_size, 0),
+    "Effective rewarded events": lambda each: decimal(each.details.get("reward_effective_sample_size"), 0),
     "Design effect": _detail("design_effect", 3),
     "Mean weight": lambda each: significant(each.importance_weight_mean, 4),
     "Largest weight": lambda each: significant(each.importance_weight_max),

@@ -37,6 +37,8 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_trust_check_ok": {"policy", "check"},
     "streameval_policy_effective_sample_size": PER_ESTIMATE,
     "streameval_policy_design_effect": PER_ESTIMATE,
+    "streameval_policy_reward_effective_sample_size": PER_ESTIMATE,
+    "streameval_policy_bias_bound": PER_ESTIMATE,
     "streameval_policy_importance_weight_mean": {"policy", "average"},
     "streameval_policy_importance_weight_max": {"policy", "average"},
     "streameval_policy_unsupported_probability": {"policy", "average"},
@@ -73,11 +75,13 @@ consumer_lag_events consumer_lost_events_total consumer_position_offset consumer
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
 events_rejected_total events_since_start
+policy_bias_bound
 last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
 policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
+policy_reward_effective_sample_size
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
 policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
 slot_lift

@@ -370,6 +370,19 @@ def test_the_logging_policy_has_weight_one_and_the_mean_reward() -> None:
     assert found.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
 
 
+def test_the_effective_number_of_rewarded_events_is_that_of_clicks_where_weights_are_equal() -> None:
+    """Of the candidate's weighted rewards 4, 1 and 0 it is (4 + 1)^2 / (4^2 + 1^2)."""
+    evaluator = Evaluator([CANDIDATE], ["ips"], ["cumulative"])
+    weights = EventBatch.from_arrays(reward=[1, 1, 0], propensity=[0.25, 0.5, 0.5], policies={CANDIDATE: [1, 0.5, 1]})
+    evaluator.update(weights)
+    report = evaluator.report()
+    found = {
+        name: report.get(name, "ips", "cumulative").details["reward_effective_sample_size"]
+        for name in (LOGGING, CANDIDATE)
+    }
+    assert found == {LOGGING: 2.0, CANDIDATE: pytest.approx(25 / 17)}
+
+
 def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logged() -> None:
     n = 50
     batch = EventBatch.from_arrays(
