@@ -10,7 +10,7 @@ import msgspec
 from streameval.cli.log_warnings import Rejections
 from streameval.config.model import Config
 from streameval.errors import InputError
-from streameval.events import EventBatch, Fault, JsonDecoder
+from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_rows, table_format
@@ -59,9 +59,10 @@ class FileMessages:
         if self._written in ("csv", "parquet"):
             yield from self._of_table(advance)
             return
-        decoder = JsonDecoder() if self._config is None else self._config.event_format(self._written)
+        decoder = None if self._config is None else self._config.event_format(self._written)
         for lines in read_records([self._file], advance=advance):
             values = [value or b"" for value in lines.values]
+            decoder = decoder or _decoder_of(values)
             origin = Origin.of(self._file, [(0, lines.offsets)])
             yield from self._accepted(values, decoder.decode_batch(values, origin) if self._is_validated else None)
 
@@ -84,6 +85,17 @@ class FileMessages:
             self.rejections.add(batch.rejected)
             left_out = {rejected.place for rejected in batch.rejected}
         yield from (message for place, message in enumerate(messages) if message and place not in left_out)
+
+
+def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:
+    """The decoder of the form that the first event among these lines has."""
+    for value in values:
+        try:
+            event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, ValueError):
+            continue
+        return RankingDecoder() if "ranking" in event and "action" not in event else JsonDecoder()
+    return JsonDecoder()
 
 
 def _encoded(row: Any) -> bytes:

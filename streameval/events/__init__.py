@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from streameval.events.batch import EventBatch, RewardBatch
     from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder, Table
     from streameval.events.dsjson import DsjsonDecoder
-    from streameval.events.logger import Counts, EventLogger, Message, MessageSink
+    from streameval.events.logger import Counts, EventLogger
+    from streameval.events.message_sinks import Message, MessageSink
     from streameval.events.origin import Origin, fingerprints
     from streameval.events.rankings import ranking_schema
     from streameval.events.schema import Event, json_schema, reward_schema
@@ -52,5 +53,16 @@ if not TYPE_CHECKING:
     __getattr__ = lazily(
         globals(),
         __all__,
-        ("logger", "schema", "validation", "origin", "action_sets", "batch", "decoder", "dsjson", "rankings"),
+        (
+            "logger",
+            "message_sinks",
+            "schema",
+            "validation",
+            "origin",
+            "action_sets",
+            "batch",
+            "decoder",
+            "dsjson",
+            "rankings",
+        ),
     )

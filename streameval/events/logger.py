@@ -13,38 +13,37 @@ import threading
 import time
 import uuid
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from streameval.events.message_sinks import (
+    ConfluentSink,
+    Done,
+    FunctionSink,
+    KafkaPythonSink,
+    LineSink,
+    Message,
+    MessageKind,
+    MessageSink,
+)
 from streameval.events.schema import MAX_TIMESTAMP, NOISE, ROUNDING_ERROR
 
-MessageKind: TypeAlias = Literal["decision", "reward"]
-Topics: TypeAlias = Mapping[MessageKind, str]
-Done: TypeAlias = Callable[[Exception | None], None]
+EventForm: TypeAlias = Literal["ranking", "slate", "scored"]
 
 LINGER = 0.02  # seconds between two looks at the queue
 LONGEST_PAUSE = 5.0  # seconds between two attempts to write
 MOST_UNACKNOWLEDGED = 5_000  # messages in a Kafka client: it needs a kilobyte for each
 OVERHEAD = 200  # bytes of a buffered message besides its value
 QUIET = 60.0  # seconds between two warnings with the same cause
-DELIVERY_TIMEOUT_MS = 600_000
 MAX_BYTES = 32 * 2**20
 NO_DESTINATION = "this logger has no destination for rewards that come later"
 
 log = logging.getLogger("streameval.events.logger")
-
-
-class Message(NamedTuple):
-    """One decision or reward as JSON."""
-
-    kind: MessageKind
-    event_id: str | int
-    value: bytes
 
 
 class Counts(NamedTuple):
@@ -64,31 +63,15 @@ class Counts(NamedTuple):
     failed: int
 
 
-class MessageSink(ABC):
-    """The place to which a logger writes; used by one thread."""
-
-    @abstractmethod
-    def send(self, message: Message, done: Done) -> None:
-        """Write a message, and call `done` once, from any thread, when it is written or has failed.
-
-        Raises:
-            OSError: The message was not taken; a later attempt may succeed.
-        """
-
-    def poll(self) -> None:  # noqa: B027 - most sinks have nothing to do
-        """Called after some messages, and regularly when there are none."""
-
-    def close(self, timeout: float) -> None:  # noqa: B027 - as above
-        """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
-
-
 class EventLogger:
     """Writes the decisions and rewards of a recommender to Kafka, a file or a function.
 
-    `decision` and `reward` check their arguments by the rules by which an evaluator rejects events, add the message to
+    All methods check their arguments by the rules by which an evaluator rejects events, add the message to
     a buffer and return; a thread writes it. They never wait for the network or a disk, and never raise an exception:
     invalid, dropped and failed messages are counted in `counts`, and logged as warnings at most once a minute per
     cause. When the buffer is full, for example during an outage of Kafka, further messages are dropped.
+
+    `slate`, `scored` and `ranking` check by the decoder itself: it needs numpy, and a tenth to half of a millisecond.
 
     Args:
         open_sink: called in the thread of the logger, returns the place to write to. If it or the sink raises an
@@ -133,7 +116,7 @@ class EventLogger:
 
         After an OSError it is called again with the same message; after any other exception, the message has failed.
         """
-        return cls(lambda: _Function(write), max_bytes=max_bytes)
+        return cls(lambda: FunctionSink(write), max_bytes=max_bytes)
 
     @classmethod
     def to_file(
@@ -141,7 +124,7 @@ class EventLogger:
     ) -> EventLogger:
         """Append decisions to a file, one line each, and rewards that come later to another one."""
         paths = _by_kind(path, rewards)
-        return cls(lambda: _Files(paths), paths, max_bytes=max_bytes)
+        return cls(lambda: LineSink(paths), paths, max_bytes=max_bytes)
 
     @classmethod
     def to_kafka(
@@ -170,7 +153,7 @@ class EventLogger:
         topics = _by_kind(topic, rewards_topic)
         is_librdkafka = client == "confluent"
         library = import_module("confluent_kafka" if is_librdkafka else "kafka")
-        kind: Callable[..., MessageSink] = _Confluent if is_librdkafka else _KafkaPython
+        kind: Callable[..., MessageSink] = ConfluentSink if is_librdkafka else KafkaPythonSink
         return cls(lambda: kind(library, bootstrap_servers, topics, options or {}), topics, max_bytes=max_bytes)
 
     def _start(self) -> None:
@@ -230,6 +213,90 @@ class EventLogger:
         self._log("decision", event_id, fields)
         return event_id
 
+    def ranking(
+        self,
+        context: Any,
+        shown: Sequence[str | int],
+        clicked: Sequence[str | int],
+        *,
+        policies: Mapping[str, Mapping[str | int, int] | Sequence[str | int] | None] | None = None,
+        propensities: Sequence[float] | None = None,
+        swap: Sequence[int] | None = None,
+        marginals: Sequence[Sequence[float]] | None = None,
+        features: Sequence[Sequence[float]] | None = None,
+        unit: str | int | None = None,
+        event_id: str | int | None = None,
+        timestamp: float | None = None,
+    ) -> str | int:
+        """Log one page with the clicks on it, and return its `event_id`.
+
+        Args:
+            context: the context of the page, anything that JSON can hold
+            shown: the items in the order in which the page showed them
+            clicked: those that the user clicked
+            policies: for each candidate, the ranks of the clicked items by item, from 1, or its whole list
+            propensities: the probability of a look at the rank of each clicked item, in (0, 1]
+            swap: the two ranks whose items were exchanged by chance
+            marginals: where production is random, for each item shown, the probability that production shows it at this
+                rank, and at the next one, [n, 2]
+            features: numbers of the items for the reward model, [n, d]
+            unit: id of the user or session
+            event_id: a unique id; random by default
+            timestamp: time of the page in seconds since 1970; now by default
+        """
+        page = {"shown": shown, "clicked": clicked, "propensities": propensities, "swap": swap, "marginals": marginals}
+        fields = {**page, "policies": policies, "features": features, "unit": unit, "context": context}
+        return self._log_form("ranking", event_id, timestamp, fields)
+
+    def slate(
+        self,
+        context: Any,
+        slots: Sequence[Mapping[str, Any]],
+        *,
+        reward: float | None = None,
+        unit: str | int | None = None,
+        event_id: str | int | None = None,
+        timestamp: float | None = None,
+        **fields: Any,
+    ) -> str | int:
+        """Log one decision that fills several slots, and return its `event_id`, which a later reward needs.
+
+        Args:
+            context: the context of the decision, anything that JSON can hold
+            slots: for each slot, its fields as in the event: `action`, `propensity`, `policies` and others
+            reward: the reward of the slate; None if it comes later, by `reward`
+            unit: id of the user or session
+            event_id: a unique id; random by default
+            timestamp: time of the decision in seconds since 1970; now by default
+            fields: further fields of the event: `slate_logging`, `scores`, `slates`, `slate_propensities`,
+                `logging_policy`
+        """
+        given = {"slots": slots, "reward": reward, "unit": unit, "context": context}
+        return self._log_form("slate", event_id, timestamp, {**fields, **given})
+
+    def scored(
+        self,
+        context: Any,
+        propensity: float | None,
+        values: Mapping[str, float | None] | None,
+        *,
+        unit: str | int | None = None,
+        event_id: str | int | None = None,
+        timestamp: float | None = None,
+    ) -> str | int:
+        """Log the outcome of one decision with its value under each policy, and return its `event_id`.
+
+        Args:
+            context: the context of the decision, anything that JSON can hold
+            propensity: the probability that the outcome was revealed, in (0, 1]
+            values: the value of the revealed outcome by policy; None if the outcome was not revealed
+            unit: id of the user or session
+            event_id: a unique id; random by default
+            timestamp: time of the decision in seconds since 1970; now by default
+        """
+        fields = {"propensity": propensity, "values": values, "unit": unit, "context": context}
+        return self._log_form("scored", event_id, timestamp, fields)
+
     def reward(self, event_id: str | int, value: float, *, timestamp: float | None = None) -> None:
         """Log the reward of an earlier decision; `timestamp`: its time in seconds since 1970, now by default."""
         timestamp = time.time() if timestamp is None else timestamp
@@ -273,17 +340,31 @@ class EventLogger:
 
     # --- In the thread of the recommender ---
 
-    def _log(self, kind: MessageKind, event_id: str | int, fields: dict[str, Any]) -> None:
+    def _log_form(
+        self, form: EventForm, event_id: str | int | None, timestamp: float | None, fields: dict[str, Any]
+    ) -> str | int:
+        event_id = uuid.uuid4().hex if event_id is None else event_id
+        moment = time.time() if timestamp is None else timestamp
+        self._log("decision", event_id, {"event_id": event_id, "timestamp": moment, **fields}, form)
+        return event_id
+
+    def _log(
+        self, kind: MessageKind, event_id: str | int, fields: dict[str, Any], form: EventForm | None = None
+    ) -> None:
         try:
             plain = {name: _plain(value) for name, value in fields.items() if value is not None}
-            fault = self._fault(kind, plain)
+            if form is None:
+                fault = self._fault(kind, plain)
+            else:
+                plain = NESTED[form](plain)
+                fault = next(_form_faults(form, plain, "reward" in self._kinds), None)
             value = b"" if fault else msgspec.json.encode(plain, enc_hook=_plain)
         except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
             fault = str(error) or type(error).__name__
         if fault:
             with self._lock:
                 self._invalid += 1
-            self._warn("invalid", f"a {kind} is invalid and was not logged: {fault}")
+            self._warn("invalid", f"a {form or kind} is invalid and was not logged: {fault}")
         elif not self._put(Message(kind, event_id, value)):
             self._warn("dropped", "the buffer is full or the logger is closed: messages are dropped")
 
@@ -389,6 +470,58 @@ def _decision_faults(event: Mapping[str, Any]) -> Iterator[str]:
         yield "features: expected one row for each action"
 
 
+def _form_faults(form: EventForm, event: dict[str, Any], later: bool) -> Iterator[str]:
+    """The faults of another form of events, found by its decoder; `later`: a slate may get its reward later."""
+    given = event.keys() - {"context"}
+    yield from (f"{name}: not all of its numbers are finite" for name in given if not _is_finite(event[name]))
+    if form == "slate" and "reward" not in event and not later:
+        yield f"reward: missing, and {NO_DESTINATION}"
+    decoder = _decoder(form, "reward" in event or form == "scored")
+    rejected = decoder.decode_batch([msgspec.json.encode(event, enc_hook=_plain)]).rejected
+    yield from (each.detail for each in rejected)
+
+
+@lru_cache(maxsize=4)
+def _decoder(form: EventForm, rewarded: bool) -> Any:
+    decoders = import_module("streameval.events.decoder")  # with numpy, which decisions do not need
+    return decoders.RankingDecoder() if form == "ranking" else decoders.JsonDecoder(rewarded=rewarded)
+
+
+def _page(fields: dict[str, Any]) -> dict[str, Any]:
+    """A ranking in the form of the event."""
+    event = {name: value for name, value in fields.items() if name not in PAGE_FIELDS}
+    event["ranking"] = {name: fields[name] for name in PAGE_FIELDS if name in fields}
+    if "policies" in fields:
+        placements = fields["policies"].items()
+        event["policies"] = {
+            name: given and {"ranks" if isinstance(given, dict) else "ranking": given} for name, given in placements
+        }
+    return event
+
+
+def _outcome(fields: dict[str, Any]) -> dict[str, Any]:
+    """A scored outcome in the form of the event."""
+    event = {name: value for name, value in fields.items() if name not in ("propensity", "values")}
+    event["scored"] = {name: fields[name] for name in ("propensity", "values") if name in fields}
+    event["scored"]["revealed"] = "values" in fields
+    return event
+
+
+PAGE_FIELDS = ("shown", "clicked", "propensities", "swap", "marginals")
+NESTED: Mapping[EventForm, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "ranking": _page,
+    "slate": dict,
+    "scored": _outcome,
+}
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers in a plain value are finite: JSON has no others."""
+    if isinstance(value, dict | list):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def _reward_faults(reward: Mapping[str, Any]) -> Iterator[str]:
     yield from _identifier_faults(reward, "event_id")
     yield from _number_faults(reward, "timestamp", "reward")
@@ -444,93 +577,5 @@ def _plain(value: Any) -> Any:
     return [_plain(cell) for cell in value] if isinstance(value, list | tuple) else value
 
 
-# --- Where to write ---
-
-
 def _by_kind(decisions: Any, rewards: Any) -> dict[MessageKind, Any]:
     return {"decision": decisions} if rewards is None else {"decision": decisions, "reward": rewards}
-
-
-class _Function(MessageSink):
-    def __init__(self, write: Callable[[Message], None]) -> None:
-        self._write = write
-
-    def send(self, message: Message, done: Done) -> None:
-        try:
-            self._write(message)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a function of the user: the message counts as failed
-            done(error)
-        else:
-            done(None)
-
-
-class _Files(MessageSink):
-    """Appends lines; a line that could not be written whole is completed by the next attempt."""
-
-    def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
-        self._files = {kind: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for kind, path in paths.items()}
-        self._rest = b""
-
-    def send(self, message: Message, done: Done) -> None:
-        self._rest = self._rest or message.value + b"\n"
-        while self._rest:
-            self._rest = self._rest[os.write(self._files[message.kind], self._rest) :]
-        done(None)
-
-    def close(self, timeout: float) -> None:
-        for file in self._files.values():
-            os.close(file)
-
-
-class _KafkaPython(MessageSink):
-    def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
-        defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
-        self._topics, self._errors = topics, kafka.errors
-        try:
-            self._producer = kafka.KafkaProducer(
-                **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
-            )
-        except kafka.errors.KafkaError as error:
-            raise ConnectionError(f"no broker of {servers} answers: {error}") from error
-
-    def send(self, message: Message, done: Done) -> None:
-        try:
-            sent = self._producer.send(self._topics[message.kind], message.value)
-        except self._errors.KafkaTimeoutError as error:
-            raise ConnectionError(str(error)) from error
-        except self._errors.KafkaError as error:
-            done(error)
-        else:
-            sent.add_callback(lambda _: done(None)).add_errback(done)
-
-    def close(self, timeout: float) -> None:
-        self._producer.close(timeout=timeout)
-
-
-class _Confluent(MessageSink):
-    def __init__(self, library: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
-        defaults = {"linger.ms": 20, "message.timeout.ms": DELIVERY_TIMEOUT_MS, "log_level": 0}
-        self._topics, self._failure = topics, library.KafkaException
-        self._producer = library.Producer(
-            defaults | {"bootstrap.servers": servers, "enable.idempotence": True} | dict(options)
-        )
-
-    def send(self, message: Message, done: Done) -> None:
-        def delivered(error: Any, _: Any) -> None:
-            done(None if error is None else self._failure(error))
-
-        try:
-            self._producer.produce(self._topics[message.kind], message.value, on_delivery=delivered)
-        except BufferError as error:
-            raise ConnectionError(str(error)) from error
-        except self._failure as error:
-            done(error)
-        self._producer.poll(0)
-
-    def poll(self) -> None:
-        self._producer.poll(0)
-
-    def close(self, timeout: float) -> None:
-        self._producer.flush(timeout)

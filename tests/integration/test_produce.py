@@ -66,6 +66,17 @@ def test_events_that_would_be_rejected_are_not_sent(run: Run, broker: Broker) ->
     ]
 
 
+def test_rankings_need_no_configuration(run: Run, broker: Broker) -> None:
+    page = {"event_id": 1, "timestamp": 0, "ranking": {"shown": ["a", "b"], "clicked": ["b"]}}
+    bad = page | {"ranking": {"shown": ["a"], "clicked": ["b"]}}
+    outcome = run(
+        "produce", written("log.ndjson", page, bad), "produced-pages", "--bootstrap-servers", broker.bootstrap
+    )
+    assert outcome.code == 1
+    assert "'b' is not one of `shown` (log.ndjson:2)" in outcome.err
+    assert sent(broker, "produced-pages", 1) == [json.dumps(page).encode()]
+
+
 def test_without_validation_every_line_is_sent_as_it_is(run: Run, broker: Broker) -> None:
     file = written("log.ndjson", EVENT, BAD)
     to = ("--bootstrap-servers", broker.bootstrap)

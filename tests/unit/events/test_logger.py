@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval import EventLogger, read_events
-from streameval.events import JsonDecoder, Message, Origin, RewardDecoder
+from streameval.events import JsonDecoder, Message, Origin, RankingDecoder, RewardDecoder
 from support.strategies import POLICIES, examples
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b"], [0.9, 0.1], "a")
@@ -213,3 +213,75 @@ def test_a_recommender_imports_neither_numpy_nor_scipy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert found.stdout.strip() == ""
+
+
+def test_pages_slates_and_outcomes_arrive_as_they_were_logged() -> None:
+    messages: list[Message] = []
+    slots = [{"action": place, "propensity": 0.5, "policies": {"new": np.float64(0.25)}} for place in range(2)]
+    with EventLogger.to_function(messages.append) as logger:
+        page: dict[str, Any] = {"policies": {"new": {"b": 1}, "other": ["b", "a"], "none": None}, "swap": (1, 2)}
+        assert logger.ranking({"hour": 9}, np.array(["a", "b"]), ["b"], **page, event_id=7, timestamp=3) == 7
+        logger.slate(None, slots, reward=2, logging_policy="v2", timestamp=4)
+        logger.scored(None, 0.5, {"new": 0.25}, unit="u", timestamp=5)
+        logger.scored(None, None, None, timestamp=6)
+    assert logger.counts == (4, 0, 0, 0, 0)
+    pages = RankingDecoder(["new", "other", "none"]).decode_batch([messages[0].value])
+    assert pages.rankings.swap_to.tolist() == [2]
+    np.testing.assert_array_equal(pages.rankings.ranks[-1], [1, 1, np.nan])
+    assert decoded(messages[1:2]).slates.propensity.tolist() == [0.5, 0.5]
+    outcomes = JsonDecoder(["new"]).decode_batch([message.value for message in messages[2:]])
+    assert outcomes.rejected == ()
+    assert outcomes.scored.outcomes[0].tolist() == [0.25]
+    assert json.loads(messages[0].value)["context"] == {"hour": 9}
+
+
+ITEMS = st.lists(st.sampled_from(["a", "b", 1]), max_size=3)
+PLACEMENTS = st.none() | ITEMS | st.dictionaries(st.sampled_from(["a", "b"]), st.integers(-1, 3), max_size=2)
+
+
+@given(
+    shown=st.just(["a", "b", 1]) | ITEMS,
+    clicked=ITEMS,
+    policies=st.none() | st.dictionaries(st.sampled_from(POLICIES), PLACEMENTS, max_size=2),
+    propensities=st.none() | lists,
+    swap=st.none() | st.lists(st.integers(0, 4), max_size=3),
+    marginals=st.none() | rows,
+    features=st.none() | rows,
+    timestamp=st.just(3.0) | st.sampled_from([0, 1e18, math.nan]),
+)
+@examples(300)
+def test_the_logger_refuses_pages_that_a_decoder_rejects(timestamp: float, features: Any, **page: Any) -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.ranking(None, event_id=1, timestamp=timestamp, features=features, **page)
+    placements = page.pop("policies") or {}
+    named = {
+        name: given and {"ranks" if isinstance(given, dict) else "ranking": given} for name, given in placements.items()
+    }
+    raw = {"event_id": 1, "timestamp": timestamp, "ranking": page, "policies": named, "features": features}
+    batch = RankingDecoder(POLICIES).decode_batch([json.dumps(raw).encode()])
+    assert len(messages) == len(batch), batch.rejected or "refused without need"
+    assert logger.counts.invalid == 1 - len(messages)
+
+
+@pytest.mark.parametrize("bad", [(7, 8), (["a"], object()), ("a", None), (["a"], ["b"]), (["\ud800"], [])])
+def test_no_argument_of_a_page_a_slate_or_an_outcome_raises(bad: tuple[Any, Any]) -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.ranking(None, *bad)
+        logger.ranking(None, ["a"], ["a"], policies=bad)  # type: ignore[arg-type]
+        logger.slate(None, bad)  # type: ignore[arg-type]
+        logger.slate(None, [{"action": 1, "propensity": 0.5}], reward=math.inf)
+        logger.scored(None, *bad)
+    assert (logger.counts.invalid, messages) == (5, [])
+
+
+def test_a_slate_has_a_reward_or_the_logger_a_destination_for_it(tmp_path: Path) -> None:
+    slots: list[dict[str, Any]] = [{"action": 1, "propensity": 0.5}]
+    with EventLogger.to_file(tmp_path / "log.ndjson") as logger:
+        logger.slate(None, slots)
+        logger.slate(None, [{**slots[0], "reward": 1}], reward=1)
+    assert logger.counts == (1, 0, 0, 1, 0)
+    with EventLogger.to_file(tmp_path / "log.ndjson", tmp_path / "rewards.ndjson") as logger:
+        logger.reward(logger.slate(None, slots), 1)
+    assert logger.counts == (2, 0, 0, 0, 0)

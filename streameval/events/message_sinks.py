@@ -1,0 +1,138 @@
+"""Where a logger writes its messages: a function, files, or topics of Kafka.
+
+This module imports no Kafka client: sinks of Kafka get its library.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+MessageKind: TypeAlias = Literal["decision", "reward"]
+Topics: TypeAlias = Mapping[MessageKind, str]
+Done: TypeAlias = Callable[[Exception | None], None]
+
+DELIVERY_TIMEOUT_MS = 600_000
+
+
+class Message(NamedTuple):
+    """One decision or reward as JSON."""
+
+    kind: MessageKind
+    event_id: str | int
+    value: bytes
+
+
+class MessageSink(ABC):
+    """The place to which a logger writes; used by one thread."""
+
+    @abstractmethod
+    def send(self, message: Message, done: Done) -> None:
+        """Write a message, and call `done` once, from any thread, when it is written or has failed.
+
+        Raises:
+            OSError: The message was not taken; a later attempt may succeed.
+        """
+
+    def poll(self) -> None:  # noqa: B027 - most sinks have nothing to do
+        """Called after some messages, and regularly when there are none."""
+
+    def close(self, timeout: float) -> None:  # noqa: B027 - as above
+        """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
+
+
+class FunctionSink(MessageSink):
+    """Calls a function with each message."""
+
+    def __init__(self, write: Callable[[Message], None]) -> None:
+        self._write = write
+
+    def send(self, message: Message, done: Done) -> None:
+        try:
+            self._write(message)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a function of the user: the message counts as failed
+            done(error)
+        else:
+            done(None)
+
+
+class LineSink(MessageSink):
+    """Appends lines; a line that could not be written whole is completed by the next attempt."""
+
+    def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
+        self._files = {kind: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for kind, path in paths.items()}
+        self._rest = b""
+
+    def send(self, message: Message, done: Done) -> None:
+        self._rest = self._rest or message.value + b"\n"
+        while self._rest:
+            self._rest = self._rest[os.write(self._files[message.kind], self._rest) :]
+        done(None)
+
+    def close(self, timeout: float) -> None:
+        for file in self._files.values():
+            os.close(file)
+
+
+class KafkaPythonSink(MessageSink):
+    """Produces by kafka-python.
+
+    Raises:
+        ConnectionError: No broker answers.
+    """
+
+    def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
+        defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
+        self._topics, self._errors = topics, kafka.errors
+        try:
+            self._producer = kafka.KafkaProducer(
+                **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
+            )
+        except kafka.errors.KafkaError as error:
+            raise ConnectionError(f"no broker of {servers} answers: {error}") from error
+
+    def send(self, message: Message, done: Done) -> None:
+        try:
+            sent = self._producer.send(self._topics[message.kind], message.value)
+        except self._errors.KafkaTimeoutError as error:
+            raise ConnectionError(str(error)) from error
+        except self._errors.KafkaError as error:
+            done(error)
+        else:
+            sent.add_callback(lambda _: done(None)).add_errback(done)
+
+    def close(self, timeout: float) -> None:
+        self._producer.close(timeout=timeout)
+
+
+class ConfluentSink(MessageSink):
+    """Produces by confluent-kafka."""
+
+    def __init__(self, library: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
+        defaults = {"linger.ms": 20, "message.timeout.ms": DELIVERY_TIMEOUT_MS, "log_level": 0}
+        self._topics, self._failure = topics, library.KafkaException
+        self._producer = library.Producer(
+            defaults | {"bootstrap.servers": servers, "enable.idempotence": True} | dict(options)
+        )
+
+    def send(self, message: Message, done: Done) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            done(None if error is None else self._failure(error))
+
+        try:
+            self._producer.produce(self._topics[message.kind], message.value, on_delivery=delivered)
+        except BufferError as error:
+            raise ConnectionError(str(error)) from error
+        except self._failure as error:
+            done(error)
+        self._producer.poll(0)
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def close(self, timeout: float) -> None:
+        self._producer.flush(timeout)
