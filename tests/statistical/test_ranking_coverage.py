@@ -7,7 +7,7 @@ import pytest
 
 from streameval import ClickIPS, ClickSNIPS, Evaluator, EventBatch
 from streameval.common.arrays import Array
-from support.ranking_worlds import estimate, pages
+from support.ranking_worlds import estimate, evaluated, pages
 
 STREAMS, PAGES, RANKS = 400, 1_000, 6
 THETA = 1 / np.arange(1.0, RANKS + 1)
@@ -65,3 +65,24 @@ def test_intervals_with_a_learned_curve_cover_the_lift(kind: str) -> None:
         found = estimate(batch, {"kind": kind, "ranks": RANKS})
         covered += found.lift_lower <= lifts.mean() <= found.lift_upper
     assert covered >= 0.93 * STREAMS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["swaps", "harvested"])
+def test_while_the_layout_drifts_intervals_of_the_mixture_cover_the_current_lift(kind: str) -> None:
+    covered, streams = 0, 50
+    for stream in range(streams):
+        batch, lifts = pages(100_000, [16, stream], kind, eta=np.linspace(1.0, 0.5, 100_000))
+        found = estimate(batch, {"kind": kind, "ranks": RANKS}, "mixture")
+        covered += found.lift_lower <= lifts.mean() <= found.lift_upper
+    assert covered >= 0.9 * streams
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_on_60000_pages_of_a_still_layout_the_harvested_curve_is_within_two_percent_at_every_rank() -> None:
+    for seed in range(14, 34):
+        batch, _ = pages(60_000, seed, "harvested")
+        found = evaluated(batch, {"kind": "harvested", "ranks": RANKS, "horizon": 60_000}).report().examination
+        assert [rank.value for rank in found] == pytest.approx(THETA.tolist(), abs=0.02)

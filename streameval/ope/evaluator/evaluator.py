@@ -40,7 +40,7 @@ from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, sta
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 15
+STATE_SCHEMA = 16
 COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""

@@ -199,7 +199,7 @@ def examination_rows(curve: LearnedCurve | None, confidence: float) -> tuple[Exa
     """The learned probabilities of looks at each rank, relative to rank 1, with their intervals."""
     if curve is None:
         return ()
-    z, (error,), (logarithm,) = NormalDist().inv_cdf(0.5 + confidence / 2), curve.error, curve.logarithm
+    z, (error,), (logarithm,) = NormalDist().inv_cdf(0.5 + confidence / 2), curve.error_now, curve.logarithm
     bounds = np.exp([logarithm, logarithm - z * error, logarithm + z * error])
     return tuple(
         Examined(rank, *numbers)

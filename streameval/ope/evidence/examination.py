@@ -79,16 +79,25 @@ class GivenExamination(Examination):
 class LearnedCurve(NamedTuple):
     """A curve at some moments: the logarithms of looks relative to rank 1, and their covariances.
 
-    `logarithm` [moments, ranks], `covariance` [moments, ranks, ranks]; NaN where not enough is known.
+    `logarithm` [moments, ranks], `covariance` [moments, ranks, ranks], `lag` [moments, ranks]: by how much the
+    logarithms of now differ from these under steady drift, estimated with `LAG_VARIANCE` times their covariance. NaN
+    where not enough is known.
     """
 
     logarithm: Array
     covariance: Array
+    lag: Array
 
     @property
     def error(self) -> Array:
         """The standard errors of the logarithms, [moments, ranks]."""
         return np.sqrt(np.diagonal(self.covariance, axis1=-2, axis2=-1))
+
+    @property
+    def error_now(self) -> Array:
+        """The errors of the logarithms of now: those and the lag as far as it exceeds its own error."""
+        variance = self.error**2
+        return np.sqrt(variance + np.maximum(np.nan_to_num(self.lag) ** 2 - LAG_VARIANCE * variance, 0.0))
 
     @property
     def probability(self) -> Array:
@@ -98,8 +107,11 @@ class LearnedCurve(NamedTuple):
 
 LARGEST_ERROR = 0.15
 """Of the logarithm of a probability: until it is below this, pages that show the rank are missing."""
-RECENT_PART = 0.1
-"""The horizon of the recent curve that the trust check compares, over that of the curve."""
+SHARES = {"usual": 1.0, "half": 0.5, "recent": 0.1}
+"""The horizons of the sums over that of the curve: of itself, for its lag, and for the trust check."""
+LAG_VARIANCE = 4 / 3
+"""The variance of the estimated lag over that of a curve: decayed means of horizons h and g have covariance
+`1 / (h + g)`, in which the variances are `1 / 2h` and `1 / 2g`; twice their difference, with `g = h / 2`."""
 MOST_ERRORS = 4.0
 """The distance, in standard errors, from which on a curve has moved."""
 
@@ -114,6 +126,9 @@ class LearnedExamination(Examination):
 
     The logarithms are functions of decayed sums `S` of numbers x of each page, which do not depend on the scale of S.
     So with their derivatives J, the covariance is `J (sum of q^2 x x') J'`.
+
+    Under steady drift, a decayed mean lags behind by its horizon. So one with half the horizon differs from it by half
+    the lag, which widens intervals where it is larger than its error.
     """
 
     ranks: Annotated[int, Field(ge=2, le=20)] = 10
@@ -133,9 +148,9 @@ class LearnedExamination(Examination):
         raise NotImplementedError
 
     def start(self) -> State:
-        """The state before the first page, with its own sums for the recent curve."""
-        empty = {"sums": np.zeros(self.numbers), "squares": np.zeros((self.numbers, self.numbers))}
-        return {"usual": empty, "recent": {name: sums.copy() for name, sums in empty.items()}}
+        """The state before the first page: sums with each horizon of `SHARES`."""
+        shapes = {"sums": (self.numbers,), "squares": (self.numbers, self.numbers)}
+        return {part: {name: np.zeros(shape) for name, shape in shapes.items()} for part in SHARES}
 
     def start_by_rank(self, policies: int) -> Array:
         """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
@@ -147,24 +162,28 @@ class LearnedExamination(Examination):
         weight = 1.0 / batch.sampling_probability[:, None]
         numbers = (weight * self.observed(batch.rankings)).reshape(max(1, len(batch) // block), -1, self.numbers)
         steps = {"sums": numbers.sum(axis=1), "squares": np.matmul(numbers.swapaxes(1, 2), numbers)}
-        after, paths = {}, {}
-        for name, horizon in (("usual", self.horizon), ("recent", RECENT_PART * self.horizon)):
-            fading = math.exp(-block / horizon)
+        paths: State = {}
+        for part, share in SHARES.items():
+            fading = math.exp(-block / (share * self.horizon))
             fadings = {"sums": fading, "squares": fading**2}
-            paths[name] = {key: decayed_path(state[name][key], steps[key], fadings[key]) for key in steps}
-            after[name] = {key: path[-1] for key, path in paths[name].items()}
-        before = {key: np.concatenate([state["usual"][key][None], path]) for key, path in paths["usual"].items()}
-        return self.curve_of(before), after
+            paths[part] = {
+                name: np.concatenate([before[None], decayed_path(before, steps[name], fadings[name])])
+                for name, before in state[part].items()
+            }
+        after = {part: {name: path[-1] for name, path in sums.items()} for part, sums in paths.items()}
+        return self.curve_of(paths), after
 
-    def curve_of(self, sums: State) -> LearnedCurve:
-        """The curve of sums at some moments."""
-        logarithm, derivative = self.logarithms(sums["sums"])
-        covariance = derivative @ sums["squares"] @ derivative.swapaxes(-1, -2)
-        return LearnedCurve(logarithm, covariance)
+    def curve_of(self, sums: State, part: str = "usual") -> LearnedCurve:
+        """The curve of sums at some moments, of this part of the horizon."""
+        logarithm, derivative = self.logarithms(sums[part]["sums"])
+        covariance = derivative @ sums[part]["squares"] @ derivative.swapaxes(-1, -2)
+        half, _ = self.logarithms(sums["half"]["sums"])
+        return LearnedCurve(logarithm, covariance, 2.0 * (half - logarithm))
 
-    def now(self, state: State, which: str = "usual") -> LearnedCurve:
-        """The curve after the last block, or the `recent` one; with one moment."""
-        return self.curve_of({name: sums[None] for name, sums in state[which].items()})
+    def now(self, state: State, part: str = "usual") -> LearnedCurve:
+        """The curve after the last block, with one moment."""
+        sums = {each: {name: values[None] for name, values in state[each].items()} for each in state}
+        return self.curve_of(sums, part)
 
     def moved(self, state: State) -> tuple[bool, str]:
         """Whether the recent curve agrees with the usual one within four standard errors, and the finding."""
@@ -188,7 +207,8 @@ def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, 
     `by_rank` [moments, policies, 2 ranks + 1]: recent sums of clicks at each rank, of which an estimate is the sum
     over the ranks, or for a `ratio` the quotient of two sums. A change of the logarithm of a probability changes the
     part of its rank in proportion. Early pages were weighed by a less certain curve: with an error that falls with the
-    number of pages, the mean over pages has twice the variance of the last one.
+    number of pages, the mean over pages has twice the variance of the last one. The square of what the lag changes
+    counts as far as it exceeds its variance.
     """
     count, ranks = by_rank[..., -1:], by_rank.shape[-1] // 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -196,10 +216,12 @@ def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, 
         if ratio:
             total = weights.sum(axis=-1, keepdims=True)
             gains = (gains - gains.sum(axis=-1, keepdims=True) / total * weights) / total
-    gains, covariance = np.nan_to_num(gains), np.nan_to_num(curve.covariance)
+    gains, covariance, lag = (np.nan_to_num(each) for each in (gains, curve.covariance, curve.lag))
 
     def of(parts: Array) -> Array:
-        return np.asarray(2.0 * np.einsum("mpr,mrs,mps->mp", parts, covariance, parts))
+        variance = np.einsum("mpr,mrs,mps->mp", parts, covariance, parts)
+        drift = np.einsum("mpr,mr->mp", parts, lag) ** 2 - LAG_VARIANCE * variance
+        return np.asarray(2.0 * variance + np.maximum(drift, 0.0))
 
     return of(gains), of(gains - gains[:, :1])
 

@@ -38,6 +38,17 @@ def test_pages_are_missing_until_the_curve_is_known_whatever_was_clicked(kind: s
     assert evaluated(plain, {"kind": kind, "ranks": 2}).report().policies[0].missing == 500
 
 
+def test_a_curve_that_lags_behind_a_drifting_layout_widens_the_interval() -> None:
+    examination, widths = {"kind": "harvested", "ranks": RANKS, "horizon": 5_000}, {}
+    for last in (1.0, 0.5):
+        batch, lifts = pages(25_000, 6, "harvested", eta=np.linspace(1.0, last, 25_000))
+        report = evaluated(batch, examination, "mixture").report()
+        found = report.get("new", "click_ips", "mixture")
+        assert found.lift_lower < lifts.mean() < found.lift_upper
+        widths[last] = [rank.upper - rank.lower for rank in report.examination[1:]]
+    assert all(drifting > 1.5 * still for drifting, still in zip(widths[0.5], widths[1.0], strict=True))
+
+
 def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
     batch, _ = pages(60_000, 5, "harvested", eta=np.repeat([1.0, 0.3], [54_000, 6_000]))
     examination = {"kind": "harvested", "ranks": RANKS}
