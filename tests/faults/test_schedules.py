@@ -18,6 +18,11 @@ from faults.simulator import Schedule, ViolationError
 from support.paths import fast_directory
 
 SCHEDULES = 1_000
+FIRST_SCHEDULES = 200
+"""In `make test`, where each kind of fault and each defect is tried by further schedules."""
+HUNDREDS = [
+    pytest.param(first, marks=[pytest.mark.slow] * (first >= FIRST_SCHEDULES)) for first in range(0, SCHEDULES, 100)
+]
 MINUTES = 10
 FIRST_OF_MANY, MANY = 200_000, 9_000
 """Schedules of ten minutes: this many on an idle processor."""
@@ -30,7 +35,7 @@ def run_schedules(seeds: Iterable[int], faults: Collection[str] | None = None) -
             Schedule(seed, directory, faults).run()
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, 100))
+@pytest.mark.parametrize("first", HUNDREDS)
 def test_each_event_counts_once_through_a_hundred_schedules(first: int) -> None:
     run_schedules(range(first, first + 100))
 

@@ -31,6 +31,9 @@ RANKINGS = {
     "policies": {"candidates": ["candidate-1"]},
     "ranking": {"metric": {"kind": "dcg", "at": 4}, "examination": {"kind": "swaps", "ranks": 4}},
 }
+ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
+AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
+"""Of both daemons. With the default span, the drift rate would be known after 50,000 events."""
 CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 120.0
 
@@ -43,6 +46,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client
     token.write_text(secrets.token_hex(32) + "\n")
     token.chmod(0o600)
     common = {
+        "averages": AVERAGES,
         "http": {"port": 0, "token_file": str(token)},
         "dead_letters": {"kind": "file", "path": str(folder / "rejected.ndjson")},
     }

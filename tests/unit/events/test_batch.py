@@ -162,6 +162,7 @@ def test_invalid_arrays_are_refused_with_the_first_bad_row(changes: dict[str, An
         ({"policies": {"a": [[1, 0, 0]] * 3}}, "policies['a']: expected the shape [3, 2], found [3, 3]"),
         ({"features": [[[1], [2]]] * 2}, "features: expected the shape [3, 2, any], found [2, 2, 1]"),
         ({"features": [[[1], [np.inf]]] * 3}, "row 0: not_finite: features[1]: inf is not a finite number"),
+        ({"features": [[[1], [2]], [[1], [np.nan]], [[1], [2]]]}, "row 1: not_finite: features[1]: nan is not a"),
     ],
 )
 def test_action_sets_that_make_no_sense_are_refused_with_the_first_bad_row(

@@ -13,7 +13,8 @@ import pytest
 
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.stages.buffer import off_heap
+from streameval.ingest.stages.buffer import HeldEvents, off_heap
+from support.messages import message
 from support.strategies import encode
 
 EVENTS = 1000
@@ -133,3 +134,12 @@ def test_memory_in_which_events_waited_goes_back_to_the_system() -> None:
     assert taken > 380_000
     assert full > 35
     assert left < full / 2
+
+
+def test_events_after_the_latest_time_are_redated_and_those_at_it_are_not() -> None:
+    held = HeldEvents()
+    for partition, times in enumerate([[1.0, 5.0, 9.0], [2.0, 5.0]]):
+        messages = [message(number, timestamp=time) for number, time in enumerate(times)]
+        held.add(JsonDecoder([]).decode_batch(messages, Origin.of("clicks", [(partition, range(len(times)))])))
+    assert held.redate(latest=5.0, now=4.0) == 1
+    assert held.take().timestamp.tolist() == [1.0, 2.0, 4.0, 5.0, 5.0]

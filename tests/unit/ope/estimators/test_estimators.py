@@ -309,8 +309,11 @@ def test_a_label_is_the_name_or_else_the_kind() -> None:
 @pytest.mark.parametrize(
     ("rewards", "width"), [((0.0, 1.0), 4.0), ((-2.0, 3.0), 20.0), ((1.0, 3.0), 12.0), ((-3.0, -1.0), 12.0)]
 )
-def test_weighted_rewards_lie_between_no_weight_and_the_largest(rewards: tuple[float, float], width: float) -> None:
-    assert IPS().term_range(rewards, np.array([4.0])).width.tolist() == [width]
+@pytest.mark.parametrize("estimator", [IPS(), Estimator()], ids=["ips", "any that states no limits"])
+def test_weighted_rewards_lie_between_no_weight_and_the_largest(
+    rewards: tuple[float, float], width: float, estimator: Estimator
+) -> None:
+    assert estimator.term_range(rewards, np.array([4.0])).width.tolist() == [width]
 
 
 @pytest.mark.parametrize(("rewards", "width"), [((0.0, 1.0), 9.0), ((-2.0, 3.0), 45.0)])

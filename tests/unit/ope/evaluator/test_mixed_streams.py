@@ -192,7 +192,7 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
 
 
 @pytest.mark.parametrize(
-    "order", [pytest.param(order, marks=[pytest.mark.slow] * (place > 1)) for place, order in enumerate(ORDERS)]
+    "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
 )
 def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
     path = choices(log.mixed(ORDERS[order]))
@@ -214,21 +214,21 @@ def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_b
 
 
 def test_after_a_change_a_candidate_must_hold_again_and_the_reason_names_the_lift() -> None:
-    long = Log(24_000, seed=3)
-    batch = long.mixed(np.arange(24_000) < 12_000)
-    evaluator = evaluated(batch[:11_000])
+    log = Log(9_000, seed=3)
+    batch = log.mixed(np.arange(9_000) < 4_000)
+    evaluator = evaluated(batch[:6_000])
     found = []
-    for first in range(11_000, 24_000, 100):
+    for first in range(6_000, 9_000, 100):
         evaluator.update(batch[first : first + 100])
         evaluator.fold_pending()
         decision = decisions(evaluator.report())["better"]
         found.append((reported_by(evaluator)[0], decision.promotable, decision.held, decision.reason))
-    place = next(place for place in range(1, 240) if found[place][0] != found[place - 1][0])
+    place = next(place for place in range(1, 30) if found[place][0] != found[place - 1][0])
     assert found[place - 1][1:2] == (True,)
     assert [each[1:3] for each in found[place : place + 7]] == [
         (False, 0), (False, 1), (False, 2), (False, 3), (False, 4), (True, 5), (True, 6)
     ]  # fmt: skip
-    text = "; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 50 % of the events"
+    text = "; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 49 % of the events"
     assert found[place][3].endswith(text)
     assert "decided by" not in found[place - 1][3]
 

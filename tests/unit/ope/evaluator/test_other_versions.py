@@ -7,9 +7,11 @@ import pytest
 
 import streameval as se
 from streameval.errors import StateError
+from streameval.events import JsonDecoder
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.reward_models import PythonModel
 from support.bandits import CANDIDATE, Bandit, logging_with
+from support.messages import message
 
 
 def cohorts() -> CohortEvaluator:
@@ -49,3 +51,14 @@ def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not
     (described,) = CohortEvaluator.describe(state)
     assert described["policies"] == ["logging", CANDIDATE]
     assert described["events"]["accepted"] == 250
+
+
+def test_a_policy_in_code_that_is_not_named_loses_its_rows() -> None:
+    coded = se.PythonPolicy("support.coded_policies:favourite")
+    evaluator = CohortEvaluator(se.Evaluator({"a": "logged", "coded": coded}, [se.IPS()], [se.Cumulative()]).plan)
+    sets = {"propensity": ..., "actions": ["a", "b"], "propensities": [0.5, 0.5], "context": {"likes": "b"}}
+    evaluator.update(JsonDecoder(["a"]).decode_batch([message(1, **sets, policies={"a": [0.5, 0.5]})]))
+    state, report = evaluator.state(), evaluator.report()
+    left = CohortEvaluator.from_state_without_code(state, candidates=["a"]).report()
+    assert list(left.estimates) == [row for row in report.estimates if row.policy != "coded"]
+    assert CohortEvaluator.from_state_without_code(state, candidates={"a": "logged", "coded": coded}).report() == report
