@@ -165,6 +165,9 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes any free port.")] = 9108,
     seed: Seed = 1,
     rate: Annotated[float, typer.Option(min=0, help="Events per second; 0 is as fast as possible.")] = 2000.0,
+    world: Annotated[
+        Literal["actions", "rankings"], typer.Option(help="A recommender of single items, or of lists with clicks.")
+    ] = "actions",
 ) -> None:
     """Run a complete demonstration on this machine.
 
@@ -174,7 +177,7 @@ def demo(
 
     return_large_arrays()
     make_responsive()
-    run_demo(events=events, port=port, seed=seed, rate=rate)
+    run_demo(events=events, port=port, seed=seed, rate=rate, world=world)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.simulated import SimulatedSettings
+from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
@@ -448,6 +448,9 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
                     "an estimator of decisions", f"'{estimator.label}', which estimates rankings from clicks"
                 )
                 yield Problem(("estimators", index), found, "write ranking: {metric: dcg, examination: power}")
+        if isinstance(config.source, SimulatedSettings) and config.source.world == LIST_WORLD:
+            found = expecting("a metric of the simulated rankings", "nothing")
+            yield Problem(("ranking",), found, "write ranking: {metric: dcg, examination: swaps}")
         return
     for index, estimator in enumerate(config.estimators):
         yield from _refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))

@@ -36,10 +36,20 @@ from streameval.ingest.base import (
     SourceStatus,
     TopicPartition,
 )
-from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
+from streameval.simulation import (
+    Drift,
+    Interactions,
+    InterventionKind,
+    ListWorld,
+    ShownPages,
+    World,
+    draw_block,
+    truth_after,
+)
 from streameval.simulation.world import BATCH, DRAW_SIZE, numbered
 
 SIMULATED = "simulated"
+LIST_WORLD = "rankings"
 SPACING = 0.001  # seconds between timestamps when events are made as fast as possible from a given start time
 SHORTEST_WAIT = 0.05  # seconds: events come in batches, not one by one
 
@@ -69,10 +79,19 @@ class SimulatedSettings(SourceSettings):
         description="How many candidates, or their names; each is the best for one cluster of users.",
     )
     exploration: float = Field(
-        default=0.2, gt=0, le=1, description="Probability that the logging policy takes a uniformly random action."
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Probability that the logging policy takes a random action, or changes a page by chance.",
+    )
+    interventions: InterventionKind = Field(
+        default="swaps",
+        description="Of rankings: how production changes a page by chance; with shuffles, events have marginals.",
     )
     action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
-    world: str | None = Field(default=None, description="A prepared world (.npz) instead of a synthetic one.")
+    world: str | None = Field(
+        default=None, description="A prepared world (.npz) instead of a synthetic one, or rankings: a list recommender."
+    )
     start_time: AwareDatetime | None = Field(
         default=None, description="Timestamp of the first event; by default the time when it is generated."
     )
@@ -128,9 +147,7 @@ class SimulatedRecommender:
         end = start + DRAW_SIZE if self.settings.events is None else min(start + DRAW_SIZE, self.settings.events)
         if position >= end:
             return []
-        interactions = draw_block(self.world, self.drift, start // DRAW_SIZE, self.settings.seed)
-        lines = encode(interactions, start, self._timestamps(start), action_sets=self.settings.action_sets)
-        return lines[position - start : end - start]
+        return self._block(start)[position - start : end - start]
 
     def truth(self, events: int) -> dict[str, float]:
         """The true value of each policy, `logging` first, after this number of events."""
@@ -141,8 +158,23 @@ class SimulatedRecommender:
         for events in range(BATCH, (self.settings.events or 0) + 1, BATCH):
             yield _encoder.encode({"events": events, "truth": self.truth(events)})
 
-    def _open_world(self) -> World:
+    def _block(self, start: int) -> list[bytes]:
+        """The 2,000 events from number `start`."""
+        world, block, times = self.world, start // DRAW_SIZE, self._timestamps(start)
+        if isinstance(world, ListWorld):
+            return encode_pages(draw_block(world, self.drift, block, self.settings.seed), start, times)
+        interactions = draw_block(world, self.drift, block, self.settings.seed)
+        return encode(interactions, start, times, action_sets=self.settings.action_sets)
+
+    def _open_world(self) -> World | ListWorld:
         names, exploration = self.settings.candidates, self.settings.exploration
+        if self.settings.world == LIST_WORLD:
+            return ListWorld.synthetic(
+                self.settings.seed,
+                candidates=names,
+                exploration=exploration,
+                interventions=self.settings.interventions,
+            )
         if self.settings.world is None:
             clusters = max(2, len(names))
             return World.synthetic(self.settings.seed, clusters=clusters, candidates=names, exploration=exploration)
@@ -242,6 +274,30 @@ def encode(
             event["propensity"] = propensity
         event["reward"] = int(reward)
         event["policies"] = dict(zip(names, chances, strict=True))
+        lines.append(_encoder.encode(event))
+    return lines
+
+
+def encode_pages(pages: ShownPages, first: int, timestamps: Sequence[float]) -> list[bytes]:
+    """Each page as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
+    world, lines = pages.world, []
+    marginals = pages.marginals().tolist() if world.interventions == "shuffles" else []
+    columns = pages.shown.tolist(), pages.clicked.tolist(), pages.swap.tolist(), pages.ranks.swapaxes(0, 1).tolist()
+    for row, (timestamp, shown, clicked, swap, ranks) in enumerate(zip(timestamps, *columns, strict=True)):
+        items = [f"item-{item}" for item in shown]
+        ranking: dict[str, Any] = {
+            "shown": items,
+            "clicked": [item for item, click in zip(items, clicked, strict=True) if click],
+        }
+        if swap:
+            ranking["swap"] = [1, swap]
+        if marginals:
+            ranking["marginals"] = marginals[row]
+        policies = {
+            name: {"ranks": {items[place]: each[place] for place, click in enumerate(clicked) if click}, "support": 1}
+            for name, each in zip(world.candidates, ranks, strict=True)
+        }
+        event = {"event_id": f"e-{first + row}", "timestamp": timestamp, "ranking": ranking, "policies": policies}
         lines.append(_encoder.encode(event))
     return lines
 

@@ -7,6 +7,7 @@ The experiment is that of Jagerman, Markov and de Rijke, "When people change the
 
 from __future__ import annotations
 
+from streameval.simulation.lists import InterventionKind, ListWorld, ShownPages
 from streameval.simulation.world import (
     BATCH,
     Drift,
@@ -20,3 +21,4 @@ from streameval.simulation.world import (
 )
 
 __all__ = ["BATCH", "Drift", "DriftKind", "Interactions", "Moment", "World", "draw_block", "simulate", "truth_after"]
+__all__ += ["InterventionKind", "ListWorld", "ShownPages"]

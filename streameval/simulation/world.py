@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,8 +39,8 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
     liked_below, liked_level = _below_and_equal(np.sort(key), key)
     lower = below - (liked_below - liked_start[user])
     equal = level - liked_level
-    all_sets = _log_choose(len(scores) - liked[user], actions - 1)
-    upto, under = (_log_choose(count, actions) for count in (lower + equal + 1, lower))
+    all_sets = log_choose(len(scores) - liked[user], actions - 1)
+    upto, under = (log_choose(count, actions) for count in (lower + equal + 1, lower))
     return np.asarray((np.exp(upto - all_sets) - np.exp(under - all_sets)) / (equal + 1))
 
 
@@ -55,7 +55,7 @@ def _below_and_equal(ordered: Integers, values: Integers) -> tuple[Integers, Int
     return below, np.searchsorted(ordered, values, side="right") - below
 
 
-def _log_choose(n: Integers, k: int) -> Array:
+def log_choose(n: Integers, k: int) -> Array:
     """The logarithm of "n choose k"; -inf where k > n."""
     log_factorial = np.array([math.lgamma(number + 1.0) for number in range(int(n.max()) + 1)])
     chosen = log_factorial[n] - log_factorial[np.maximum(n - k, 0)] - math.lgamma(k + 1.0)
@@ -364,7 +364,25 @@ def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool
             yield Moment(events[first : min(first + BATCH, n - start)], values[batch], values[batch + 1])
 
 
-def draw_block(world: World, drift: Drift, block: int, seed: int) -> Interactions:
+Drawn = TypeVar("Drawn", covariant=True)
+
+
+class AnyWorld(Protocol[Drawn]):
+    """A world that draws interactions with users of clusters, and knows the values of its policies."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The names of the candidates."""
+
+    @property
+    def value(self) -> Array:
+        """[clusters, 1 + candidates]: the value of each policy, production first."""
+
+    def draw(self, cluster: Integers, random: np.random.Generator) -> Drawn:
+        """One interaction with a user of each of the given clusters."""
+
+
+def draw_block(world: AnyWorld[Drawn], drift: Drift, block: int, seed: int) -> Drawn:
     """The 2,000 interactions of one block (0-based) of the stream; equal arguments draw equal interactions."""
     random = np.random.default_rng([seed, block])
     upper = np.cumsum(mixtures(drift, block * DRAW_SIZE, DRAW_SIZE // BATCH), axis=1)[:, None, :-1]
@@ -377,7 +395,7 @@ def mixtures(drift: Drift, start: int, batches: int) -> Array:
     return drift.mixture(start - BATCH + BATCH * np.arange(batches))
 
 
-def truth_after(world: World, drift: Drift, n: int) -> dict[str, float]:
+def truth_after(world: AnyWorld[object], drift: Drift, n: int) -> dict[str, float]:
     """The value of each policy after `n` interactions, that of the logging policy as `logging`."""
     values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
     return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))

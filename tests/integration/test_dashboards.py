@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import random
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import pytest
@@ -28,8 +25,9 @@ CONFIG = {
 }
 RANKINGS = {
     # With swaps, so that there is a learned examination.
+    "source": {"kind": "simulated", "world": "rankings", "rate": 2000, "candidates": 1, "exploration": 0.5},
     "policies": {"candidates": ["candidate-1"]},
-    "ranking": {"metric": {"kind": "dcg", "at": 4}, "examination": {"kind": "swaps", "ranks": 4}},
+    "ranking": {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}},
 }
 ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
@@ -52,8 +50,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client
     }
     configured = CONFIG | common | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
     (folder / "streameval.yaml").write_text(yaml.safe_dump(configured))
-    pages = {"source": {"kind": "file", "path": str(pages_with_swaps(folder)), "follow": True}}
-    of_rankings = RANKINGS | pages | common | {"state": {"dir": str(folder / "state of rankings")}}
+    of_rankings = RANKINGS | common | {"state": {"dir": str(folder / "state of rankings")}}
     (folder / "rankings.yaml").write_text(yaml.safe_dump(of_rankings))
     with (
         daemon(folder / "streameval.yaml", folder / "log") as decisions,
@@ -65,24 +62,6 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client
             while time.monotonic() < deadline and len(unanswered(client)) > 0:
                 time.sleep(1.0)
             yield client
-
-
-def pages_with_swaps(folder: Path) -> Path:
-    """A file of pages, on every second of which the first item and another one were exchanged."""
-    chance = random.Random(1)
-    file = folder / "pages.ndjson"
-    with file.open("w") as lines:
-        for number in range(20_000):
-            shown, ranking = list("abcd"), {}
-            if number % 2:
-                other = chance.randint(1, 3)
-                shown[0], shown[other] = shown[other], shown[0]
-                ranking["swap"] = [1, other + 1]
-            clicked = [item for rank, item in enumerate(shown, start=1) if chance.random() < 0.5 / rank]
-            event = {"event_id": number, "timestamp": 1.7e9 + number, "ranking": {"shown": shown, "clicked": clicked}}
-            event["ranking"] |= ranking
-            print(json.dumps(event | {"policies": {"candidate-1": {"ranking": list("dcba")}}}), file=lines)
-    return file
 
 
 def unanswered(client: httpx.Client) -> list[str]:

@@ -68,6 +68,16 @@ def test_twenty_thousand_events_end_in_a_table_of_estimates_close_to_the_truth()
     assert rows["typical error"]["mixture"] < rows["typical error"]["cumulative"]
 
 
+def test_a_demo_of_rankings_ends_close_to_the_truth() -> None:
+    with demo("--world", "rankings", "--events", "12000", "--rate", "0", "--port", "0") as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert "After 12,000 events, by click_ips" in output
+    for policy, estimates in outcome(output).items():
+        if policy != "typical error":
+            assert estimates["mixture"] == pytest.approx(estimates["truth"], abs=0.25)
+
+
 def test_a_candidate_is_recommended_within_seconds_and_ctrl_c_ends_the_demo_in_order() -> None:
     with demo("--port", "0", "--rate", "4000") as process:
         url = address(process)

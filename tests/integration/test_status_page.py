@@ -12,7 +12,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from streameval import Evaluator
 from streameval.config.model import Http
+from streameval.events import RankingDecoder
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.ope.report import Estimate, Report
 from streameval.service.http.auth import Security, hash_password
 from streameval.service.http.server import HttpServer
@@ -235,3 +238,18 @@ def test_long_strange_names_stay_inside(browser: Browser) -> None:
         assert tab.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         assert name in tab.text("table.lone tbody")
         assert tab.complaints == []
+
+
+def test_a_learned_examination_curve_is_a_table_that_fits_a_phone(browser: Browser) -> None:
+    recommender = SimulatedRecommender(
+        SimulatedSettings(world="rankings", events=12_000, rate=0, exploration=0.5, candidates=["new"])
+    )
+    ranking = {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}}
+    learner = Evaluator(["new"], ranking=ranking)
+    learner.update(RankingDecoder(["new"]).decode_batch(list(recommender.lines())))
+    report = learner.report()
+    with HttpServer(View(make_published(report)), port=0) as server, opened(browser, server.url, viewport=PHONE) as tab:
+        section = tab.page.locator("section", has=tab.page.locator("#examination"))
+        expect(section).to_be_visible()
+        assert section.locator("tbody th").all_inner_texts() == [str(each.rank) for each in report.examination]
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from streameval import Evaluator
 from streameval.errors import InputError
-from streameval.events import JsonDecoder
+from streameval.events import JsonDecoder, RankingDecoder
 from streameval.ingest.base import Records
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings, SimulatedSource
 from streameval.simulation import draw_block
@@ -185,3 +186,20 @@ def test_a_file_that_is_not_a_world_is_an_input_error_with_a_hint(tmp_path: Path
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         settings(**wrong)
+
+
+@pytest.mark.parametrize(("interventions", "kind"), [("swaps", "swaps"), ("shuffles", "harvested")])
+def test_simulated_rankings_are_events_from_which_the_truth_is_learned(interventions: str, kind: str) -> None:
+    options = {"world": "rankings", "exploration": 0.5, "drift": "stationary", "interventions": interventions}
+    recommender = SimulatedRecommender(settings(**options, events=12_000))
+    batch = RankingDecoder(CANDIDATES).decode_batch(list(recommender.lines()))
+    assert batch.rejected == ()
+    assert len(batch) == 12_000
+    ranking = {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": kind, "ranks": 6}}
+    evaluator = Evaluator(CANDIDATES, ["click_ips"], ["cumulative"], ranking=ranking, promotion=None)
+    evaluator.update(batch)
+    report, truth = evaluator.report(), recommender.truth(12_000)
+    for row in report.estimates:
+        assert row.lower < truth[row.policy] < row.upper
+    for each in report.examination:
+        assert each.value == pytest.approx(1 / each.rank, abs=0.06)
