@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.common.arrays import Array
 from streameval.ope.intervals.sequences import error_shares
-from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, RuleContext, Trust, start_arrivals
+from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, start_arrivals
 
 BLOCK = 100
 LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
@@ -18,8 +18,9 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 
 def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = True) -> PromotionMonitor:
     errors = error_shares(0.05, range(1, len(policies)), promotion.family_size)
-    context = RuleContext(promotion.margin, 0.95, errors, (0.0, 1.0), BLOCK, logged)
-    return PromotionMonitor(promotion, tuple(policies), context)
+    return PromotionMonitor.of(
+        promotion, policies, confidence=0.95, errors=errors, reward_range=(0.0, 1.0), block=BLOCK, logged=logged
+    )
 
 
 def make_monitor(

@@ -34,7 +34,7 @@ from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
 from streameval.ope.policies.logged import LOGGING, target_probabilities
-from streameval.ope.promotion import Promotion, PromotionMonitor, RuleContext
+from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
@@ -311,8 +311,10 @@ class Plan:
         """The monitor of promotion that decides by these lifts; None when there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
-        context = RuleContext(
-            margin=self.promotion.margin,
+        return PromotionMonitor.of(
+            self.promotion,
+            self.policies,
+            [" on ".join(pair) for pair in lifts],
             confidence=self.confidence,
             errors=self.errors[1:],
             reward_range=self.reward_range,
@@ -322,11 +324,13 @@ class Plan:
             and not all("scored" in each.needs and each.ratio for each in self.estimators.values()),
             largest_loss=self._largest_loss,
         )
-        return PromotionMonitor(self.promotion, self.policies, context, tuple(map(" on ".join, lifts)))
 
     @property
     def _largest_loss(self) -> float | None:
-        """See `RuleContext`; infinite where production is not the order that was shown."""
+        """Of rankings, by how much a page's term of production may exceed that of a candidate; else None.
+
+        Infinite where production is not the order that was shown.
+        """
         if self.ranking is None:
             return None
         return self.ranking.largest_loss if self.policies[0] == LOGGING else math.inf

@@ -41,6 +41,13 @@ class PromotionMonitor:
     context: RuleContext
     lifts: tuple[str, ...] = ("lift",)
 
+    @classmethod
+    def of(
+        cls, promotion: Promotion, policies: Sequence[str], lifts: Sequence[str] = ("lift",), **context: Any
+    ) -> PromotionMonitor:
+        """A monitor whose rules read these fields of `RuleContext`; their margin is that of `promotion`."""
+        return cls(promotion, tuple(policies), RuleContext(margin=promotion.margin, **context), tuple(lifts))
+
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
         """The rules by label, in the order in which they are configured."""

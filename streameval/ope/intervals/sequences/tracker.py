@@ -248,7 +248,7 @@ class LiftTest:
     with probability at most e, whenever and however often it is looked at. With a span of several sequences, it
     includes the logarithm of this one's share of the error. It is not about the lift now.
 
-    `margin`: in units of reward. `largest_loss`: see `RuleContext`; without a limit there is no evidence.
+    `margin`: in units of reward. `largest_loss`: see promotion's `RuleContext`; without a limit there is no evidence.
     """
 
     reward_range: tuple[float, float]
