@@ -450,11 +450,11 @@ def show(
 @app.command()
 def schema(
     of: Annotated[
-        Literal["event", "ranking", "reward", "report"],
-        typer.Argument(metavar="NAME", help="event, ranking, reward (one that arrives later) or report."),
+        Literal["event", "ranking", "reward", "report", "decisions"],
+        typer.Argument(metavar="NAME", help="event, ranking, reward (one that arrives later), report or decisions."),
     ] = "event",
 ) -> None:
-    """Print a JSON Schema: of an event, of a ranking with clicks, of a reward that arrives later, or of a Report.
+    """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
 
     The package has them as files, in streameval/schemas.
     """
@@ -462,6 +462,10 @@ def schema(
         from streameval.ope.report import Report
 
         found = Report.json_schema()
+    elif of == "decisions":
+        from streameval.service.decisions import DecisionMessage
+
+        found = DecisionMessage.json_schema()
     else:
         from streameval.events import json_schema, ranking_schema, reward_schema
 

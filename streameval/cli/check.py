@@ -20,7 +20,7 @@ from streameval.cli.log_warnings import remedy
 from streameval.cli.terminal import say
 from streameval.common.text import counted, in_words
 from streameval.config.errors import did_you_mean
-from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic
+from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
@@ -154,11 +154,11 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
             listed = f"this user sees {shown}" if shown else "this user sees no topic"
             hint = did_you_mean(topic, topics) or f"create it, or correct {option}; {listed}"
             yield Finding(option, f"{option}: the topic '{topic}' does not exist", "error", hint)
-    sink = config.dead_letters
-    if isinstance(sink, DeadLetterTopic) and sink.topic not in topics:
-        message = f"dead_letters.topic: the topic '{sink.topic}' does not exist; `run` creates it"
-        near = did_you_mean(sink.topic, topics)
-        yield Finding("dead_letters.topic", message, "warning" if near else "ok", near or "")
+    for part, sink in (("dead_letters", config.dead_letters), ("decisions", config.decisions)):
+        if isinstance(sink, DeadLetterTopic | DecisionTopic) and sink.topic not in topics:
+            message = f"{part}.topic: the topic '{sink.topic}' does not exist; `run` creates it"
+            near = did_you_mean(sink.topic, topics)
+            yield Finding(f"{part}.topic", message, "warning" if near else "ok", near or "")
 
 
 def _try_connections(connection: KafkaConnection) -> None:

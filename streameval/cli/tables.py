@@ -135,6 +135,8 @@ def plan_table(config: Config) -> Table:
         ("state", f"snapshots in {kept.dir}, one every {format_duration(kept.interval)}" if kept else no_state),
         ("rejected", _dead_letters(config.dead_letters)),
     ]
+    if config.decisions is not None:
+        rows.append(("decisions", f"a message for each transition, to the topic {config.decisions.topic}"))
     return facts(rows)
 
 

@@ -161,6 +161,13 @@ class DeadLetterTopic(StrictModel):
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
 
 
+class DecisionTopic(StrictModel):
+    """A topic of messages, one for each transition of a promotion rule."""
+
+    kind: Literal["kafka"] = "kafka"
+    topic: str = Field(min_length=1, description="the topic, in the cluster of the source; created if absent")
+
+
 AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 
@@ -211,6 +218,9 @@ class Config(StrictModel):
     ] = StateSettings()
     dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
         None, description="destination of rejected messages, e.g. {kind: file, path: rejected.ndjson}"
+    )
+    decisions: DecisionTopic | None = Field(
+        None, description="topic of a message for each transition of a promotion rule, e.g. {topic: decisions}"
     )
 
     @model_validator(mode="after")
@@ -380,6 +390,7 @@ def _problems(config: Config) -> Iterator[Problem]:
         expected = f"a number from reward.min ({low:g}) to reward.max ({high:g})"
         yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
     yield from _dead_letter_problems(config)
+    yield from _decision_problems(config)
     yield from _ranking_problems(config)
     yield from _refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
@@ -483,6 +494,23 @@ def _dead_letter_problems(config: Config) -> Iterator[Problem]:
         found = expecting("a topic that is not read", f"'{config.dead_letters.topic}'")
         hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
         yield Problem(("dead_letters", "topic"), found, hint)
+
+
+def _decision_problems(config: Config) -> Iterator[Problem]:
+    if config.decisions is None:
+        return
+    if config.source is None or not config.source.topics:
+        yield Problem(("decisions",), expecting("a source that is a topic", "another one"), "leave decisions out")
+        return
+    rejected = config.dead_letters.topic if isinstance(config.dead_letters, DeadLetterTopic) else None
+    if config.decisions.topic in (*config.source.topics, rejected):
+        found = expecting("its own topic", f"'{config.decisions.topic}'")
+        yield Problem(("decisions", "topic"), found, "decisions, events and rejected messages need different topics")
+    if config.kept_state() is None:
+        hint = "write state: {dir: DIRECTORY}: a decision is sent once a snapshot holds it"
+        yield Problem(("decisions",), expecting("a state", "state: off"), hint)
+    if config.promotion is None:
+        yield Problem(("decisions",), expecting("promotion rules", "promotion: off"), "leave decisions out")
 
 
 def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Problem]:

@@ -49,7 +49,7 @@ class EventPipeline:
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
     `settings`: decide which stages there are. `reward_field`, `reward_range`: the field of rewards that come
-    separately, and the range of joined ones.
+    separately, and the range of joined ones. `located`: events keep their origin, even if no stage needs it.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class EventPipeline:
         settings: StageSettings | None = None,
         reward_field: str = "reward",
         reward_range: tuple[float, float] = (-math.inf, math.inf),
+        *,
+        located: bool = False,
     ) -> None:
+        self.located = located
         self.events, self._settings = events, settings or StageSettings()
         self._reward_field, self._reward_range = reward_field, reward_range
         self._rewards = RewardDecoder(reward_field)
@@ -210,7 +213,8 @@ class EventPipeline:
         ]
         if not decisions:
             return EventBatch.concat([]), rewards
-        origin = _origin(decisions) if any(stage.needs_origin for stage in self._stages.values()) else None
+        located = self.located or any(stage.needs_origin for stage in self._stages.values())
+        origin = _origin(decisions) if located else None
         values = chain.from_iterable(part.values for part in decisions)
         return _with_unreadable(self.events.decode_batch(values, origin), decisions), rewards
 

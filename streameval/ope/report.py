@@ -143,7 +143,12 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """The moment, in events since the start and epoch seconds, when a candidate became promotable or ceased to be."""
+    """The moment, in events since the start and epoch seconds, when a candidate became promotable or ceased to be.
+
+    `lift`, `lift_lower`, `lift_upper`: the estimated lift and its interval then, which reaches from the decision bound
+    of the rule to as far above the lift; None where the rule has no bound. `place`: topic, partition and offset of the
+    event after which the rule decided; None where the log has no offsets.
+    """
 
     policy: str
     rule: str
@@ -151,6 +156,10 @@ class Transition(msgspec.Struct, frozen=True):
     timestamp: float | None
     promotable: bool
     lift: float | None
+    lift_lower: float | None = None
+    lift_upper: float | None = None
+    reason: str = ""
+    place: tuple[str, int, int] | None = None
 
 
 class Examined(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
+from streameval.service.decisions import DecisionOutbox, NoDecisions
 from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
@@ -53,6 +54,7 @@ class Daemon:
         reload: Called between two batches after `reload()`; returns the change.
         snapshots: Stores the state with the offsets that it was computed from.
         dead_letters: Stores rejected messages.
+        decisions: Sends a message for each transition of a promotion rule.
         backfills: Backfills of candidates that were added before the start.
     """
 
@@ -70,10 +72,12 @@ class Daemon:
         reload: Callable[[], Change | None] = lambda: None,
         snapshots: SnapshotWriter | None = None,
         dead_letters: DeadLetterQueue | None = None,
+        decisions: DecisionOutbox | None = None,
         backfills: Iterable[Backfill] = (),
     ) -> None:
         self._source, self._evaluator = source, evaluator
         self._snapshots, self._dead_letters = snapshots or NoSnapshots(), dead_letters or NoDeadLetters()
+        self._decisions = decisions or NoDecisions()
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
@@ -110,7 +114,7 @@ class Daemon:
                 self._snapshots.write_last(self._document)
                 raise
             finally:
-                for closing in (self._snapshots, self._dead_letters, *self._backfills, self._source):
+                for closing in (self._snapshots, self._dead_letters, self._decisions, *self._backfills, self._source):
                     closing.close()
                 self._summaries.write(self.published.report)
                 log.info("stopped", accepted=self._accepted, rejected=sum(self._rejected.values()))
@@ -180,6 +184,7 @@ class Daemon:
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
+        self._decisions.collect(self._evaluator)
         self._unreported = True
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
         self._event_delay = self._event_delay.add(self._clock() - batch.timestamp)
@@ -216,7 +221,9 @@ class Daemon:
         offsets = self._source.offsets()
         if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
+        self._decisions.collect(self._evaluator)
         return {
+            "decisions": self._decisions.state(),
             "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
             "pipeline": self._pipeline.state(),
             "evaluator": self._evaluator.state(),
@@ -245,6 +252,7 @@ class Daemon:
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=self._snapshots.status,
             dead_letters=self._dead_letters.status(),
+            decisions=self._decisions.status(),
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),

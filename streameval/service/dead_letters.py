@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 import structlog
@@ -39,6 +39,9 @@ class DeadLetter:
     The value is empty for one that was rejected long after it was read. `timestamp`: when it was written to its log, in
     milliseconds since 1970; None where the log does not record that.
     """
+
+    key: ClassVar[None] = None
+    """Of the Kafka message; dead letters have none."""
 
     reason: str
     detail: str

@@ -57,11 +57,12 @@ WRONG_CONTENT = (
 )
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
-SCHEMA = 7
+SCHEMA = 8
 PARTS: State = {
     "version": "",
     "written": 0.0,
     "fingerprint": {},
+    "decisions": [],
     "offsets": {},
     "pipeline": {},
     "evaluator": {"cohorts": [], "added": 0},

@@ -24,6 +24,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
+from streameval.service.decisions import DecisionOutbox, fingerprint_of
 from streameval.service.reload import Reload
 from streameval.service.snapshots import (
     DAMAGED,
@@ -50,7 +51,7 @@ log = structlog.get_logger("streameval")
 class StartState:
     """The state that a daemon starts with, written to a snapshot at `written_at` (epoch seconds).
 
-    `late`: evaluators of parts that the snapshot does not have.
+    `late`: evaluators of parts that the snapshot does not have. `decisions`: messages whose delivery is not confirmed.
     """
 
     evaluator: CohortEvaluator
@@ -58,6 +59,7 @@ class StartState:
     offsets: SourceOffsets
     written_at: float | None = None
     late: Sequence[Evaluator] = ()
+    decisions: Sequence[State] = ()
 
 
 def header(config: Config) -> State:
@@ -76,6 +78,11 @@ def fingerprint(config: Config) -> dict[str, Any]:
     return {"block": BLOCK} | source | reward | ranking
 
 
+def configuration(config: Config) -> str:
+    """The fingerprint of all settings that decide the numbers, except for the list of candidates."""
+    return fingerprint_of({**fingerprint(config), "plan": config.plan().for_policies(()).settings()})
+
+
 def start_fresh(config: Config) -> StartState:
     """The state without a snapshot."""
     return StartState(CohortEvaluator(config.plan()), _pipeline(config), {})
@@ -83,7 +90,8 @@ def start_fresh(config: Config) -> StartState:
 
 def _pipeline(config: Config) -> EventPipeline:
     reward = config.reward
-    return EventPipeline(config.event_format(), config.required_source(), reward.field, (reward.min, reward.max))
+    source, located = config.required_source(), config.decisions is not None
+    return EventPipeline(config.event_format(), source, reward.field, (reward.min, reward.max), located=located)
 
 
 def resume(
@@ -135,7 +143,7 @@ def resume(
             for kind, after in plan.parts.items()
         },
     )
-    return StartState(evaluator, pipeline, offsets, document["written"], late)
+    return StartState(evaluator, pipeline, offsets, document["written"], late, document["decisions"])
 
 
 def _value(value: Any) -> str:
@@ -223,14 +231,24 @@ def _assemble(
     settings = config.required_source()
     source = settings.open(start.offsets)
     evaluator = start.evaluator
-    if snapshots is not None:
-        snapshots.after = lambda document: source.commit(
-            {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-        )
+    connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
     dead_letters = None
     if config.dead_letters is not None:
-        connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
         dead_letters = open_dead_letters(config.dead_letters, connection)
+    decisions = None
+    if config.decisions is not None:
+        from streameval.ingest.kafka.producer import MessageSender
+
+        sender, production = MessageSender(config.decisions.topic, connection), config.policies.production
+        decisions = DecisionOutbox(sender, production, configuration(config), start.decisions)
+
+    def written(document: State) -> None:
+        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()})
+        if decisions is not None:
+            decisions.saved(document["decisions"])
+
+    if snapshots is not None:
+        snapshots.after = written
 
     def examine(events: EventBatch) -> Iterator[str]:
         if config.drift is not None:
@@ -247,5 +265,6 @@ def _assemble(
         reload=reloading,
         snapshots=snapshots,
         dead_letters=dead_letters,
+        decisions=decisions,
         backfills=[late for late in map(reloading.admit, start.late) if late is not None],
     )

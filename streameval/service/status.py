@@ -189,9 +189,9 @@ class DaemonStatus:
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
     the reason; else a problem of the clock, if any. `accepted`, `rejected` (with every reason) and the histograms (in
     seconds) count from the start of the process; the Report counts from the start of the state. `snapshots` is None
-    without a state, `dead_letters` without dead letters, `buffered` where events count as they arrive. `ahead_of_clock`
-    counts events and rewards dated too far ahead of this machine's clock. `history` holds Reports since the start of
-    the process.
+    without a state, `dead_letters` and `decisions` where none are written, `buffered` where events count as they
+    arrive. `ahead_of_clock` counts events and rewards dated too far ahead of this machine's clock. `history` holds
+    Reports since the start of the process.
     """
 
     source: SourceStatus
@@ -206,6 +206,7 @@ class DaemonStatus:
     backfills: tuple[BackfillStatus, ...] = ()
     snapshots: SnapshotStatus | None = None
     dead_letters: WorkerStatus | None = None
+    decisions: WorkerStatus | None = None
     ahead_of_clock: int = 0
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY

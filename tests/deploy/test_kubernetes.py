@@ -17,10 +17,10 @@ import yaml
 from streameval.config.model import Config
 from support.deployed import DEPLOY, PROMETHEUS
 from support.dockerfiles import stages
-from support.programs import output, program
+from support.programs import output
+from support.published import compile_as_types, published_types, validate
 
 KUBERNETES = DEPLOY / "kubernetes"
-TYPES = Path(__file__).parent / "kubernetes_types"
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
 
 
@@ -85,32 +85,7 @@ def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the types and schemas of Kubernetes and of the Prometheus Operator, and a compiler."""
-    directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
-    options = ("--ignore-scripts", "--no-audit", "--no-fund")
-    output(program("npm", "npm"), "ci", "--prefix", str(directory), *options, seconds=250)
-    return directory
-
-
-def compile_as_types(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
-    """The manifests as constants of their types: a key that does not exist is an error."""
-    lines = []
-    for number, part in enumerate(parts):
-        own = part["apiVersion"].startswith("monitoring.coreos.com/")
-        module = f"{'@kubernetes-models/prometheus-operator' if own else 'kubernetes-models'}/{part['apiVersion']}"
-        lines.append(f'import type {{ I{part["kind"]} as T{number} }} from "{module}";')
-        lines.append(f"export const part{number}: T{number} = {json.dumps(part)};")
-    (directory / "manifests.ts").write_text("\n".join(lines))
-    compiler = directory / "node_modules" / "typescript" / "bin" / "tsc"
-    return output(program("node", "nodejs"), str(compiler), "--project", str(directory), code=code)
-
-
-def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
-    """The rules of the published schemas: patterns, ranges, required fields."""
-    (directory / "manifests.json").write_text(json.dumps(parts))
-    return output(
-        program("node", "nodejs"), str(directory / "validate.mjs"), str(directory / "manifests.json"), code=code
-    )
+    return published_types(tmp_path_factory.mktemp("types"))
 
 
 @pytest.mark.slow

@@ -177,7 +177,18 @@ def _refused() -> Placed:
         Query(or_none(total("streameval_dead_letters_waiting")), "waiting"),
         zero=True,
     )
-    return [(8, 8, rejected), (8, 8, missing), (8, 8, dead_letters)]
+    decisions = lines(
+        About(
+            "Decision messages",
+            "Messages about transitions of promotion rules that were sent in an hour, and those that wait; 0 if they "
+            "are not configured.",
+            "short",
+        ),
+        Query(or_none(in_an_hour("streameval_decisions_sent_total")), "sent"),
+        Query(or_none(total("streameval_decisions_waiting")), "waiting"),
+        zero=True,
+    )
+    return [(6, 8, rejected), (6, 8, missing), (6, 8, dead_letters), (6, 8, decisions)]
 
 
 def _cost() -> Placed:

@@ -132,7 +132,7 @@ def _explained(connection: KafkaConnection) -> Iterator[None]:
 
 
 class MessageSender:
-    """Sends messages, each with a `value` and `headers`, to a topic; creates the topic if it does not exist."""
+    """Sends messages, each with `key`, `value` and `headers`, to a topic; creates the topic if it does not exist."""
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
         self._topic, self._connection = topic, connection
@@ -152,7 +152,7 @@ class MessageSender:
         try:
             producer = self._producer or self._connect()
             for message in messages:
-                answers.append(producer.send(self._topic, message.value, headers=message.headers))
+                answers.append(producer.send(self._topic, message.value, key=message.key, headers=message.headers))
             producer.flush(SENDER_TIMEOUT)
         except Exception as error:
             if not (self._aborted or isinstance(error, (KafkaError, SourceError))):

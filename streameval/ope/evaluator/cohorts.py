@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import STATE_SCHEMA, Evaluator, require_schema
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
-from streameval.ope.report import Report
+from streameval.ope.report import Report, Transition
 from streameval.ope.reward_models import AnyRewardModel
 
 
@@ -206,25 +206,44 @@ class CohortEvaluator:
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report: of each policy and estimate the rows of its evaluator; see `Evaluator.report`."""
         reports = [cohort.report(now, unmatched_share) for cohort in self._cohorts]
-        places = range(len(reports))
-        deciding = sorted(places, key=lambda place: not self._cohorts[place].evaluator.promotion_lifts)
+        counting, deciding = self._sources(range(len(reports))), self._deciding
 
-        def rows(part: str, order: Iterable[int]) -> tuple[Any, ...]:
-            """The rows of a part, those of a policy from its first cohort in this order."""
-            source = {name: place for place in reversed(list(order)) for name in self._cohorts[place].policies}
+        def rows(part: str, source: Mapping[str, int]) -> tuple[Any, ...]:
+            """The rows of a part, those of a policy from its cohort."""
             return tuple(
-                row for place in places for row in getattr(reports[place], part) if source.get(row.policy) == place
+                row
+                for place, report in enumerate(reports)
+                for row in getattr(report, part)
+                if source.get(row.policy) == place
             )
 
         return with_fields(
             reports[0],
             estimates=tuple(row for report in reports for row in report.estimates),
             reward_model=next((report.reward_model for report in reports if report.reward_model), None),
-            policies=rows("policies", places),
+            policies=rows("policies", counting),
             promotion=rows("promotion", deciding),
             trust=rows("trust", deciding),
             transitions=rows("transitions", deciding),
         )
+
+    def take_transitions(self) -> list[Transition]:
+        """The transitions of candidates since the last call, in their order: see `Evaluator.take_transitions`."""
+        taken = [
+            (place, each) for place, part in enumerate(self._cohorts) for each in part.evaluator.take_transitions()
+        ]
+        new = [each for place, each in taken if self._deciding.get(each.policy) == place]
+        return sorted(new, key=lambda each: each.event)
+
+    @property
+    def _deciding(self) -> dict[str, int]:
+        """By policy the place of the cohort that decides about it: the first one that has lifts to decide by."""
+        places = range(len(self._cohorts))
+        return self._sources(sorted(places, key=lambda place: not self._cohorts[place].evaluator.promotion_lifts))
+
+    def _sources(self, order: Iterable[int]) -> dict[str, int]:
+        """By policy the first cohort in this order that has it, by its place."""
+        return {name: place for place in reversed(list(order)) for name in self._cohorts[place].policies}
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""

@@ -37,7 +37,7 @@ from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals, with_examination
-from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
+from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
 STATE_SCHEMA = 16
@@ -364,6 +364,7 @@ class Evaluator:
                 [lifts[pair] for pair in self.promotion_lifts],
                 events.timestamp,
                 events.propensity,
+                events.origin,
             )
 
     def _with_error_of_curve(self, pair: Pair, lift: Lift, evidence: Evidence) -> Lift:
@@ -474,6 +475,12 @@ class Evaluator:
             examination=examination_rows(curve, plan.confidence),
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
+
+    def take_transitions(self) -> list[Transition]:
+        """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
+        if self._monitor is None:
+            return []
+        return self._monitor.take_transitions(self._state["promotion"])
 
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""

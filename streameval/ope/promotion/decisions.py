@@ -12,7 +12,7 @@ from msgspec import structs
 from streameval.common.arrays import State
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
-from streameval.ope.promotion.monitor import PromotionMonitor
+from streameval.ope.promotion.monitor import PromotionMonitor, known, transitions
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
 
@@ -56,11 +56,7 @@ def decide(
         decisions += [
             _decision(monitor, rule, state, place, blocking, warning, pair) for rule in monitor.rules.values()
         ]
-    transitions = tuple(
-        Transition(monitor.policies[1 + candidate], rule, int(event), _known(time), promotable, _known(lift))
-        for rule, candidate, event, time, promotable, lift in state["transitions"]
-    )
-    return tuple(decisions), found, transitions
+    return tuple(decisions), found, transitions(monitor, state)
 
 
 def with_examination(
@@ -123,15 +119,15 @@ def _decision(
         rule=rule.label,
         promotable=promotable,
         reason=reason,
-        lift=_known(last["lift"]) if last["events"] else None,
-        lower=_known(last["lower"]),
+        lift=known(last["lift"]) if last["events"] else None,
+        lower=known(last["lower"]),
         events=int(last["events"]),
         held=held,
         since_event=_whole(since_event),
-        since_timestamp=_known(since_timestamp),
+        since_timestamp=known(since_timestamp),
         first_event=_whole(first_event),
-        first_timestamp=_known(first_timestamp),
-        first_lift=_known(first_lift),
+        first_timestamp=known(first_timestamp),
+        first_lift=known(first_lift),
         lift_since=float(lifts / blocks) if blocks else None,
         times=int(hold["times"][place]),
         promotable_events=int(hold["total"][place]),
@@ -189,10 +185,6 @@ def _dependence(details: Sequence[Mapping[str, Any]]) -> str:
     if any(each.get("design_effect_of") == "units" for each in details):
         return ""
     return "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"
-
-
-def _known(value: Any) -> float | None:
-    return None if value != value else float(value)
 
 
 def _whole(value: Any) -> int | None:

@@ -5,6 +5,7 @@ A rule must pass at some block ends in a row, the hold period, before a candidat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,12 +14,16 @@ from typing import Any
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, per_block, take_columns
+from streameval.common.text import counted
 from streameval.events.action_sets import Index
+from streameval.events.origin import Origin
 from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, trust_checks
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
+from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
+from streameval.ope.report import Transition
 
 KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
@@ -66,6 +71,7 @@ class PromotionMonitor:
             "clusters": clusters.start(),
             "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
             "transitions": [],
+            "taken": 0,
         }
 
     def _start_rule(self, rule: PromotionRule) -> State:
@@ -88,12 +94,19 @@ class PromotionMonitor:
         }
 
     def fold(
-        self, state: State, evidence: Evidence, lifts: Sequence[Lift], timestamp: Array, propensity: Array
+        self,
+        state: State,
+        evidence: Evidence,
+        lifts: Sequence[Lift],
+        timestamp: Array,
+        propensity: Array,
+        origin: Origin | None = None,
     ) -> State:
         """The state after some whole blocks.
 
         A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
-        those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events].
+        those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events]. `origin`: of
+        the events, if it is known.
         """
         shared = clusters.fold(state["clusters"], evidence)
         evidence = evidence.deciding
@@ -117,9 +130,14 @@ class PromotionMonitor:
                 sound &= ~switched
             hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times)
             rules[label] = {**before, "memory": memory, "hold": hold, "last": judgement.last}
-            transitions += [[label, *change] for change in changes]
+            for place, candidate, starts in changes:
+                reason = self._why(judgement, place, candidate, starts, trustworthy[place], switched[place, candidate])
+                bounds = [judgement.lift[place, candidate], judgement.lower[place, candidate]]
+                log = None if origin is None else list(origin.place((place + 1) * context.block - 1))
+                transitions.append([label, candidate, numbers[place], times[place], starts, *bounds, reason, log])
         transitions.sort(key=lambda transition: transition[2])
         return {
+            **state,
             "events": int(numbers[-1]),
             "newest": float(times[-1]),
             "lifts": followed,
@@ -133,8 +151,8 @@ class PromotionMonitor:
 
     def _fold_hold(
         self, state: State, judgement: Judgement, sound: Mask, numbers: Array, times: Array
-    ) -> tuple[State, list[list[Any]]]:
-        """The hold period of a rule after some blocks, and the transitions without the label of the rule.
+    ) -> tuple[State, list[tuple[int, int, bool]]]:
+        """The hold period of a rule after some blocks, and its transitions: block, candidate, whether it starts.
 
         In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
         `since` and `first` are the event, time and lift at the start of the present stretch (NaN: none) and of the
@@ -149,7 +167,7 @@ class PromotionMonitor:
             since[candidate] = (event, time, value) if starts else np.nan
             if starts and np.isnan(first[candidate, 0]):
                 first[candidate] = event, time, value
-            transitions.append([candidate, event, time, starts, value])
+            transitions.append((place, candidate, starts))
         later = (numbers[:, None] > first[:, 0]) & ~np.isnan(judgement.lift)
         lifts = np.where(later, judgement.lift, 0.0).sum(axis=0)
         after = {
@@ -161,6 +179,25 @@ class PromotionMonitor:
             "later": state["later"] + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
         }
         return after, transitions
+
+    def _why(
+        self, judgement: Judgement, place: int, candidate: int, starts: bool, trustworthy: Mask, switched: bool
+    ) -> str:
+        """The reason of a transition after a block; `trustworthy` [policies]: whose weights pass the trust checks."""
+        compared = bound_reason(
+            judgement.lift[place, candidate], judgement.lower[place, candidate], self.context.margin, math.nan
+        )
+        if starts:
+            return f"{compared}, held for {counted(self.promotion.hold, 'block end')}"
+        for policy in (0, 1 + candidate):
+            if not trustworthy[policy]:
+                return f"the weights of {self.policies[policy]} fail a trust check"
+        return "another estimate of the lift decides from now on" if switched else compared
+
+    def take_transitions(self, state: State) -> list[Transition]:
+        """The transitions that were not taken before; the state then has them as taken."""
+        before, state["taken"] = state["taken"], state["events"]
+        return [each for each in transitions(self, state) if each.event > before]
 
     def _follow(self, state: State, lifts: Sequence[Lift], blocks: int) -> tuple[Lift, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
@@ -237,6 +274,30 @@ class PromotionMonitor:
             for label, kept in state["rules"].items()
         }
         return {**state, "lifts": followed, "by": fresh["by"], "rules": rules}
+
+
+def transitions(monitor: PromotionMonitor, state: State) -> tuple[Transition, ...]:
+    """The newest transitions of a state, the oldest first."""
+    return tuple(
+        Transition(
+            policy=monitor.policies[1 + candidate],
+            rule=rule,
+            event=int(event),
+            timestamp=known(time),
+            promotable=promotable,
+            lift=known(lift),
+            lift_lower=known(lower) if lower < lift else None,
+            lift_upper=known(2 * lift - lower) if lower < lift else None,
+            reason=reason,
+            place=place and tuple(place),
+        )
+        for rule, candidate, event, time, promotable, lift, lower, reason, place in state["transitions"]
+    )
+
+
+def known(value: Any) -> float | None:
+    """The number, None for NaN."""
+    return None if value != value else float(value)
 
 
 def block_sums(evidence: Evidence) -> State:

@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 let wrong = 0;
 for (const manifest of JSON.parse(readFileSync(process.argv[2], "utf8"))) {
   const { apiVersion, kind } = manifest;
-  const models = apiVersion.startsWith("monitoring.coreos.com/") ? "@kubernetes-models/prometheus-operator" : "kubernetes-models";
+  const owner = { "monitoring.coreos.com": "prometheus-operator", "argoproj.io": "argo-rollouts" }[apiVersion.split("/")[0]];
+  const models = owner ? `@kubernetes-models/${owner}` : "kubernetes-models";
   const { [kind]: Model } = await import(`${models}/${apiVersion}`);
   try {
     new Model(manifest).validate();

@@ -1,0 +1,139 @@
+"""Decisions in a topic of a real broker, by daemons that are killed again and again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ingest.kafka.producer import produce
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from support.alternating import PROMOTION, columns
+from support.integration.broker import Broker
+from support.integration.daemon_runs import PATIENCE, DaemonRuns
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
+
+KILLED_AT = """
+import os, signal, sys
+from streameval.ingest.kafka.producer import MessageSender
+from streameval.service import snapshots
+
+left = int(sys.argv.pop())
+write = MessageSender.write
+
+def reached(step):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def write_and_count(sender, messages):
+    reached("before a message")
+    sent = write(sender, messages)
+    reached("after a message, which is not confirmed")
+    return sent
+
+snapshots.reached, MessageSender.write = reached, write_and_count
+from streameval.cli.app import main
+main()
+"""
+"""A daemon that is killed at a step of a snapshot, or of sending a message, that many steps after its start."""
+
+
+def config(broker: Broker, topic: str, client: str) -> dict[str, Any]:
+    """A daemon that reads slowly and writes snapshots often, so that kills are everywhere in the log."""
+    address = {"kind": "kafka", "bootstrap_servers": broker.bootstrap, "topic": topic, "client": client}
+    return {
+        "source": address | {"max_poll_records": 200},
+        "policies": {"candidates": ["challenger"]},
+        "estimators": ["ips"],
+        "averages": ["cumulative"],
+        "promotion": PROMOTION,
+        "drift": "off",
+        "http": {"port": 0},
+        "state": {"interval": "10ms"},
+        "decisions": {"kind": "kafka", "topic": f"{topic}-decisions"},
+    }
+
+
+def messages_in(broker: Broker, topic: str) -> list[Any]:
+    """All messages of partition 0."""
+    options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
+    found: list[Any] = []
+    with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        end, deadline = consumer.end_offsets([place])[place], time.monotonic() + PATIENCE
+        while consumer.position(place) < end and time.monotonic() < deadline:
+            found += [message for part in consumer.poll(timeout_ms=200).values() for message in part]
+    return found
+
+
+def expected(settings: dict[str, Any], events: EventBatch) -> list[tuple[int, bool]]:
+    evaluator = CohortEvaluator(Config.model_validate(settings).plan())
+    evaluator.update(events)
+    evaluator.fold_pending()
+    return [(each.event, each.promotable) for each in evaluator.take_transitions()]
+
+
+def written(broker: Broker, topic: str, transitions: int) -> EventBatch:
+    """The events of a log with this many transitions, which are in the topic."""
+    given = columns(transitions)
+    rows = zip(given["timestamp"].tolist(), given["policies"]["challenger"].tolist(), strict=True)
+    values = [
+        b'{"event_id":%d,"timestamp":%f,"action":"a","propensity":0.5,"reward":1,"policies":{"challenger":%f}}'
+        % (number, timestamp, probability)
+        for number, (timestamp, probability) in enumerate(rows)
+    ]
+    produce(values, topic, broker.connection, partitions=1)
+    return EventBatch.from_arrays(**given)
+
+
+def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
+    """The different messages, by their id."""
+    found: dict[str, set[bytes]] = {}
+    for message in messages:
+        found.setdefault(msgspec.json.decode(message.value)["id"], set()).add(message.value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("client", "transitions", "kills"),
+    [
+        ("kafka-python", 2, 1),
+        pytest.param("kafka-python", 50, 20, marks=pytest.mark.slow),
+        pytest.param("confluent", 50, 20, marks=pytest.mark.slow),
+    ],
+)
+def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
+    broker: Broker, tmp_path: Path, client: str, transitions: int, kills: int
+) -> None:
+    topic, chance = f"decided-{uuid4().hex[:8]}", random.Random(transitions)
+    settings = config(broker, topic, client)
+    events = written(broker, topic, transitions)
+    runs, killed = DaemonRuns(tmp_path, settings), DaemonRuns(tmp_path, settings, KILLED_AT)
+    for _ in range(kills):
+        killed.start(str(chance.randrange(10, 60)))
+        assert killed.process is not None
+        assert killed.process.wait(PATIENCE) == -signal.SIGKILL, killed.log.read_text()[-3000:]
+    runs.finish(len(events))
+    messages = messages_in(broker, f"{topic}-decisions")
+    found = contents(messages)
+    assert {len(values) for values in found.values()} == {1}
+    decided = [msgspec.json.decode(value) for (value,) in found.values()]
+    assert sorted((each["event"], each["to"] == "promotable") for each in decided) == expected(settings, events)
+    assert {(message.key, message.partition) for message in messages} == {(b"challenger", 0)}
+    assert all(each["place"]["offset"] == each["event"] - 1 for each in decided)
+    print(f"{len(messages)} messages about {len(found)} transitions")

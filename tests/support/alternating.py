@@ -1,0 +1,42 @@
+"""A log in which a candidate becomes promotable and ceases to be, again and again, under the rule `bsea`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+PROPENSITY = 0.5
+AHEAD, BEHIND = 0.6, 0.4
+"""Probabilities of the candidate while its mean rises above that of production, and while it falls below."""
+PROMOTION: dict[str, Any] = {
+    "rule": "bsea",
+    "hold": 1,
+    "min_events": 0,
+    "trust": {"stale_after": None, "error": 1e-300},
+}
+
+
+FIRST, STRETCH = 231, 433
+"""Events of the first stretch and of the others: the mean lift is 0 at no end of a block."""
+
+
+def probabilities(transitions: int) -> np.ndarray:
+    """The candidate's probability of each logged action, whose rewards are all 1.
+
+    It is ahead and behind in turn, in stretches in each of which the mean lift changes its sign once.
+    """
+    sides = np.where(np.arange(transitions) % 2 == 0, AHEAD, BEHIND)
+    return np.repeat(sides, [FIRST] + [STRETCH] * (transitions - 1))
+
+
+def columns(transitions: int) -> dict[str, Any]:
+    """The log as arguments of `EventBatch.from_arrays`."""
+    probability = probabilities(transitions)
+    events = len(probability)
+    return {
+        "reward": np.ones(events),
+        "propensity": np.full(events, PROPENSITY),
+        "timestamp": 1_700_000_000.0 + np.arange(events),
+        "policies": {"challenger": probability},
+    }

@@ -1,0 +1,249 @@
+"""Decisions for machines: each transition is sent, and none with two contents, wherever the daemon ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from streameval.config.model import Config
+from streameval.errors import ConfigError
+from streameval.events import EventBatch
+from streameval.events.origin import Origin
+from streameval.ingest.background import RetryError
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.report import Transition
+from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedMessage
+from streameval.service.startup import configuration
+from support.alternating import PROMOTION, STRETCH, columns
+from support.factories import wait_until
+
+TRANSITIONS, KILLS = 50, 20
+SOURCE = {"kind": "kafka", "topic": "interactions"}
+CONFIG: dict[str, Any] = {
+    "source": SOURCE,
+    "policies": {"candidates": ["challenger"]},
+    "estimators": ["ips"],
+    "averages": ["cumulative"],
+    "promotion": PROMOTION,
+    "drift": "off",
+    "decisions": {"kind": "kafka", "topic": "decisions"},
+}
+
+
+class Topic:
+    """A topic that takes messages until the process ends, and may then not confirm the last one."""
+
+    def __init__(self) -> None:
+        self.messages: list[KeyedMessage] = []
+        self.confirms, self.takes = True, True
+
+    def write(self, messages: Sequence[KeyedMessage]) -> int:
+        if self.takes:
+            self.messages += messages
+        if not (self.takes and self.confirms):
+            raise RetryError("no answer in time", messages)
+        return len(messages)
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def log(transitions: int = TRANSITIONS) -> EventBatch:
+    batch = EventBatch.from_arrays(**columns(transitions))
+    return replace(batch, origin=Origin.of("interactions", [(0, range(len(batch)))]))
+
+
+def decided(messages: Sequence[KeyedMessage]) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(message.value) for message in messages]
+
+
+def undisturbed(events: EventBatch) -> list[Transition]:
+    evaluator = CohortEvaluator(Config.model_validate(CONFIG).plan())
+    evaluator.update(events)
+    evaluator.fold_pending()
+    return evaluator.take_transitions()
+
+
+def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
+    return DecisionOutbox(topic, "logging", "0123456789abcdef", waiting)
+
+
+def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
+    events, topic = log(3), Topic()
+    evaluator, box = CohortEvaluator(Config.model_validate(CONFIG).plan()), outbox(topic)
+    evaluator.update(events)
+    evaluator.fold_pending()
+    box.collect(evaluator)
+    box.saved(box.state())
+    wait_until(lambda: box.status().done == 3)
+    box.close()
+    assert [message.key for message in topic.messages] == [b"challenger"] * 3
+    rises, falls, again = decided(topic.messages)
+    assert [(each["from"], each["to"]) for each in (rises, falls, again)] == [
+        ("not_promotable", "promotable"),
+        ("promotable", "not_promotable"),
+        ("not_promotable", "promotable"),
+    ]
+    assert (rises["policy"], rises["production"], rises["rule"]) == ("challenger", "logging", "bsea")
+    assert rises["place"] == {"topic": "interactions", "partition": 0, "offset": rises["event"] - 1}
+    assert rises["timestamp"] == 1_700_000_000.0 + rises["event"] - 1
+    assert rises["lift"] == pytest.approx(0.2)
+    assert rises["reason"] == "decision bound of lift 0.2 over margin 0, held for 1 block end"
+    assert "under margin 0" in falls["reason"]
+    validator = Draft202012Validator(DecisionMessage.json_schema())
+    for message in (rises, falls, again):
+        validator.validate(message)
+        assert not validator.is_valid(message | {"to": "shipped"})
+    assert len({message["id"] for message in (rises, falls, again)}) == 3
+
+
+def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
+    plan = Config.model_validate(CONFIG | {"promotion": {**PROMOTION, "rule": "sea"}}).plan()
+    evaluator = CohortEvaluator(plan)
+    rewards = np.random.default_rng(1).integers(0, 2, 20_000)
+    policies = {"challenger": np.where(rewards, 0.6, 0.4)}
+    evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=np.full(20_000, 0.5), policies=policies))
+    evaluator.fold_pending()
+    (transition,) = evaluator.take_transitions()
+    assert transition.lift is not None
+    assert transition.lift_lower is not None
+    assert transition.lift_upper is not None
+    assert 0 <= transition.lift_lower < transition.lift
+    assert transition.lift_upper - transition.lift == pytest.approx(transition.lift - transition.lift_lower)
+    assert transition.place is None, "these events have no place"
+
+
+def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
+    topic, evaluator = Topic(), CohortEvaluator(Config.model_validate(CONFIG).plan())
+    box = outbox(topic)
+    evaluator.update(log(3))
+    evaluator.fold_pending()
+    box.collect(evaluator)
+    waiting = box.state()
+    assert (len(waiting), box.status().waiting, topic.messages) == (3, 0, [])
+    box.saved(waiting)
+    box.saved(waiting)
+    wait_until(lambda: box.status().done == 3)
+    box.saved(waiting)
+    box.close()
+    assert (len(topic.messages), box.state()) == (3, [])
+
+
+class Runs:
+    """Daemons that one after another read a log, each from the last snapshot of those before it."""
+
+    def __init__(self, events: EventBatch, seed: int) -> None:
+        self.events, self.chance, self.topic = events, random.Random(seed), Topic()
+        first = CohortEvaluator(Config.model_validate(CONFIG).plan())
+        self.snapshot: tuple[int, Any, list[Any]] = 0, first.state(), []
+        self._resume()
+
+    def _resume(self) -> None:
+        self.place, state, waiting = self.snapshot
+        self.topic.takes = self.topic.confirms = True
+        self.evaluator, self.box = CohortEvaluator.from_state(state), outbox(self.topic, waiting)
+
+    def read(self, polls: int) -> None:
+        """Read on, with snapshots now and then; the topic may lose the messages from one on, or their confirmation."""
+        for _ in range(polls):
+            part = self.events[self.place : self.place + self.chance.randrange(1, 300)]
+            self.evaluator.update(part)
+            self.place += len(part)
+            if self.chance.random() < 0.3:
+                self.evaluator.fold_pending()
+            if self.chance.random() < 0.3:
+                self.write()
+                lost, silent = self.chance.random(), self.chance.random()
+                self.topic.takes, self.topic.confirms = lost > 0.1, silent > 0.2
+
+    def write(self) -> None:
+        """Write a snapshot, and send what it holds."""
+        self.box.collect(self.evaluator)
+        state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.evaluator.state()))
+        self.snapshot = self.place, state, self.box.state()
+        self.box.saved(self.snapshot[2])
+
+    def kill(self) -> None:
+        """Lose everything since the last snapshot."""
+        self.topic.takes = False
+        self.box.close()
+        self._resume()
+
+    def finish(self) -> None:
+        """Read the rest, and send everything."""
+        self.read(len(self.events) // 100)
+        self.topic.takes = self.topic.confirms = True
+        self.evaluator.fold_pending()
+        self.write()
+        self.box.close()
+        assert self.box.state() == []
+
+
+def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twenty_kills() -> None:
+    runs = Runs(log(), seed=5)
+    expected = undisturbed(runs.events)
+    assert len(expected) == TRANSITIONS
+    for _ in range(KILLS):
+        runs.read(runs.chance.randrange(2, 10))
+        runs.kill()
+    assert 0 < runs.place < len(runs.events)
+    runs.finish()
+    contents: dict[tuple[str, str, int], set[bytes]] = {}
+    for message in runs.topic.messages:
+        found = msgspec.json.decode(message.value)
+        contents.setdefault((found["policy"], found["rule"], found["event"]), set()).add(message.value)
+    assert sorted(contents) == sorted((each.policy, each.rule, each.event) for each in expected)
+    assert {len(values) for values in contents.values()} == {1}
+    assert len(runs.topic.messages) > TRANSITIONS, "some were sent again"
+
+
+def test_the_configuration_has_another_fingerprint_with_another_margin_but_not_with_another_candidate() -> None:
+    def fingerprint(**changed: Any) -> str:
+        return configuration(Config.model_validate(CONFIG | changed))
+
+    first = fingerprint()
+    assert fingerprint(policies={"candidates": ["challenger", "other"]}) == first
+    assert fingerprint(http={"port": 0}) == first
+    assert fingerprint(promotion={**PROMOTION, "margin": 0.1}) != first
+    assert fingerprint(source={**SOURCE, "topic": "other"}) != first
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"state": "off"}, "expected a state"),
+        ({"promotion": "off"}, "expected promotion rules"),
+        ({"source": {"kind": "file", "path": "log.ndjson"}}, "expected a source that is a topic"),
+        ({"decisions": {"topic": "interactions"}}, "expected its own topic"),
+        ({"dead_letters": {"kind": "kafka", "topic": "decisions"}}, "expected its own topic"),
+    ],
+)
+def test_settings_that_cannot_send_decisions_are_refused(changed: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "streameval.yaml"
+    path.write_text(yaml.safe_dump(CONFIG | changed))
+    with pytest.raises(ConfigError, match=problem):
+        Config.load(path, {})
+
+
+def test_the_transitions_before_a_resumed_state_are_not_taken_again() -> None:
+    events = log(4)
+    evaluator = CohortEvaluator(Config.model_validate(CONFIG).plan())
+    evaluator.update(events[: 2 * STRETCH])
+    evaluator.fold_pending()
+    before = evaluator.take_transitions()
+    resumed = CohortEvaluator.from_state(evaluator.state())
+    resumed.update(events[2 * STRETCH :])
+    resumed.fold_pending()
+    assert [*before, *resumed.take_transitions()] == undisturbed(events)
+    assert resumed.take_transitions() == []
+    assert len(before) == 2
