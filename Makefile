@@ -46,6 +46,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/mypy examples/nonstationary
 	.venv/bin/mypy examples/promotion
 	.venv/bin/mypy examples/coverage
+	.venv/bin/mypy examples/rankings
 	MYPYPATH=deploy/grafana .venv/bin/mypy -p streameval_dashboards
 	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
 	.venv/bin/lint-imports --no-logo
@@ -84,7 +85,7 @@ dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 
 figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
 	for study in nonstationary coverage promotion; do .venv/bin/python examples/$$study/study.py table || exit 1; done
-	for study in slates estimators; do .venv/bin/python examples/$$study/summary.py || exit 1; done
+	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
 
 schemas: .venv/ready  ## write streameval/schemas from the types of events, rewards and Reports
 	for name in event ranking reward report decisions; do .venv/bin/streameval schema $$name > streameval/schemas/$$name.json || exit 1; done

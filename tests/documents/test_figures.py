@@ -23,6 +23,7 @@ NUMBER = r"(?<![\w.-])[.]?\d(?:[\d.,]*\d)?"
 MARKED = r"[^\s(]+<!-- =\w+ -->"
 NONSTATIONARY = ROOT / "examples" / "nonstationary"
 ESTIMATORS, SLATES = ROOT / "examples" / "estimators", ROOT / "examples" / "slates"
+RANKINGS = ROOT / "examples" / "rankings"
 COVERAGE, PROMOTION, DEPLOY = ROOT / "examples" / "coverage", ROOT / "examples" / "promotion", ROOT / "deploy"
 RESULTS = {
     ROOT: ("", None),
@@ -32,6 +33,7 @@ RESULTS = {
     PROMOTION: ("## Results", None),
     ESTIMATORS: ("## Handwritten digits as a bandit", "## On your own events"),
     SLATES: ("## Error of the estimators", None),
+    RANKINGS: ("## Results", "## Run it"),
 }
 """The sections of documents that are about results: from this heading to that one."""
 CONSTANTS = {
@@ -88,6 +90,10 @@ CONSTANTS = {
     SLATES: {
         *("50 queries with 10 or 100 documents", "top 5 or 10", "2^-⌊log₂ k⌋", "over 50 logs of up to 100,000 slates"),
         *("10 of 100 documents", "estimates 0,", "With 5 of 10", "probability .2", "the value .04", "estimates -.05"),
+    },
+    RANKINGS: {
+        *("DCG at 10", "of 30,000 pages", "95 % intervals", "100 runs of 300 to 30,000 pages", "first 8 documents"),
+        *("After 40,000 pages", "1 / √k", "1 / k"),
     },
 }
 """By document, settings and numbers that follow from them; not results of simulations.
@@ -164,8 +170,8 @@ def test_the_tables_of_a_world_are_those_of_its_means(summary: ModuleType) -> No
         assert summary.markdown(means) == (results / f"{world}.md").read_text()
 
 
-@pytest.mark.parametrize("study", [ESTIMATORS, SLATES], ids=lambda study: study.name)
-def test_figures_of_estimators_and_slates_are_those_of_the_stored_results(
+@pytest.mark.parametrize("study", [ESTIMATORS, SLATES, RANKINGS], ids=lambda study: study.name)
+def test_figures_of_estimators_slates_and_rankings_are_those_of_the_stored_results(
     study: Path, modules: Callable[..., list[ModuleType]]
 ) -> None:
     results, text = json.loads((study / "results.json").read_text()), (study / "README.md").read_text()
@@ -281,8 +287,8 @@ def test_every_figure_of_the_promotion_study_follows_its_stored_results(
     assert unchanged(text, changed) == set()
 
 
-@pytest.mark.parametrize("study", [ESTIMATORS, SLATES], ids=lambda study: study.name)
-def test_every_figure_of_estimators_and_slates_follows_its_stored_results(
+@pytest.mark.parametrize("study", [ESTIMATORS, SLATES, RANKINGS], ids=lambda study: study.name)
+def test_every_figure_of_estimators_slates_and_rankings_follows_its_stored_results(
     study: Path, modules: Callable[..., list[ModuleType]]
 ) -> None:
     results, text = json.loads((study / "results.json").read_text()), (study / "README.md").read_text()

@@ -1,0 +1,138 @@
+"""Queries with graded documents, users who click, and rankers of which one is in production."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from streameval import EventBatch
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+DATA = Path(__file__).parent / "data"
+FEATURES, CUT = 300, 10
+CLICKS = {
+    "perfect": (0.0, 0.2, 0.4, 0.8, 1.0),
+    "position-biased": (0.1, 0.1, 0.1, 1.0, 1.0),
+    "near random": (0.4, 0.45, 0.5, 0.55, 0.6),
+}
+"""The probability of a click on a document of each grade at which the user looks: Jagerman's thesis, Table 4.3."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Documents of queries, laid end to end.
+
+    features: [documents, 300]; grade: [documents] from 0 to 4
+    start: [queries + 1] query i owns the documents `start[i]:start[i + 1]`
+    """
+
+    features: Array
+    grade: Integers
+    start: Integers
+
+    @classmethod
+    def read(cls, folder: Path = DATA) -> Queries:
+        """The data, or other data in the same form: `rank.train.gz` in svmlight form, sizes in `rank.train.query`."""
+        with gzip.open(folder / "rank.train.gz", "rt") as lines:
+            documents = [line.split() for line in lines]
+        features = np.zeros((len(documents), FEATURES))
+        for row, (_, *cells) in enumerate(documents):
+            for cell in cells:
+                column, number = cell.split(":")
+                features[row, int(column) - 1] = float(number)
+        sizes = np.loadtxt(folder / "rank.train.query", dtype=np.int64)
+        return cls(features, np.array([int(grade) for grade, *_ in documents]), np.concatenate([[0], np.cumsum(sizes)]))
+
+    def part(self, first: int, step: int) -> Queries:
+        """Every `step`-th query from the first one."""
+        chosen = np.arange(first, self.count, step)
+        rows = np.isin(self.owner, chosen)
+        sizes = np.diff(self.start)[chosen]
+        return Queries(self.features[rows], self.grade[rows], np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def count(self) -> int:
+        """The number of queries."""
+        return len(self.start) - 1
+
+    @cached_property
+    def owner(self) -> Integers:
+        """The query of each document."""
+        return np.repeat(np.arange(self.count), np.diff(self.start))
+
+    def ranks(self, weights: Array) -> Integers:
+        """The rank of each document in the order of a linear ranker, from 1."""
+        order = np.lexsort((-(self.features @ weights), self.owner))
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order] = np.arange(len(order)) - self.start[self.owner] + 1
+        return ranks
+
+    def value(self, ranks: Integers, attractive: Array) -> float:
+        """The expected DCG at 10 of a page, over queries drawn at random, if users looked at every rank."""
+        return float((attractive * np.where(ranks <= CUT, 1 / np.log2(1.0 + ranks), 0.0)).sum()) / self.count
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Users of production: they look at rank k with probability `k ** -eta`, and click by grade."""
+
+    queries: Queries
+    production: Integers
+    attractive: Array
+    eta: float = 1.0
+
+    def clicks(self, pages: int, random: np.random.Generator) -> tuple[Integers, Array]:
+        """The query of each page, and its clicks by rank of production, [pages, longest]; NaN after its end."""
+        asked = random.integers(self.queries.count, size=pages)
+        known = ~np.isnan(self._by_rank[asked])
+        clicked = random.random(known.shape) < self._by_rank[asked] * self._looks
+        return asked, np.where(known, clicked, np.nan)
+
+    @cached_property
+    def _looks(self) -> Array:
+        return np.asarray(np.arange(1.0, np.diff(self.queries.start).max() + 1) ** -self.eta)
+
+    @cached_property
+    def _by_rank(self) -> Array:
+        return self.at_rank(self.attractive)
+
+    def at_rank(self, values: Array) -> Array:
+        """Values of documents by query and rank of production, [queries, longest]; NaN after the end."""
+        table = np.full((self.queries.count, int(np.diff(self.queries.start).max())), np.nan)
+        table[self.queries.owner, self.production - 1] = values
+        return table
+
+    def batch(self, asked: Integers, clicked: Array, candidates: Mapping[str, Integers]) -> EventBatch:
+        """The pages as events, with the ranks of candidates."""
+        ranks = {name: self.at_rank(each.astype(float))[asked] for name, each in candidates.items()}
+        return EventBatch.from_rankings(clicks=clicked, ranks=ranks)
+
+
+def trained(queries: Queries, gains: Array, chosen: Sequence[int] | Integers, strength: float = 0.01) -> Array:
+    """The weights of a linear ranker, by logistic regression of pairs of documents.
+
+    In each pair of documents of a query with different `gains`, the first has the larger one; the pair counts their
+    difference. With clicks divided by the probabilities of looks as gains, this is the propensity-weighted training of
+    Joachims, Swaminathan & Schnabel (WSDM 2017).
+    """
+    pairs, weight = [], []
+    for query in chosen:
+        rows = np.arange(queries.start[query], queries.start[query + 1])
+        above, below = np.nonzero(gains[rows][:, None] > gains[rows][None, :])
+        pairs.append(queries.features[rows[above]] - queries.features[rows[below]])
+        weight.append(gains[rows[above]] - gains[rows[below]])
+    difference, counted = np.concatenate(pairs), np.concatenate(weight)
+    counted = counted / counted.mean()
+    both, label = np.concatenate([difference, -difference]), np.repeat([1, 0], len(difference))
+    model = LogisticRegression(C=strength, fit_intercept=False, max_iter=300)
+    model.fit(both, label, sample_weight=np.concatenate([counted, counted]))
+    return np.asarray(model.coef_[0])

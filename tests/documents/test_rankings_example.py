@@ -1,0 +1,79 @@
+"""The study of `examples/rankings`: what its stored results show, and its world in small."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "rankings"
+RESULTS = json.loads((EXAMPLE / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def study() -> Iterator[ModuleType]:
+    """The module of the study, which lies in no package."""
+    sys.path.insert(0, str(EXAMPLE))
+    yield import_module("study")
+    sys.path.remove(str(EXAMPLE))
+    for name in ("study", "world"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("model", RESULTS["errors"])
+def test_errors_of_lifts_fall_with_the_square_root_of_the_clicks_and_those_of_plain_clicks_do_not(model: str) -> None:
+    found = RESULTS["errors"][model]
+    exponents = {
+        name: np.polyfit(np.log(found["clicks"]), np.log(found[name]), 1)[0] for name in ("corrected", "naive")
+    }
+    assert exponents["corrected"] == pytest.approx(-0.5, abs=0.05)
+    assert exponents["naive"] == pytest.approx(0.0, abs=0.02)
+    assert found["naive"][-1] > 10 * found["corrected"][-1]
+    assert found["covered"] > 0.9
+
+
+def test_the_ranker_trained_on_weighted_clicks_is_judged_better_than_that_of_plain_clicks_and_it_is() -> None:
+    judged = RESULTS["lifts"]["position-biased"]
+    weighted, plain = judged["weighted clicks"], judged["clicks"]
+    assert weighted["truth"] > plain["truth"] > 0
+    assert weighted["corrected"][0] > plain["corrected"][0]
+    assert weighted["corrected"][1] > 0
+    assert weighted["naive"][2] < 0, "plain clicks turn the sign round"
+
+
+def test_a_new_layout_fails_the_trust_check_and_no_old_one_does() -> None:
+    layout = RESULTS["layout"]
+    assert layout["false_alarms"] == 0
+    assert 0 < layout["noticed_after"] <= 10_000
+
+
+@pytest.mark.slow
+def test_the_value_of_a_ranker_is_the_mean_of_what_its_pages_are_worth(study: ModuleType) -> None:
+    queries = study.Queries.read(study.DATA).part(0, 20)
+    assert (queries.count, len(queries.grade)) == (11, queries.start[-1])
+    ranks = queries.ranks(np.ones(300))
+    attractive = np.array(study.CLICKS["perfect"])[queries.grade]
+    asked, clicked = study.Traffic(queries, ranks, attractive, eta=0.0).clicks(20_000, np.random.default_rng(1))
+    batch = study.Traffic(queries, ranks, attractive).batch(asked, clicked, {"same": ranks})
+    learner = study.evaluator(["same"], 0.0)
+    learner.update(batch)
+    row = learner.report().get("same", "click_ips", "cumulative")
+    assert row.lift == pytest.approx(0, abs=1e-12)
+    assert row.lower < queries.value(ranks, attractive) < row.upper
+
+
+@pytest.mark.slow
+def test_weighted_pairs_teach_a_ranker_what_the_weights_say(study: ModuleType) -> None:
+    features = np.zeros((4, 300))
+    features[[0, 2], 0] = features[[1, 3], 1] = 1.0
+    queries = study.Queries(features, np.array([1, 0, 1, 0]), np.array([0, 2, 4]))
+    for gains, better in (([1.0, 0.0, 1.0, 0.0], 0), ([1.0, 0.0, 0.0, 5.0], 1)):
+        weights = study.trained(queries, np.array(gains), [0, 1])
+        assert weights.argmax() == better
