@@ -152,9 +152,9 @@ def published_decay(scaled_rate: Array) -> Array:
 def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
     """The minimum of `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
 
-    >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
-    >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
-    1.0
+    >>> tau = mse_window(np.array([1e-5, 1 / 3]), np.array([1.0, 1.0]), bias_weight=1.0)
+    >>> (tau**2 * (tau - 1) / [2e10, 18.0]).round(9).tolist()
+    [1.0, 1.0]
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         target = np.minimum(2 * variance / (bias_weight * k * k), 8.0 * LONGEST**3)  # beyond that: the longest anyway

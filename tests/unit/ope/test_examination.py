@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator, EventBatch
+from streameval.ope.evidence.examination import LAG_VARIANCE, LearnedCurve, variances
 from support.ranking_worlds import RANKS, estimate, evaluated, pages
 
 KINDS = ["swaps", "harvested"]
@@ -85,3 +86,17 @@ def test_a_candidate_that_is_added_or_removed_leaves_the_curve_as_it_was() -> No
     alone = whole.continued(whole.plan.for_policies([]))
     assert alone.report().examination == whole.report().examination
     assert [row.value for row in alone.report().estimates] == [whole.report().estimates[0].value]
+
+
+def test_the_lag_of_a_curve_counts_as_far_as_it_exceeds_its_own_error() -> None:
+    errors, lag = np.array([[0.0, 0.1, 0.1]]), np.array([[0.0, 0.05, 0.5]])
+    curve = LearnedCurve(np.zeros((1, 3)), np.array([np.diag(errors[0] ** 2)]), lag)
+    assert curve.error_now[0] == pytest.approx([0.0, 0.1, np.sqrt(0.1**2 + 0.5**2 - LAG_VARIANCE * 0.1**2)])
+
+
+def test_a_lag_moves_values_in_proportion_to_the_clicks_at_its_rank() -> None:
+    curve = LearnedCurve(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.array([[0.0, 0.5]]))
+    clicks, pages = np.array([[[4.0, 2.0], [3.0, 6.0]]]), np.full((1, 2, 1), 10.0)
+    of_values, of_lifts = variances(curve, np.concatenate([clicks, 0 * clicks, pages], axis=-1), ratio=False)
+    assert of_values[0] == pytest.approx([(0.5 * 0.2) ** 2, (0.5 * 0.6) ** 2])
+    assert of_lifts[0] == pytest.approx([0.0, (0.5 * 0.4) ** 2])

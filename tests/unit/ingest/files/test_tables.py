@@ -290,6 +290,14 @@ def test_timestamps_of_any_type_are_read(tmp_path: Path, times: Any) -> None:
     assert report.events.last_timestamp == NOON.timestamp()
 
 
+def test_a_row_whose_time_cannot_be_read_is_rejected_alone(tmp_path: Path) -> None:
+    times = pa.array(["2026-01-31T12:00:00Z", "yesterday"])
+    table = {"timestamp": times, "action": ["x", "x"], "propensity": [0.5, 0.5], "reward": [1, 1]}
+    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    assert (report.events.accepted, report.events.rejected) == (1, {"malformed": 1})
+    assert report.events.last_timestamp == NOON.timestamp()
+
+
 def test_decimals_booleans_small_floats_categories_and_bytes_are_read_as_values(tmp_path: Path) -> None:
     table = {
         "timestamp": pa.array([1, 2], pa.int32()),

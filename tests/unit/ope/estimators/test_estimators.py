@@ -20,6 +20,7 @@ from streameval.ope.estimators import (
     CABDR,
     DM,
     DR,
+    IIPS,
     IPS,
     SNIPS,
     AnyEstimator,
@@ -309,7 +310,7 @@ def test_a_label_is_the_name_or_else_the_kind() -> None:
 @pytest.mark.parametrize(
     ("rewards", "width"), [((0.0, 1.0), 4.0), ((-2.0, 3.0), 20.0), ((1.0, 3.0), 12.0), ((-3.0, -1.0), 12.0)]
 )
-@pytest.mark.parametrize("estimator", [IPS(), Estimator()], ids=["ips", "any that states no limits"])
+@pytest.mark.parametrize("estimator", [IPS(), IIPS(), Estimator()], ids=["ips", "iips", "any that states no limits"])
 def test_weighted_rewards_lie_between_no_weight_and_the_largest(
     rewards: tuple[float, float], width: float, estimator: Estimator
 ) -> None:
