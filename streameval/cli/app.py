@@ -192,13 +192,15 @@ def replay(
     decisions: Annotated[
         bool,
         typer.Option(
-            "--decisions", help="Also print when each promotion rule would have fired; --plot then draws that."
+            "--decisions", help="Also print when each promotion rule would have fired; --plot then draws each rule."
         ),
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Plot the values over time.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Plot values, lifts and promotions over time.")
+    ] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plot.")] = None,
     plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="Average to plot.")] = None,
     plot_title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the plot.")] = None,
@@ -214,25 +216,24 @@ def replay(
     a candidate's probability is in the column of its name.
     """
     from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
-    from streameval.cli.replay import Replay, choices
+    from streameval.cli.replay import Replay, choices, take
     from streameval.cli.tables import decisions_table
-    from streameval.ope.evaluator.evaluator import Evaluator
 
     settings, files = _settings_and_files(arguments, candidates)
-    promotion, trace, picture = settings.promotion, Trace(), None
-    if decisions and promotion is None:
-        raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
-    if strict and promotion is None:
+    promotion, picture = settings.promotion, None
+    if promotion is None and (decisions or strict):
+        lost = "no rule can fire" if decisions else "its trust checks are off too"
         hint = "remove `promotion: off` from the configuration"
-        raise InputError("--strict: promotion is off, and its trust checks with it", hint=hint)
+        raise InputError(f"promotion is off: {lost}", hint=hint)
     if plot:
-        margin = promotion.margin if decisions and promotion else None
+        margin = promotion.margin if promotion else None
         title = plot_title or ", ".join(Path(file).name for file in files)
         true_values = read_truth(truth) if truth else {}
         chosen = choices(settings.plan(), plot_estimator, plot_average)
-        picture = ReplayPlot(plot, chosen, title, true_values, margin)
+        picture = ReplayPlot(plot, chosen, title, true_values, margin, by_rule=decisions)
         check_path(plot)
-    reader = Replay(settings, update=trace.update if picture else Evaluator.update, timed=candidates is None)
+    trace = Trace(picture.choices if picture else ())
+    reader = Replay(settings, update=trace.update if picture else take, timed=candidates is None)
     report = reader.read(files, events_format)
     if picture:
         trace.finish(report)
@@ -420,6 +421,30 @@ def produce(
     say(f"{counted(sent, 'event')} sent to {topic} at {connection.address}")
     if messages.rejections:
         raise typer.Exit(1)
+
+
+@app.command()
+def broker(
+    topic: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="A topic to create; others are created when written to. Repeatable."),
+    ] = ["interactions"],  # noqa: B006 - typer makes a list of its own
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions of each topic.")] = 1,
+) -> None:
+    """Run the embedded Kafka broker alone, for trials on this machine, until Ctrl-C.
+
+    It takes a free port of 127.0.0.1, keeps about 5 MB per partition in memory, and loses all messages at its end.
+    """
+    from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+    from streameval.service.process import stop_on_signals
+
+    stopping = Event()
+    with stop_on_signals(stopping.set), EmbeddedBroker(dict.fromkeys(topic, partitions)) as embedded:
+        version = ".".join(map(str, embedded.connection.api_version or ()))
+        address = f'bootstrap_servers: "{embedded.bootstrap}", api_version: "{version}", topic: {topic[0]}'
+        print(f"the broker listens at {embedded.bootstrap} until Ctrl-C; the section of a configuration for it:")
+        print(f"source: {{kind: kafka, {address}}}", flush=True)
+        stopping.wait()
 
 
 @app.command()

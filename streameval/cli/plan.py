@@ -63,7 +63,7 @@ def plan_power(
     )
     log = LogSummary(plan.policies, plan.computed_policies, plan.reward_range)
 
-    def update(evaluator: Evaluator, batch: EventBatch) -> None:
+    def update(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
         evaluator.update(batch)
         log.update(batch)
 

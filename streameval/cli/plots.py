@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from itertools import chain, cycle, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.power import PowerReport, smallest_lift
-from streameval.ope.report import Report
+from streameval.ope.report import Estimate, Report, Transition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,35 +29,52 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 PRODUCTION = "#333333"
 INK, FAINT, GRIDS, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
-HEIGHT, HEAD, PANEL, STRIP = 5.2, 1.3, 2.0, 0.25
-"""Inches: of a plot; and of the plot of decisions, its texts, the panel of one candidate, and the strip of one rule."""
+HEIGHT, HEAD, LIFTS, PANEL, STRIP = 5.2, 1.3, 2.2, 2.0, 0.25
+"""Inches: of a plot, its texts, and the panel of lifts; of the panel of one candidate, and the strip of one rule."""
 MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
 SUFFIXES = (".png", ".svg", ".pdf")
-UNSETTLED_SHARE = 0.15  # share of the first Reports that do not set the scale: their intervals are wide
+WHOLE_BLOCK = 100  # events of a block by default: estimates between blocks take longer
+UNSETTLED_SHARE = 0.15  # share of the first points that do not set the scale: their intervals are wide
+
+
+class TracePoint(NamedTuple):
+    """Estimates after a number of events; `newest`: epoch seconds of the newest event, None without times."""
+
+    events: int
+    newest: float | None
+    estimates: Sequence[Estimate]
 
 
 @dataclass
 class Trace:
-    """Between `points` and `2 * points` Reports of a stream of unknown length, evenly spaced.
+    """The estimates by some pairs of an estimator and an average at `points` to `2 * points` moments, evenly spaced.
 
-    The first ones are `every` events apart. When the trace is full, it drops every second one.
+    The first ones are at least `every` events apart, and more in a log that is known to be long. When the trace is
+    full, it drops every second one. `last`: the Report at the end.
     """
 
-    points: int = 200
+    pairs: Collection[tuple[str, str]]
+    points: int = 60
     every: int = 50
-    reports: list[Report] = field(default_factory=list)
+    kept: list[TracePoint] = field(default_factory=list)
+    transitions: set[Transition] = field(default_factory=set)
     taken: int = 0
+    last: Report | None = None
 
-    def update(self, evaluator: Evaluator, batch: EventBatch) -> None:
-        """Give a batch to the evaluator, split where a Report is due."""
+    def update(self, evaluator: Evaluator, batch: EventBatch, share: float | None = None) -> None:
+        """Give a batch to the evaluator, split where estimates are due; `share`: of the log read by now, if known."""
+        if not self.taken and share:
+            between = len(batch) / share / (1.5 * self.points)
+            self.every = max(self.every, int(between // WHOLE_BLOCK) * WHOLE_BLOCK)
         while len(batch) >= (missing := self.every - self.taken % self.every):
             self._give(evaluator, batch[:missing])
             batch = batch[missing:]
             evaluator.fold_pending()
-            self.reports.append(evaluator.report())
-            if len(self.reports) >= 2 * self.points:
+            self.kept.append(TracePoint(evaluator.accepted, evaluator.newest, evaluator.estimates(self.pairs)))
+            self.transitions.update(evaluator.take_transitions())
+            if len(self.kept) >= 2 * self.points:
                 self.every *= 2
-                self.reports = self.reports[1::2]
+                self.kept = self.kept[1::2]
         self._give(evaluator, batch)
 
     def _give(self, evaluator: Evaluator, batch: EventBatch) -> None:
@@ -66,16 +83,18 @@ class Trace:
 
     def finish(self, report: Report) -> None:
         """Keep the Report at the end of the stream."""
+        self.last = report
+        self.transitions.update(report.transitions)
         if self.taken % self.every:
-            self.reports.append(report)
+            self.kept.append(TracePoint(report.events.accepted, report.events.last_timestamp, report.estimates))
 
     def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Array]:
-        """By policy, production first: the value or lift and its bounds, [3, reports]; NaN where unknown."""
+        """By policy, production first: the value or lift and its bounds, [3, points]; NaN where unknown."""
         bounds = ("lower", "upper") if quantity == "value" else ("lift_lower", "lift_upper")
         wanted = (estimator, average)
         rows = [
-            {each.policy: each for each in report.estimates if (each.estimator, each.average) == wanted}
-            for report in self.reports
+            {each.policy: each for each in point.estimates if (each.estimator, each.average) == wanted}
+            for point in self.kept
         ]
         policies = dict.fromkeys(policy for row in reversed(rows) for policy in row)
         return {
@@ -87,31 +106,28 @@ class Trace:
 
     @property
     def counts(self) -> Array:
-        """The number of events in each Report."""
-        return np.array([report.events.accepted for report in self.reports], dtype=np.float64)
+        """The number of events at each point."""
+        return np.array([point.events for point in self.kept], dtype=np.float64)
 
     @property
     def is_timed(self) -> bool:
         """Whether the x axis shows event time, not the number of events."""
-        times = [report.events.last_timestamp for report in self.reports]
+        times = [point.newest for point in self.kept]
         return None not in times and times[0] != times[-1]
 
     @property
     def moments(self) -> Array:
-        """The positions of the Reports on the x axis: days since 1970, or numbers of events."""
+        """The positions of the points on the x axis: days since 1970, or numbers of events."""
         if not self.is_timed:
             return self.counts
-        return np.array([report.events.last_timestamp for report in self.reports], dtype=np.float64) / 86_400
+        return np.array([point.newest for point in self.kept], dtype=np.float64) / 86_400
 
     def promotable(self, policy: str, rule: str) -> Iterator[tuple[float, float]]:
         """When one rule would have promoted one candidate: starts and lengths on the x axis."""
         transitions = {
-            each.event: each.promotable
-            for report in self.reports
-            for each in report.transitions
-            if (each.policy, each.rule) == (policy, rule)
+            each.event: each.promotable for each in self.transitions if (each.policy, each.rule) == (policy, rule)
         }
-        end = self.reports[-1].events.accepted
+        end = self.kept[-1].events
         for (first, promotable), (last, _) in pairwise([*sorted(transitions.items()), (end, False)]):
             if promotable:
                 start, stop = np.interp([first, last], self.counts, self.moments).tolist()
@@ -144,11 +160,11 @@ class _Moment(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ReplayPlot:
-    """The value of each policy over time; with a `margin`, the lifts and when each rule would have promoted.
+    """The value and the lift of each policy over time, and when the first promotion rule would have promoted.
 
     `path`: its suffix selects PNG, SVG or PDF. `choices`: pairs of an estimator and an average; the first one that is
-    in the Reports is drawn. `truth`: what `read_truth` returns; these lines are dashed. `margin`: what a lift must
-    exceed.
+    in the Report is drawn. `truth`: what `read_truth` returns; these lines are dashed. `margin`: what a lift must
+    exceed, None without promotion. `by_rule`: draw the lift of each candidate in its own panel, with every rule.
     """
 
     path: Path
@@ -156,20 +172,22 @@ class ReplayPlot:
     title: str
     truth: Mapping[str, Array] = field(default_factory=dict)
     margin: float | None = None
+    by_rule: bool = False
 
     def draw(self, trace: Trace) -> None:
         """Write the plot.
 
         Raises:
-            InputError: The trace has fewer than two Reports, or the file cannot be written.
+            InputError: The trace has fewer than two points, or the file cannot be written.
         """
-        if len(trace.reports) < 2:
+        report = trace.last
+        if report is None or len(trace.kept) < 2:
             raise InputError(
                 f"nothing to plot: {counted(trace.taken, 'event')}, but a plot has one point per {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
-        choice = self.choice(trace.reports[-1])
-        save(self._values(trace, *choice) if self.margin is None else self._decisions(trace, *choice), self.path)
+        draw = self._decisions if self.by_rule else self._values_and_lifts
+        save(draw(trace, report, *self.choice(report)), self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
         """The estimator and the average to draw.
@@ -186,16 +204,26 @@ class ReplayPlot:
         held = ", ".join(sorted(f"{one} on {other}" for one, other in there))
         raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {held}")
 
-    def _values(self, trace: Trace, estimator: str, average: str) -> Figure:
-        report = trace.reports[-1]
+    def _values_and_lifts(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
+        """One panel of values; below it the lifts, with a line at the margin and marks of promotion."""
         curves = trace.curves(estimator, average)
+        lifts = {
+            policy: lift
+            for policy, lift in trace.curves(estimator, average, "lift").items()
+            if np.isfinite(lift[0]).any()
+        }
         last = {policy: float(value[-1]) for policy, (value, _, _) in curves.items()}
         colours = dict(zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False))
         dashed = ["dashed: true values"] if self.truth else []
         events = f"{counted(report.events.accepted, 'event')}, production: {report.production}"
         shaded = f"shaded: {report.confidence * 100:g}% intervals"
-        figure = new_figure(self.title, f"{estimator} on {average}", shaded, *dashed, events)
-        axes = figure.add_subplot()
+        heights = [HEIGHT - HEAD, LIFTS] if lifts else [HEIGHT - HEAD]
+        rules = list(dict.fromkeys(decision.rule for decision in report.promotion))[:1]
+        marks = [f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules if lifts]
+        captions = [f"{estimator} on {average}", shaded, *dashed, *marks, events]
+        figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
+        panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+        axes = panels[0]
         for policy in sorted(curves, key=lambda policy: -np.nan_to_num(last[policy], nan=-np.inf)):
             width, order = (2.6, 4) if policy == report.production else (1.7, 3)
             label = f"{policy}  {decimal(last[policy], decimals_for(last.values()))}"
@@ -204,14 +232,36 @@ class ReplayPlot:
             _dash(axes, trace, np.interp(trace.counts, *self.truth[policy]), colours[policy])
         _fit(axes, list(curves.values()))
         make_plain(axes, "y")
-        _plain_moments(axes, trace)
         axes.set_title("reward per event", loc="left", fontsize=9, color=FAINT)
+        if lifts:
+            self._lifts(panels[1], trace, lifts, colours, rules)
+            margin = "" if self.margin is None else f", line: margin {self.margin:g}"
+            panels[1].set_title(f"lift over {report.production}{margin}", loc="left", fontsize=9, color=FAINT)
+        _plain_moments(panels[-1], trace)
         figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
         return figure
 
-    def _decisions(self, trace: Trace, estimator: str, average: str) -> Figure:
+    def _lifts(
+        self,
+        axes: Axes,
+        trace: Trace,
+        lifts: Mapping[str, Array],
+        colours: Mapping[str, str],
+        rules: Sequence[str],
+    ) -> None:
+        levels = [] if self.margin is None else [self.margin]
+        for level in levels:
+            axes.axhline(level, color=INK, linewidth=0.9, zorder=2)
+        for policy, lift in lifts.items():
+            _curve(axes, trace, lift, colours[policy], linewidth=1.7, zorder=3)
+            for rule in rules:
+                _marks(axes, trace, lift[0], list(trace.promotable(policy, rule)), colours[policy])
+        _fit(axes, list(lifts.values()), *levels)
+        make_plain(axes, "y")
+
+    def _decisions(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
         """For each candidate its lift, a line at the margin, and a strip per rule, dark where promotable."""
-        report, margin = trace.reports[-1], self.margin or 0.0
+        margin = self.margin or 0.0
         rules = list(dict.fromkeys(decision.rule for decision in report.promotion))
         candidates = list(dict.fromkeys(decision.policy for decision in report.promotion))
         if not candidates:
@@ -229,7 +279,7 @@ class ReplayPlot:
         heights = [PANEL, STRIP * len(rules)] * len(drawn)
         figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
-        lifts, unknown = trace.curves(estimator, average, "lift"), np.full((3, len(trace.reports)), np.nan)
+        lifts, unknown = trace.curves(estimator, average, "lift"), np.full((3, len(trace.kept)), np.nan)
         for policy, colour, above, below in zip(drawn, cycle(COLOURS), panels[::2], panels[1::2], strict=False):
             lift = lifts.get(policy, unknown)
             _curve(above, trace, lift, colour, linewidth=1.8)
@@ -247,15 +297,25 @@ class ReplayPlot:
             if len(known):
                 text = decimal(known[-1], max(0, decimals_for([known[-1]]) - 1), signed=True)
                 _note(above, known[-1], f"{text} now", colour)
-            _strips(below, trace, policy, rules, colour)
+            _strips(below, trace, report, policy, rules, colour)
         _plain_moments(panels[-1], trace)
         panels[-1].spines["bottom"].set_visible(False)
         return figure
 
 
-def _strips(axes: Axes, trace: Trace, policy: str, rules: Sequence[str], colour: str) -> None:
+def _marks(axes: Axes, trace: Trace, lift: Array, spans: Sequence[tuple[float, float]], colour: str) -> None:
+    """Marks on a lift where its candidate became promotable and, before the end, ceased to be."""
+    end = trace.moments[-1]
+    for start, length in spans:
+        for moment, mark, fill in ((start, "^", colour), (start + length, "v", "white")):
+            if moment < end:
+                height = np.interp(moment, trace.moments, lift)
+                axes.plot([moment], [height], mark, color=colour, markerfacecolor=fill, markersize=9, zorder=6)
+
+
+def _strips(axes: Axes, trace: Trace, report: Report, policy: str, rules: Sequence[str], colour: str) -> None:
     """One strip per rule, with the share of events in which it was promotable."""
-    report, (first, *_, last) = trace.reports[-1], trace.moments
+    first, *_, last = trace.moments
     events = {each.rule: each.promotable_events for each in report.promotion if each.policy == policy}
     for place, rule in enumerate(rules):
         for spans, shade in (([(first, last - first)], TRACK), (list(trace.promotable(policy, rule)), colour)):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from pydantic import ValidationError
 
@@ -26,6 +27,7 @@ from streameval.ope.report import Report
 
 __all__ = ["Replay", "choices", "settings_for"]
 
+Update: TypeAlias = Callable[[Evaluator, EventBatch, float | None], None]
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
 
@@ -50,22 +52,29 @@ def settings_for(candidates: str, file: str) -> Config:
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
 
 
+def take(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
+    """Give a batch to the evaluator."""
+    evaluator.update(batch)
+
+
 class Replay:
     """Reads files of events; `update` gives each batch to the evaluator.
 
-    `timed`: rows of tables must have a timestamp.
+    `timed`: rows of tables must have a timestamp. `update` also gets the share of the files read by now, None if their
+    sizes are unknown.
     """
 
     def __init__(
         self,
         config: Config,
         evaluator: Evaluator | None = None,
-        update: Callable[[Evaluator, EventBatch], None] = Evaluator.update,
+        update: Update = take,
         timed: bool = True,
     ) -> None:
         self.config, self._timed = config, timed
         self.evaluator = evaluator or config.evaluator()
         self._update = update
+        self._share: float | None = None
         reward = config.reward
         self._counts = LogCounts((reward.min, reward.max) if config.ranking is None else (-math.inf, math.inf))
         self._rejections = Rejections()
@@ -86,14 +95,14 @@ class Replay:
             for place, file in enumerate(files):
                 before = sum(size or 0 for size in sizes[:place])
                 for batch in self._batches(
-                    file, written or table_format(file), partial(_advance, advance, before, total)
+                    file, written or table_format(file), partial(self._advance, advance, before, total)
                 ):
                     self._counts.add(batch)
                     batch = replace(batch.with_rewards_in(*self._counts.reward_range), origin=None)
                     self._rejections.add(batch.rejected)
                     if len(batch) and self._missing is None:
                         self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
-                    self._update(self.evaluator, batch)
+                    self._update(self.evaluator, batch, self._share)
         self.evaluator.fold_pending()
         report = self.evaluator.report()
         for line in self.warnings(report):
@@ -113,6 +122,10 @@ class Replay:
         for lines in read_records([file], advance=advance):
             self._first_lines = self._first_lines or lines.values
             yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
+
+    def _advance(self, advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
+        self._share = (before + read) / total if total else None
+        advance(before + read, total)
 
     def notes(self) -> Iterator[str]:
         """A line about fields that no event has, if any."""
@@ -146,12 +159,8 @@ class Replay:
         return f"the events name {', '.join(named) or 'no policies'}"
 
 
-def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
-    advance(before + read, total)
-
-
 def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
-    """The labels of the estimators and averages to plot, by `preference`.
+    """The labels of the estimators to plot, on the average to plot, by `preference`.
 
     Raises:
         InputError: The plan has none of them.
@@ -176,4 +185,4 @@ def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tupl
         raise InputError(
             f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
         )
-    return found
+    return [pair for pair in found if pair[1] == found[0][1]]

@@ -431,3 +431,12 @@ class EventBatch(Batch):
 @cache
 def _no_events() -> EventBatch:
     return EventBatch.from_arrays(reward=[], propensity=[])
+
+
+def way_to_a_batch(value: object) -> str:
+    """How a caller makes a batch of a value of another type."""
+    if isinstance(value, Mapping):
+        return "give one event to update_one, and columns to EventBatch.from_arrays"
+    if hasattr(value, "__arrow_c_stream__"):
+        return "EventBatch.from_frame makes one"
+    return "read_events yields them; call update with each"

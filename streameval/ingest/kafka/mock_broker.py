@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from streameval.errors import InputError
 from streameval.ingest.kafka.connection import KafkaConnection
 
 PRODUCER = 0
+TOPIC_NAME = "[a-zA-Z0-9._-]{1,249}"  # Kafka's rule, which the mock cluster does not check
 POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
 SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
@@ -59,7 +61,8 @@ class EmbeddedBroker:
         Raises:
             InputError: The broker refuses the name or the number of partitions.
         """
-        if partitions < 1 or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
+        refused = partitions < 1 or re.fullmatch(TOPIC_NAME, name) is None
+        if refused or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
             raise InputError(
                 f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
                 hint="give the topic another name, and at least one partition",

@@ -10,9 +10,9 @@ from msgspec.structs import replace as with_fields
 
 from streameval.common.arrays import State, require_fit
 from streameval.events import EventBatch
-from streameval.ope.evaluator.evaluator import STATE_SCHEMA, Evaluator, require_schema
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, MissingField, Plan, require_schema
 from streameval.ope.report import Report, Transition
 from streameval.ope.reward_models import AnyRewardModel
 

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
 from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.events import EventBatch, JsonDecoder, RankingDecoder
+from streameval.events import EventBatch
+from streameval.events.batch import way_to_a_batch
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.plan import Candidates, KindOrOptions, MissingField, Plan
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, MissingField, Plan, require_schema
 from streameval.ope.evaluator.report_rows import (
     LARGEST,
     examination_rows,
     report_rows,
     support_known,
     with_counts,
-    without_sign,
+    with_signs,
 )
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedExamination, variances
+from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
@@ -40,12 +41,13 @@ from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, sta
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 16
 COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
+
+_Present: TypeAlias = tuple[Evidence | None, Mapping[str, Array], State, LearnedCurve | None]
 
 
 class Evaluator:
@@ -182,6 +184,12 @@ class Evaluator:
         number: int = self._state["events"]["accepted"]
         return number
 
+    @property
+    def newest(self) -> float | None:
+        """The time of the newest accepted event, in epoch seconds; None if none has a time."""
+        time: float | None = self._state["events"]["newest"]
+        return time
+
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
 
@@ -264,11 +272,7 @@ class Evaluator:
         """
         if not isinstance(event, Mapping):
             raise TypeError(f"update_one takes one event as a dictionary, found {type(event).__name__}")
-        plan = self.plan
-        decoder = JsonDecoder(plan.logged_policies, reward_range=plan.reward_range, scores=plan.scores)
-        if plan.ranking is not None:
-            decoder = RankingDecoder(plan.logged_policies, named=plan.scores is not None)
-        batch = decoder.decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
+        batch = self.plan.decoder().decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
         for rejected in batch.rejected:
             raise ValueError(f"{rejected.reason}: {rejected.detail}")
         self.update(batch if "timestamp" in event else replace(batch, timestamp=np.full(1, np.nan)))
@@ -281,7 +285,7 @@ class Evaluator:
             ValueError: the events are rankings and the evaluator has no `ranking`, or the other way round.
         """
         if not isinstance(batch, EventBatch):
-            raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {_way_to_a_batch(batch)}")
+            raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {way_to_a_batch(batch)}")
         if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
@@ -433,18 +437,9 @@ class Evaluator:
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
         plan, state, events = self.plan, self._state, self._state["events"]
-        tail, counts, learned = None, state["counts"], state
-        if self._pending:
-            rest = EventBatch.concat(self._pending)
-            tail, after = self._evidence(rest)
-            counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**state, **after}
-        curve = None if self._learned is None else self._learned.now(learned["examination"])
-        estimates: list[Estimate] = []
-        predicts = False
-        for grid, before in zip(self._grids, state["grids"], strict=True):
-            rows = list(report_rows(plan, grid, before, tail, counts, learned, curve))
-            predicts |= bool(rows) and "prediction" in grid.needs
-            estimates += rows
+        present = _, counts, learned, curve = self._present()
+        estimates = list(self._rows(present))
+        predicts = any("prediction" in plan.estimators[row.estimator].needs for row in estimates)
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None
@@ -461,20 +456,41 @@ class Evaluator:
         )
         if self._learned is not None and checks:
             checks, decisions = with_examination(checks, decisions, *self._learned.moved(learned["examination"]))
-        if plan.ranking is not None and plan.ranking.metric.less_is_better:
-            estimates = list(map(without_sign, estimates))
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
             events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"], events["oldest"]),
             policies=tuple(self._policy_counts(counts["present"])),
-            estimates=tuple(estimates),
+            estimates=with_signs(plan, estimates),
             promotion=decisions,
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
+
+    def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
+        """The rows of a Report for these pairs of an estimator and an average, without the cost of the others."""
+        if self._pending_events >= self.plan.block:
+            return self._folded().estimates(pairs)
+        rows = with_signs(self.plan, self._rows(self._present(), pairs))
+        return tuple(row for row in rows if (row.estimator, row.average) in pairs)
+
+    def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
+        """The rows of the grids and averages that have one of these pairs, by default all."""
+        averages = None if pairs is None else {average for _, average in pairs}
+        for grid, state in zip(self._grids, self._state["grids"], strict=True):
+            if pairs is None or not set(grid.pairs).isdisjoint(pairs):
+                yield from report_rows(self.plan, grid, state, *present, wanted=averages)
+
+    def _present(self) -> _Present:
+        """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
+        tail, counts, learned = None, self._state["counts"], self._state
+        if self._pending:
+            rest = EventBatch.concat(self._pending)
+            tail, after = self._evidence(rest)
+            counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**learned, **after}
+        return tail, counts, learned, None if self._learned is None else self._learned.now(learned["examination"])
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
@@ -576,25 +592,3 @@ class Evaluator:
         evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]
         evaluator._pending_events = sum(map(len, evaluator._pending))
         return evaluator
-
-
-def _way_to_a_batch(value: object) -> str:
-    """How a caller makes a batch of a value of another type."""
-    if isinstance(value, Mapping):
-        return "give one event to update_one, and columns to EventBatch.from_arrays"
-    if hasattr(value, "__arrow_c_stream__"):
-        return "EventBatch.from_frame makes one"
-    return "read_events yields them; call update with each"
-
-
-def require_schema(state: State) -> None:
-    """Require the schema of this version.
-
-    Raises:
-        StateError: Another version wrote the state.
-    """
-    if state.get("schema") != STATE_SCHEMA:
-        raise StateError(
-            f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-            hint="use the version that wrote it, or start from zero",
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -144,11 +144,12 @@ class Grid:
         return np.asarray(state["seen"]) if tail is None else _seen(state, tail.restricted_to(self.needs))
 
     def read(
-        self, state: State, tail: Evidence | None, errors: Array
+        self, state: State, tail: Evidence | None, errors: Array, wanted: Collection[str] | None = None
     ) -> Iterator[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]]:
         """Each average with its interval, its moments now, and the bounds of its confidence sequence, if it has one.
 
         `tail`: the events of the unfinished block. `errors` [policies]: the probability that a sequence ever misses.
+        `wanted`: the labels of the averages to read, by default all.
         """
         blocks, late = None, None
         if tail is not None and self._kept(state, tail).any():
@@ -157,10 +158,14 @@ class Grid:
             late = (visible, terms)
         rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_DRIFT_RATE}
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
-        watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self.trackers.items()}
         for average, bound, measured in zip(self.averages, self.bounds, self._drifts, strict=True):
+            if wanted is not None and average.label not in wanted:
+                continue
+            watch, tracked = self.trackers.get(average.label), None
+            if watch is not None:
+                tracked = watch.read(state["watched"][average.label], late, errors)
             reading = average.read(state["averages"][average.label], blocks, rates[measured])
-            yield average, bound, reading, watched.get(average.label)
+            yield average, bound, reading, tracked
 
     def _compute_terms(self, state: State, evidence: Evidence) -> tuple[list[Terms], State, Blocks]:
         """The terms of all estimators, the estimators' states after them, and the terms side by side as blocks."""

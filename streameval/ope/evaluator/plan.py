@@ -14,7 +14,7 @@ from streameval.common.arrays import Array, State
 from streameval.common.component import chosen, chosen_all
 from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.events import EventBatch
+from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -36,6 +36,8 @@ from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, field
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.reward_models import AnyRewardModel, Ridge
+
+STATE_SCHEMA = 16
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -207,6 +209,12 @@ class Plan:
         """The fields of events that policies in code read; None if nothing reads more than the columns."""
         read = fields_read(self.computed_policies.values())
         return () if read is None and self.reward_model.needs_raw_fields else read
+
+    def decoder(self) -> JsonDecoder:
+        """Decodes the JSON of events."""
+        if self.ranking is not None:
+            return RankingDecoder(self.logged_policies, named=self.scores is not None)
+        return JsonDecoder(self.logged_policies, reward_range=self.reward_range, scores=self.scores)
 
     @property
     def logged_policies(self) -> list[str]:
@@ -482,3 +490,16 @@ def _require_distinct(option: str, labels: Sequence[str]) -> None:
     if repeated or not labels:
         problem = f"{', '.join(repeated)} is configured twice; give one a name" if repeated else "there is none"
         raise ValueError(f"{option}: {problem}")
+
+
+def require_schema(state: State) -> None:
+    """Require the schema of this version.
+
+    Raises:
+        StateError: Another version wrote the state.
+    """
+    if state.get("schema") != STATE_SCHEMA:
+        raise StateError(
+            f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
+            hint="use the version that wrote it, or start from zero",
+        )

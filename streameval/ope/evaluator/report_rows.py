@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import NormalDist
 
 import numpy as np
@@ -38,12 +38,13 @@ def report_rows(
     counts: Mapping[str, Array],
     learned: State,
     curve: LearnedCurve | None = None,
+    wanted: Collection[str] | None = None,
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
     `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`. `curve`: the
-    learned probabilities of looks at ranks.
+    learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
     slates, weights = learned["slates"], learned["weights"]
     shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
@@ -54,7 +55,7 @@ def report_rows(
     columns, (low, high) = len(grid.columns), plan.reward_range
     (below_cut,) = _known({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
-    for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
+    for average, interval, reading, tracked in grid.read(state, tail, plan.errors, wanted):
         lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
         if interval.limited_by_log and plan.ranking is None:
@@ -261,7 +262,13 @@ def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array
     return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)
 
 
-def without_sign(row: Estimate) -> Estimate:
+def with_signs(plan: Plan, rows: Iterable[Estimate]) -> tuple[Estimate, ...]:
+    """The rows as they are shown: values of a metric of which less is better lose the sign with which they count."""
+    ranking = plan.ranking
+    return tuple(map(_without_sign, rows) if ranking is not None and ranking.metric.less_is_better else rows)
+
+
+def _without_sign(row: Estimate) -> Estimate:
     """A value of which less is better; its lift stays positive where the policy is better than production."""
     value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
     return structs.replace(row, value=value, lower=lower, upper=upper)

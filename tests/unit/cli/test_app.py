@@ -416,3 +416,31 @@ def wait_for_report(client: httpx.Client) -> dict[str, dict[str, int]]:
                 return report
             time.sleep(0.05)
     raise TimeoutError("no report came")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ("--topic", "a b"),
+            "the embedded broker cannot create the topic 'a b' with 1 partition\nhint: give the topic",
+        ),
+        (("--partitions", "0"), "Invalid value for '--partitions': Input should be greater than or equal to 1\nhint: "),
+    ],
+)
+def test_the_embedded_broker_names_a_mistake(
+    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
+) -> None:
+    outcome = command(capfd, "broker", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {error}")
+
+
+def test_the_embedded_broker_names_the_package_that_it_needs(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
+    outcome = command(capfd, "broker")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: the embedded broker needs confluent-kafka: ")
+    assert outcome.err.endswith("hint: pip install 'streameval[demo]'\n")

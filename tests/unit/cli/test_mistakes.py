@@ -235,7 +235,7 @@ def test_a_strict_replay_needs_trust_checks(run: Run) -> None:
     Path("c.yaml").write_text(CONFIG.replace("promotion: {}", "promotion: off"))
     outcome = run("replay", "c.yaml", "log.ndjson", "--strict")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: --strict: promotion is off, and its trust checks with it\nhint: ")
+    assert outcome.err.startswith("error: promotion is off: its trust checks are off too\nhint: ")
 
 
 @pytest.mark.parametrize("unit", ["D", "h", "s", "ms", "us", "ns"])

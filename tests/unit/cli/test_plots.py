@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from streameval.ope.estimators import IPS
 from support.commands import Outcome, command
 
 POLICIES = {"better": 0.9, "worse": 0.2}
+PROGRAM = "from streameval.cli.app import main; main()"
+PAIRS = [("ips", "window"), ("ips", "cumulative")]
 
 
 def batch(events: int, timestamp: bool = True, seed: int = 0) -> EventBatch:
@@ -41,41 +45,58 @@ def evaluator() -> Evaluator:
 
 
 def traced(events: int, trace: Trace | None = None, *, timestamp: bool = True) -> Trace:
-    trace, evaluated = trace or Trace(), evaluator()
+    trace, evaluated = trace or Trace(PAIRS), evaluator()
     trace.update(evaluated, batch(events, timestamp))
     trace.finish(evaluated.report())
     return trace
 
 
 def accepted(trace: Trace) -> list[int]:
-    return [report.events.accepted for report in trace.reports]
+    return [point.events for point in trace.kept]
 
 
-def test_reports_lie_evenly_and_end_with_the_stream() -> None:
-    assert accepted(traced(330, Trace(points=10, every=100))) == [100, 200, 300, 330]
+def test_points_lie_evenly_and_end_with_the_stream() -> None:
+    assert accepted(traced(330, Trace(PAIRS, points=10, every=100))) == [100, 200, 300, 330]
 
 
 def test_a_long_stream_is_thinned_out() -> None:
-    trace = traced(1_300, Trace(points=3, every=100))
+    trace = traced(1_300, Trace(PAIRS, points=3, every=100))
     assert accepted(trace) == [400, 800, 1_200, 1_300]
     assert trace.every == 400
 
 
 @pytest.mark.parametrize("events", [950, 2_000, 19_999, 70_000])
 def test_there_are_never_more_than_twice_the_points(events: int) -> None:
-    trace = traced(events, Trace(points=20, every=50))
-    assert 19 <= len(trace.reports) <= 40
+    trace = traced(events, Trace(PAIRS, points=20, every=50))
+    assert 19 <= len(trace.kept) <= 40
     assert len(set(np.diff(accepted(trace))[:-1].tolist())) == 1
 
 
+def test_a_log_of_known_length_has_its_points_at_once() -> None:
+    trace, evaluated = Trace(PAIRS, points=20), evaluator()
+    for read in range(1, 11):
+        trace.update(evaluated, batch(2_000, seed=read), read / 10)
+    assert trace.every == 600
+    assert [point.events for point in trace.kept] == list(range(600, 20_001, 600))
+
+
+def test_a_point_holds_the_rows_that_a_report_would() -> None:
+    trace, evaluated = Trace(PAIRS[:1]), evaluator()
+    trace.update(evaluated, batch(950))
+    evaluated.fold_pending()
+    rows = evaluated.report().estimates
+    assert trace.kept[-1].estimates == tuple(row for row in rows if row.average == "window")
+    assert (trace.kept[-1].events, trace.kept[-1].newest) == (950, evaluated.report().events.last_timestamp)
+
+
 def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
-    plain, watched, trace = evaluator(), evaluator(), Trace()
+    plain, watched, trace = evaluator(), evaluator(), Trace(PAIRS)
     for seed in range(5):
         plain.update(batch(777, seed=seed))
         trace.update(watched, batch(777, seed=seed))
     report = watched.report()
     trace.finish(report)
-    assert report == trace.reports[-1]
+    assert trace.last == report
     assert report.events == plain.report().events
     for policy in ("logging", *POLICIES):
         for average in ("cumulative", "window"):
@@ -90,17 +111,17 @@ def test_rejected_events_are_counted_once_although_their_batch_is_cut() -> None:
         b'{"event_id": "e", "timestamp": 1, "action": "a", "propensity": 0.5, "reward": 1, "policies": {"better": 1}}'
     )
     mixed = JsonDecoder(list(POLICIES)).decode_batch([good] * 120 + [b"oops"] * 3)
-    trace, evaluated = Trace(), evaluator()
+    trace, evaluated = Trace(PAIRS), evaluator()
     trace.update(evaluated, mixed)
     assert evaluated.report().events.rejected == {"malformed": 3}
 
 
 def test_curves_hold_the_values_of_one_estimator_and_average() -> None:
-    trace = traced(1_000, Trace(every=100))
+    trace = traced(1_000, Trace(PAIRS, every=100))
     curves = trace.curves("ips", "window")
     assert list(curves) == ["logging", "better", "worse"]
     value, lower, upper = curves["better"]
-    assert value.tolist() == [report.get("better", "ips", "window").value for report in trace.reports]
+    assert value[-1] == trace.last.get("better", "ips", "window").value
     assert np.all((lower[1:] < value[1:]) & (value[1:] < upper[1:]))
     np.testing.assert_allclose(value, 1.8 * curves["logging"][0])
 
@@ -117,21 +138,26 @@ def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) ->
     (figure,) = figures
     figure.canvas.draw()
     axes, labels = figure.axes[0], [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    return figure, [*(text.get_text() for text in figure.texts), *labels, axes.get_xlabel(), axes.get_title(loc="left")]
+    return figure, [
+        *(text.get_text() for text in figure.texts),
+        *labels,
+        figure.axes[-1].get_xlabel(),
+        axes.get_title(loc="left"),
+    ]
 
 
 def test_a_png_is_written_with_something_in_it(tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
     picture(path).draw(traced(2_000))
     pixels = imread(path)
-    assert pixels.shape[:2] == (832, 1536)
+    assert pixels.shape[:2] == (1184, 1536)
     assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
 @pytest.mark.parametrize("events", [100, 150, 300, 1_000, 3_000, 30_000, 400_000])
 def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
-    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(every=events // 10)))
-    assert 2 <= len(figure.axes[0].get_xticklabels()) <= 12
+    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(PAIRS, every=events // 10)))
+    assert 2 <= len(figure.axes[-1].get_xticklabels()) <= 12
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
@@ -149,7 +175,8 @@ def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [f"{policy}  {last[policy]:.4f}" for policy in ("better", "logging", "worse")]
     assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
-    assert "ips on window  ·  shaded: 95% intervals  ·  2,000 events, production: logging" in words
+    marks = "▲ promotable, ▽ no longer (rule paired)"
+    assert f"ips on window  ·  shaded: 95% intervals  ·  {marks}  ·  2,000 events, production: logging" in words
     better, production, worse = figure.axes[0].lines
     assert production.get_linewidth() > max(better.get_linewidth(), worse.get_linewidth())
     assert len({line.get_color() for line in figure.axes[0].lines}) == 3
@@ -158,7 +185,7 @@ def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
 def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), traced(2_000, timestamp=False))
     assert "events" in words
-    assert "2,000" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert "2,000" in [label.get_text() for label in figure.axes[-1].get_xticklabels()]
 
 
 def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +245,25 @@ def test_replay_draws_what_is_asked_for(
     assert command(capfd, "simulate", "events.ndjson", "--events", "1000").code == 0
     assert command(capfd, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_plot_takes_at_most_half_the_processor_time_of_its_replay(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("policies: {candidates: [candidate-1, candidate-2]}")
+    streameval(tmp_path, "simulate", "log.ndjson", "--events", "500000")
+
+    def seconds(*options: str) -> float:
+        before = os.times()
+        streameval(tmp_path, "replay", "c.yaml", "log.ndjson", *options)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    ratios = [seconds("--plot", "plot.png") / seconds() for _ in range(2)]
+    assert min(ratios) < 1.5, ratios
+
+
+def streameval(directory: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, *arguments], cwd=directory, check=True, capture_output=True)
 
 
 def test_a_plot_of_an_average_that_is_not_configured_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from streameval.cli.plots import ReplayPlot, Trace
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.promotion import Promotion
+from streameval.ope.report import Transition
 from support.commands import Outcome, command
 
 RULES = ("paired", "bsea")
+CHOICES = [("stratified_ips", "mixture")]
 TARGETS = {"better": [0.2, 0.7, 0.1, 0.0], "worse": [0.6, 0.0, 0.2, 0.2]}
 PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
 MEANS = np.array([0.2, 0.6, 0.2, 0.2])
@@ -42,8 +45,8 @@ def batch(events: int, timestamp: bool = True) -> EventBatch:
 
 
 def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) -> Trace:
-    """The Reports of such a log."""
-    trace = Trace(every=200)
+    """The estimates of such a log."""
+    trace = Trace(CHOICES, every=200)
     evaluator = Evaluator(list(TARGETS), drift=None, promotion=Promotion(rule=rules, min_events=2_000))
     trace.update(evaluator, batch(events, timestamp))
     trace.finish(evaluator.report())
@@ -132,11 +135,11 @@ def test_decisions_are_not_drawn_without_rules(files: Path, capfd: pytest.Captur
     assert "\nhint: " in outcome.err
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Any) -> Figure:
+def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, by_rule: bool = True, **truth: Any) -> Figure:
     """The figure of a trace."""
     figures: list[Figure] = []
     monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
-    ReplayPlot(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth, margin=0.0).draw(trace)
+    ReplayPlot(Path("plot.png"), CHOICES, "A log", truth, margin=0.0, by_rule=by_rule).draw(trace)
     (figure,) = figures
     figure.canvas.draw()
     return figure
@@ -155,7 +158,8 @@ def test_each_candidate_has_a_panel_and_a_strip_a_rule(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("timestamp", [True, False])
 def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, timestamp: bool) -> None:
     trace = traced(6_000, timestamp=timestamp)
-    report = trace.reports[-1]
+    report = trace.last
+    assert report is not None
     (fired,) = [each for each in report.promotion if (each.policy, each.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
     strips = drawn(monkeypatch, trace).axes[1]
@@ -163,14 +167,14 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
     track, dark = [span for span in spans if span.y1 < 0.5]
     share = (dark.x0 - track.x0) / (track.x1 - track.x0)
     first = report.transitions[0].event if fired.first_event is None else fired.first_event
-    shown = long_reports(trace)
+    shown = first_point(trace)
     assert share == pytest.approx((first - shown) / (6_000 - shown), abs=0.01)
     assert dark.x1 == track.x1
 
 
-def long_reports(trace: Trace) -> int:
-    """After how many events the first Report was made, where the axis starts."""
-    return trace.reports[0].events.accepted
+def first_point(trace: Trace) -> int:
+    """After how many events the axis starts."""
+    return trace.kept[0].events
 
 
 def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
@@ -184,11 +188,54 @@ def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_t
     assert not [line for line in worse.lines if line.get_linestyle() == "--"]
 
 
+@pytest.mark.parametrize("timestamp", [True, False])
+def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
+    monkeypatch: pytest.MonkeyPatch, timestamp: bool
+) -> None:
+    trace = traced(6_000, timestamp=timestamp)
+    figure = drawn(monkeypatch, trace, by_rule=False)
+    values, lifts = figure.axes
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["reward per event", "lift over logging, line: margin 0"]
+    assert len(values.lines) == 3
+    margin, *lines = lifts.lines
+    assert margin.get_ydata() == [0.0, 0.0]
+    (mark,) = [line for line in lines if line.get_marker() == "^"]
+    ((start, _),) = trace.promotable("better", "paired")
+    assert mark.get_xdata() == [start]
+    better = next(line for line in lines if line is not mark)
+    assert mark.get_ydata() == [pytest.approx(np.interp(start, *np.asarray(better.get_data(), float)))]
+    assert "▲ promotable, ▽ no longer (rule paired)" in figure.texts[1].get_text()
+
+
+def test_a_candidate_that_ceases_to_be_promotable_gets_an_open_mark(
+    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
+) -> None:
+    assert long_trace.last is not None
+    end = Transition("better", "paired", 9_000, None, False, 0.1)
+    ended = replace(long_trace, transitions={*long_trace.transitions, end})
+    marks = [line for line in drawn(monkeypatch, ended, by_rule=False).axes[1].lines if line.get_marker() in "^v"]
+    assert [mark.get_marker() for mark in marks] == ["^", "v"]
+    assert marks[1].get_markerfacecolor() == "white"
+
+
+def test_without_promotion_lifts_have_neither_margin_nor_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator, trace = Evaluator(list(TARGETS), promotion=None), Trace(CHOICES)
+    trace.update(evaluator, batch(1_000))
+    trace.finish(evaluator.report())
+    figures: list[Figure] = []
+    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
+    ReplayPlot(Path("plot.png"), CHOICES, "A log").draw(trace)
+    lifts = figures[0].axes[1]
+    assert lifts.get_title(loc="left") == "lift over logging"
+    assert len(lifts.lines) == 2
+
+
 def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace = traced(60)
-    trace.reports = trace.reports[:1]
+    trace.kept = trace.kept[:1]
     with pytest.raises(InputError, match="nothing to plot"):
-        ReplayPlot(Path("plot.png"), [("stratified_ips", "mixture")], "A log", margin=0.0).draw(trace)
+        ReplayPlot(Path("plot.png"), CHOICES, "A log", margin=0.0).draw(trace)
 
 
 @pytest.mark.parametrize(
