@@ -185,6 +185,9 @@ class EventBatch(Batch):
             yield from self._range_rules(*reward_range)
 
     def _range_rules(self, low: float, high: float) -> Iterator[BrokenRule]:
+        """The only place that compares rewards with their range; clicks on rankings are not rewards."""
+        if self.rankings is not None:
+            return
         broken, reason, detail = reward_within(self.reward, low, high)
         if self.scored is not None:
             broken &= self.scored.sizes == 0
@@ -194,9 +197,7 @@ class EventBatch(Batch):
             yield slot_rewards_within(self.slates, low, high)
 
     def with_rewards_in(self, low: float, high: float) -> EventBatch:
-        """Reject the events whose rewards are not in [low, high]; clicks on rankings are not rewards."""
-        if self.rankings is not None:
-            return self
+        """Reject the events whose rewards are not in [low, high]."""
         faults = first_faults(self._range_rules(low, high))
         return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 

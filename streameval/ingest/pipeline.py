@@ -21,12 +21,11 @@ from streameval.ingest.stages import (
     EventOrder,
     PartitionEnds,
     ReaderClock,
-    RewardRange,
     Stage,
 )
 
 ORDER = "order"
-STAGES = ("duplicates", ORDER, "joined_rewards", "later_duplicates")
+STAGES = ("duplicates", ORDER, "later_duplicates")
 """The stages, each with its own entry in the state, in the order in which events pass them."""
 
 B = TypeVar("B", EventBatch, RewardBatch)
@@ -42,14 +41,15 @@ class EventPipeline:
     """Decodes messages and passes them through the stages that the settings of the source ask for.
 
     Of the stages, only the order is always there: drop duplicates as read (copies that a producer sends again are not
-    late events), order by event time and join rewards, check the range of joined rewards, drop duplicates again in the
-    order of time (copies in two partitions may be read far apart). Whether events are ordered by time may depend on the
-    number of partitions; it is decided when that is known for the first time, and kept.
+    late events), order by event time and join rewards, drop duplicates again in the order of time (copies in two
+    partitions may be read far apart). Whether events are ordered by time may depend on the number of partitions; it is
+    decided when that is known for the first time, and kept.
 
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
     `settings`: decide which stages there are. `reward_field`, `reward_range`: the field of rewards that come
-    separately, and the range of joined ones. `located`: events keep their origin, even if no stage needs it.
+    separately, and the range of joined ones; decoders check the other rewards. `located`: events keep their origin,
+    even if no stage needs it.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class EventPipeline:
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """The events that count, of those in their order."""
+        batch = batch.with_rewards_in(*self._reward_range)
         for stage in self._after.values():
             batch = stage.pass_on(batch)
         return batch
@@ -193,9 +194,7 @@ class EventPipeline:
         order = self._settings.event_order(partitions)
         if order is not None:
             self._order = order
-            if self._settings.reward_topic is not None:
-                self._after["joined_rewards"] = RewardRange(*self._reward_range)
-            self._after |= self._deduplication("later_duplicates")
+            self._after = self._deduplication("later_duplicates")
 
     def _deduplication(self, name: str) -> dict[str, Stage]:
         """The stage of this name, if duplicates are to be dropped."""

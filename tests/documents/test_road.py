@@ -13,7 +13,7 @@ from typing import Any
 
 from streameval.config.model import Config
 from streameval.ingest.base import Records
-from streameval.ingest.stages import ArrivalOrder, Deduplication, EventOrder, RewardRange, Stage
+from streameval.ingest.stages import ArrivalOrder, Deduplication, EventOrder, Stage
 from streameval.service.startup import start_fresh
 from support.messages import message
 from support.paths import ROOT
@@ -26,7 +26,7 @@ A merge of two halves of one idea lowers a number; nothing may raise it.
 OFF_THE_ROAD = {"cli", "config"}
 """Packages that no event passes: what they name may stay inside a room."""
 FAMILIES = {"Average", "Estimator", "IntervalMethod", "PromotionRule", "RewardModel"}
-STAGES = (ArrivalOrder, Deduplication, EventOrder, RewardRange)
+STAGES = (ArrivalOrder, Deduplication, EventOrder)
 EVENTS, POLL = 8000, 2000
 
 

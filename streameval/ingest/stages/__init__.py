@@ -7,7 +7,7 @@ The results depend on what the log holds, not on when it was read, as long as no
 in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.
 """
 
-from streameval.ingest.stages.base import RewardRange, Stage
+from streameval.ingest.stages.base import Stage
 from streameval.ingest.stages.deduplication import Deduplication
 from streameval.ingest.stages.event_order import ArrivalOrder, BufferStatus, EventOrder, PartitionEnds
 from streameval.ingest.stages.reader_clock import ClockBehindError, ReaderClock
@@ -23,7 +23,6 @@ __all__ = [
     "PartitionEnds",
     "ReaderClock",
     "RewardCounts",
-    "RewardRange",
     "RewardStore",
     "Stage",
     "TopicPartition",

@@ -23,22 +23,3 @@ class Stage(Protocol):
 
     def restore(self, state: Any) -> None:
         """Continue from a state, which may be that of other settings."""
-
-
-class RewardRange:
-    """Rejects events whose joined reward is not in [low, high]. The decoder checks rewards that come with events."""
-
-    needs_origin: ClassVar[bool] = False
-
-    def __init__(self, low: float, high: float) -> None:
-        self._low, self._high = low, high
-
-    def pass_on(self, batch: EventBatch) -> EventBatch:
-        """The events with a reward within the range."""
-        return batch.with_rewards_in(self._low, self._high)
-
-    def state(self) -> None:
-        """Nothing: this stage remembers no event."""
-
-    def restore(self, state: None) -> None:
-        """Nothing to restore."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streameval.config.model import Config
-from streameval.events import EventBatch
+from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.pipeline import STAGES, EventPipeline
 from streameval.ingest.stages import ClockBehindError
@@ -326,6 +326,24 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
     assert rejected.detail == "reward: 2 is not in [0, 1]"
 
 
+def test_a_reward_out_of_range_is_rejected_alike_by_every_way_in() -> None:
+    """By the decoder of messages, as a row of a frame, joined, and from arrays by the evaluator."""
+    row = {"timestamp": 1000.0, "action": "x", "propensity": 0.5, "reward": 2.0, "challenger": 0.5}
+    click = {"event_id": "e-5", "timestamp": 1003.0, "reward": 2}
+    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
+    log = Log({(TOPIC, 0): [event(number) for number in range(10)], (REWARDS, 0): [json.dumps(click).encode()]})
+    frame = EventBatch.from_frame({name: [value] for name, value in row.items()}, reward_range=(0.0, 1.0))
+    arrays = EventBatch.from_arrays(reward=[2.0], propensity=[0.5])
+    batches = [
+        JsonDecoder([], reward_range=(0.0, 1.0)).decode_batch([event(1, reward=2)]),
+        frame,
+        went_through(start_fresh(settings).pipeline, log, settings, restarts=False, seed=7),
+        arrays.with_rewards_in(0.0, 1.0),
+    ]
+    found = [[(each.reason, each.detail) for each in batch.rejected] for batch in batches]
+    assert found == [[("reward_range", "reward: 2 is not in [0, 1]")]] * 4
+
+
 @pytest.mark.parametrize(
     ("options", "stages"),
     [
@@ -388,7 +406,7 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     daemon.evaluator.update(daemon.pipeline.take([], log.partitions(ended=True), 1e9))
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.partitions()))
-    document = header(settings) | {"offsets": {}, "written": 0.0}
+    document = header(settings) | {"offsets": {}, "written": 0.0, "decisions": []}
     document |= {"pipeline": daemon.pipeline.state(), "evaluator": daemon.evaluator.state()}
     continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
     cohorts, intake = continued.evaluator, continued.pipeline
@@ -410,7 +428,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
     assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
-    document = header(settings) | {"offsets": {}, "written": 0.0}
+    document = header(settings) | {"offsets": {}, "written": 0.0, "decisions": []}
     document |= {"pipeline": started.pipeline.state(), "evaluator": started.evaluator.state()}
     document = msgspec.msgpack.decode(msgspec.msgpack.encode(document))
     policies = settings.policies.model_copy(update={"candidates": ["a", "b"]})
