@@ -31,6 +31,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
+from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.examination import GivenExamination
 from streameval.ope.intervals import AnyInterval
@@ -192,6 +193,9 @@ class Config(StrictModel):
         None,
         description="for rankings with clicks, e.g. {metric: {kind: dcg, at: 10}, examination: {kind: power, eta: 1}}",
     )
+    logging: Arms | None = Field(
+        None, description="the arms of a ramp, e.g. {arms: {production: 0.9, challenger: 0.1}}, for balanced weights"
+    )
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
@@ -325,6 +329,7 @@ class Config(StrictModel):
             drift=self.drift,
             promotion=promotion,
             ranking=self.ranking,
+            logging=self.logging,
         )
 
     def evaluator(self) -> Evaluator:
@@ -392,6 +397,7 @@ def _problems(config: Config) -> Iterator[Problem]:
     yield from _dead_letter_problems(config)
     yield from _decision_problems(config)
     yield from _ranking_problems(config)
+    yield from _arm_problems(config)
     yield from _refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
     if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:
@@ -473,6 +479,16 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
     if config.written == "dsjson" or config.reward_topic is not None:
         found = expecting("events in JSON that have their clicks", "ds-json or a topic of rewards")
         yield Problem(("ranking",), found, "write each page with its clicks as one event")
+
+
+def _arm_problems(config: Config) -> Iterator[Problem]:
+    if config.logging is None:
+        return
+    known = (config.policies.production, *config.policies.candidates)
+    hint = "an arm is policies.production or a candidate, and its probabilities are in the events"
+    yield from _refusal(("logging", "arms"), partial(config.logging.check, known), hint)
+    if config.ranking is not None:
+        yield Problem(("logging",), expecting("nothing next to `ranking`", "arms"), "rankings have no propensity")
 
 
 def _scored_problems(config: Config) -> Iterator[Problem]:

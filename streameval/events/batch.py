@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, ScoredOutcomes
-from streameval.events.from_arrays import choice_columns, column, reward_columns, unit_column
+from streameval.events.from_arrays import choice_columns, column, identifier_column, reward_columns
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
@@ -96,6 +96,7 @@ class EventBatch(Batch):
         `reward` is the number of clicks; None for other events
     raw_fields: fields as Python values, for policies and reward models in code; None if not requested
     unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
+    logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
     origin: places and identities of the events; None if not requested
     rejected: messages read together with these events that are not events
     """
@@ -103,7 +104,7 @@ class EventBatch(Batch):
     EVENTS: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
         **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "raw_fields"), ...),
-        "unit": NO_IDENTITY,
+        **dict.fromkeys(("unit", "logging_policy"), NO_IDENTITY),
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
@@ -124,6 +125,7 @@ class EventBatch(Batch):
     rankings: Rankings | None = None
     raw_fields: RawFields | None = None
     unit: Identity | None = None
+    logging_policy: Identity | None = None
 
     def __repr__(self) -> str:
         return (
@@ -140,7 +142,7 @@ class EventBatch(Batch):
 
     def trimmed(self) -> EventBatch:
         """Return the batch without optional columns that no event fills, as if it had been decoded without them."""
-        sets, slates, unit = self.action_sets, self.slates, self.unit
+        sets, slates, unit, logged = self.action_sets, self.slates, self.unit, self.logging_policy
         if slates is not None:
             slates = replace(slates, actions=slates.actions.trimmed()) if len(slates.propensity) else None
         return replace(
@@ -149,6 +151,7 @@ class EventBatch(Batch):
             slates=slates,
             scored=self.scored if self.scored is not None and len(self.scored.propensity) else None,
             unit=unit if unit is not None and unit.any() else None,
+            logging_policy=logged if logged is not None and logged.any() else None,
         )
 
     def faults(
@@ -231,6 +234,7 @@ class EventBatch(Batch):
         timestamp: ArrayLike | None = None,
         sampling_probability: ArrayLike | None = None,
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
+        logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
     ) -> EventBatch:
         """Build a batch from arrays, which are copied.
@@ -246,6 +250,7 @@ class EventBatch(Batch):
             timestamp: [n] seconds since 1970
             sampling_probability: [n] in (0, 1], for a downsampled log
             unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
+            logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
 
         Raises:
@@ -265,6 +270,7 @@ class EventBatch(Batch):
             timestamp=timestamp,
             sampling_probability=sampling_probability,
             unit=unit,
+            logging_policy=logging_policy,
             is_ranking=slate_logging == "uniform_ranking",
         )
         return batch._without_faults()
@@ -332,6 +338,7 @@ class EventBatch(Batch):
         timestamp: ArrayLike | None = None,
         sampling_probability: ArrayLike | None = None,
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
+        logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
         is_ranking: bool = False,
     ) -> EventBatch:
         """Build a batch from the arrays of `from_arrays`, with the events that break a rule: see `faults`.
@@ -355,7 +362,8 @@ class EventBatch(Batch):
             else at_most_one(column("sampling_probability", sampling_probability, n)),
             action_sets=sets,
             slates=slates,
-            unit=None if unit is None else unit_column(unit, n),
+            unit=None if unit is None else identifier_column("unit", unit, n),
+            logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
         )
 
     @classmethod

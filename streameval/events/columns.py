@@ -22,7 +22,7 @@ from streameval.events.action_sets import (
     reconcile,
 )
 from streameval.events.batch import EventBatch
-from streameval.events.origin import unit_fingerprints
+from streameval.events.origin import name_fingerprints
 from streameval.events.schema import NAN, Event, PolicyCell, Slot
 from streameval.events.slates import (
     FACTORED,
@@ -115,7 +115,8 @@ def _batch(
         timestamp=seconds([event.timestamp for event in events]),
         sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
         action_sets=sets,
-        unit=unit_fingerprints([event.unit for event in events]),
+        unit=name_fingerprints([event.unit for event in events]),
+        logging_policy=name_fingerprints([event.logging_policy for event in events]),
     )
 
 

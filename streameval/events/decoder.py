@@ -15,7 +15,7 @@ from streameval.events.action_sets import Index, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats_or, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
-from streameval.events.origin import Origin, fingerprints, unit_fingerprints
+from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import Identifier, attributes, event_type, reward_type
 from streameval.events.validation import (
@@ -114,6 +114,7 @@ class JsonDecoder:
             policies={name: table.policies.get(name, np.full(len(every), np.nan)) for name in self.policies},
             sampling_probability=None if sampling is None else np.where(np.isnan(sampling), 1.0, sampling),
             unit=table.identifiers.get("unit"),
+            logging_policy=table.identifiers.get("logging_policy"),
         )
         is_event = table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp)
         is_event[list(batch.faults(self.reward_range))] = False
@@ -226,7 +227,7 @@ class RankingDecoder(JsonDecoder):
             reward=rankings.clicks,
             timestamp=seconds([event.timestamp for event in events]),
             sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
-            unit=unit_fingerprints([event.unit for event in events]),
+            unit=name_fingerprints([event.unit for event in events]),
             rankings=rankings,
         )
         return events, batch

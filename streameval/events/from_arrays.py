@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets, reconcile
-from streameval.events.origin import Identity, unit_fingerprints
+from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
 from streameval.events.validation import at_most_one
@@ -53,19 +53,19 @@ def reward_columns(
     return of_slots.sum(axis=1), of_slots
 
 
-def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
-    """Return the fingerprints of units, None if no event has one.
+def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
+    """Return the fingerprints of units or of logging policies, None if no event has one.
 
     Raises:
-        ValueError: There are not `n` units, or one is neither a string nor an integer.
+        ValueError: There are not `n` of them, or one is neither a string nor an integer.
     """
-    given = np.array(units, dtype=object)
+    given = np.array(names, dtype=object)
     if given.shape != (n,):
-        raise ValueError(f"unit: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
-    for row, unit in enumerate(given):
-        if not isinstance(unit, str | int | np.integer | None):
-            raise ValueError(f"row {row}: unit: expected a string or an integer, found {unit!r}")
-    return unit_fingerprints(given.tolist())
+        raise ValueError(f"{field}: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
+    for row, name in enumerate(given):
+        if not isinstance(name, str | int | np.integer | None):
+            raise ValueError(f"row {row}: {field}: expected a string or an integer, found {name!r}")
+    return name_fingerprints(given.tolist())
 
 
 def choice_columns(

@@ -73,11 +73,13 @@ def fingerprints(identifiers: Sequence[Identifier]) -> Identity:
     return np.where(sizes > 0, np.maximum(mix64(summed), np.uint64(1)), NO_IDENTITY)
 
 
-def unit_fingerprints(units: Sequence[Identifier | None]) -> Identity | None:
-    """Return the hash of each event's unit, `NO_IDENTITY` for None; None if no event has a unit."""
-    if units.count(None) == len(units):
+def name_fingerprints(names: Sequence[Identifier | None]) -> Identity | None:
+    """Return the hash of each event's unit or logging policy, `NO_IDENTITY` for None; None if no event has one."""
+    if names.count(None) == len(names):
         return None
-    return fingerprints(["" if unit is None else unit for unit in units])
+    distinct = list(dict.fromkeys(names))
+    codes = dict(zip(distinct, fingerprints(["" if name is None else name for name in distinct]).tolist(), strict=True))
+    return np.array([codes[name] for name in names], dtype=np.uint64)
 
 
 def _texts(identifiers: Sequence[Any]) -> list[bytes]:

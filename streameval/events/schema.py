@@ -119,9 +119,9 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     scored: Annotated[Scored | None, _SCORED] = None
     sampling_probability: SamplingProbability = 1.0
     unit: Unit = None
-    logging_policy: Annotated[Identifier | None, described("Name or version of the policy that chose the action.")] = (
-        None
-    )
+    logging_policy: Annotated[
+        Identifier | None, described("Name of the policy that chose the action: in a ramp, of its arm.")
+    ] = None
     context: Annotated[Raw | UnsetType, described("The context of the decision, of any type.")] = UNSET
     slots: Annotated[list[Slot] | None, _SLOTS] = None
     slate_logging: Annotated[

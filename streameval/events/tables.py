@@ -26,7 +26,7 @@ from streameval.events.validation import Fault
 
 Row: TypeAlias = Mapping[str, Any] | Fault
 
-IDENTIFIERS = ("event_id", "action", "unit")  # fields that are text in CSV
+IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
 REQUIRED_IDENTIFIERS = ("event_id", "action")
 ONLY_NUMBERS = ("timestamp", "propensity", "sampling_probability")  # never booleans
 LISTS = {"actions", "propensities", "features"}
@@ -55,6 +55,7 @@ class ColumnNames(BaseModel):
         default="sampling_probability", description="The probability with which a downsampled log kept the event."
     )
     unit: str = Field(default="unit", description="The user or session that the event belongs to.")
+    logging_policy: str = Field(default="logging_policy", description="The name of the policy that chose the action.")
     actions: str | Annotated[list[str | int], Field(min_length=1)] = Field(
         default="actions", description="The list of actions to choose from; or these actions, for all rows."
     )

@@ -29,7 +29,7 @@ from streameval.ope.evaluator.report_rows import (
     with_counts,
     with_signs,
 )
-from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence import arms, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
@@ -70,6 +70,7 @@ class Evaluator:
         promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`; None for no decisions
         ranking: how to judge rankings by clicks, the only events that count then; the reward range is that of its
             metric, and the estimators are those of clicks: `click_ips` and `click_snips` by default
+        logging: the arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -102,6 +103,7 @@ class Evaluator:
         drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
         ranking: Ranking | Mapping[str, Any] | None = None,
+        logging: arms.Arms | Mapping[str, Any] | None = None,
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -116,6 +118,7 @@ class Evaluator:
             drift,
             promotion,
             ranking,
+            logging,
         )
         self.plan.reward_model.check()
         self._start()
@@ -158,6 +161,7 @@ class Evaluator:
         """The parts that learn from the log, before the first event."""
         policies = len(self.policies)
         return {
+            "arms": arms.start(self.plan.logging),
             "recent": start_recent(policies),
             "slates": start_slates(policies),
             "units": start_signs(),
@@ -310,7 +314,8 @@ class Evaluator:
 
     @property
     def _named(self) -> list[str]:
-        return [policy for policy in self.policies if policy != LOGGING]
+        of_arms = () if self.plan.logging is None else self.plan.logging.names
+        return [policy for policy in dict.fromkeys((*self.policies, *of_arms)) if policy != LOGGING]
 
     @property
     def _batch_events(self) -> int:
@@ -348,6 +353,7 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
+        events, balance = arms.fold(self.plan.logging, self._state["arms"], events, self.plan.block)
         evidence, learned = self._evidence(events)
         counts = with_counts(self._state["counts"], evidence, support_known(evidence, events))
         if self.plan.drift is not None:
@@ -360,7 +366,7 @@ class Evaluator:
             lifts |= found
         if evidence.curve is not None:
             lifts = {pair: self._with_error_of_curve(pair, lift, evidence) for pair, lift in lifts.items()}
-        self._state |= {**learned, "counts": counts, "grids": states}
+        self._state |= {**learned, "arms": balance, "counts": counts, "grids": states}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
@@ -487,16 +493,14 @@ class Evaluator:
         """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
         tail, counts, learned = None, self._state["counts"], self._state
         if self._pending:
-            rest = EventBatch.concat(self._pending)
+            rest, _ = arms.fold(self.plan.logging, learned["arms"], EventBatch.concat(self._pending), self.plan.block)
             tail, after = self._evidence(rest)
             counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**learned, **after}
         return tail, counts, learned, None if self._learned is None else self._learned.now(learned["examination"])
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
-        if self._monitor is None:
-            return []
-        return self._monitor.take_transitions(self._state["promotion"])
+        return [] if self._monitor is None else self._monitor.take_transitions(self._state["promotion"])
 
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""
@@ -576,8 +580,9 @@ class Evaluator:
     def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
         """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
         evaluator = cls.from_plan(plan)
-        monitor, own = evaluator._monitor, ("promotion", "predictions", "grids", "drift")
+        monitor, own = evaluator._monitor, ("arms", "promotion", "predictions", "grids", "drift")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
+        evaluator._state["arms"] = arms.resume(plan.logging, from_plain(saved["arms"]))
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
         for name in ("newest", "oldest"):

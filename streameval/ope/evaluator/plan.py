@@ -28,6 +28,7 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClickIPS, ClickS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
+from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
@@ -37,7 +38,7 @@ from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 16
+STATE_SCHEMA = 17
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -96,6 +97,7 @@ class Plan:
     computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
     `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
     `intervals`: by the label of an average, where the configuration asks for one. `promotion`: None for no decisions.
+    `logging`: the arms of a ramp, if there is one.
     """
 
     policies: tuple[str, ...]
@@ -111,6 +113,7 @@ class Plan:
     promotion: Promotion | None
     candidate_order: Mapping[str, int]
     ranking: Ranking | None = None
+    logging: Arms | None = None
 
     @classmethod
     def of(
@@ -127,6 +130,7 @@ class Plan:
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
         ranking: Ranking | Mapping[str, Any] | None = None,
+        logging: Arms | Mapping[str, Any] | None = None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`.
 
@@ -154,6 +158,7 @@ class Plan:
             promotion=Promotion.of(promotion),
             candidate_order={name: number for number, name in enumerate(candidates, start=1)},
             ranking=ranking,
+            logging=None if logging is None else _ARMS.validate_python(logging),
         )
         plan._check()
         return plan
@@ -182,6 +187,8 @@ class Plan:
         if self.promotion is not None:
             self.promotion.check(self.block)
         self._check_ranking()
+        if self.logging is not None:
+            self.logging.check(self.policies)
 
     def _check_ranking(self) -> None:
         for label, estimator in self.estimators.items():
@@ -191,6 +198,8 @@ class Plan:
                 raise ValueError(
                     f"{label} needs the probabilities of actions; rankings have click_ips, click_snips, ..."
                 )
+        if self.ranking is not None and self.logging is not None:
+            raise ValueError("arms share the choice of actions: rankings have none")
         if self.ranking is not None and self.computed_policies:
             raise ValueError(f"{', '.join(self.computed_policies)}: policies in code cannot rank; log the ranks")
 
@@ -445,6 +454,7 @@ _AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
 _REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 _RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
+_ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
 
 
 def _products(

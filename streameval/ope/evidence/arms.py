@@ -1,0 +1,147 @@
+"""The arms of a ramp: several policies choose the logged actions, each a share of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Discriminator, Field, Tag
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.component import strict
+from streameval.events import EventBatch
+from streameval.events.origin import Identity, fingerprints
+
+SHARES_HORIZON = 10_000.0
+"""Horizon in events of the measured shares."""
+FEWEST_OF_ARMS = 1000.0
+"""Events, decayed, before which measured shares are not used."""
+ROUNDED = 1e-6
+"""The sum of configured shares may differ from 1 by this much."""
+
+Name = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass(frozen=True, config=strict)
+class Arms:
+    """The policies that choose the logged actions, by their names in the events, and how their events are weighted.
+
+    Events carry the probabilities of all arms as `policies`. With the shares s, an action is then logged with the
+    probability `p = sum_j s_j pi_j(a | x)`, whichever arm took it, and weights `pi / p` (balanced weights) are at most
+    `1 / s` for an arm: an action that production hardly takes weighs little, as soon as the arm that prefers it has a
+    share. An event that lacks an arm, or has slots, keeps its logged propensity.
+
+    `arms`: the shares; or the names alone, whose shares are measured from `logging_policy` over the last 10,000 events.
+    `weights`: `logged` keeps the logged propensities of all events.
+
+    >>> arms = Arms({"production": 0.9, "challenger": 0.1})
+    >>> policies = {"production": [0.5, 0.008], "challenger": [0.0, 1.0]}
+    >>> batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.008], policies=policies)
+    >>> balanced, _ = fold(arms, start(arms), batch, block=2)
+    >>> balanced.propensity
+    array([0.45  , 0.1072])
+
+    Source: Veach & Guibas, SIGGRAPH 1995, on the balance heuristic; Agarwal et al., KDD 2017, for bandit feedback.
+    """
+
+    arms: Annotated[
+        Annotated[dict[Name, Share], Field(min_length=2), Tag("shares")]
+        | Annotated[tuple[Name, ...], Field(min_length=2), Tag("names")],
+        Discriminator(lambda value: "shares" if isinstance(value, dict) else "names"),
+    ] = Field(
+        description="the share of each arm by its name in the events, e.g. {production: 0.9, challenger: 0.1}, or a "
+        "list of names, whose shares are measured"
+    )
+    weights: Literal["balanced", "logged"] = Field(
+        default="balanced", description="the denominator of weights: the mixture of all arms, or the logged propensity"
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arms."""
+        return tuple(self.arms)
+
+    @property
+    def shares(self) -> Array | None:
+        """The configured shares, [arms]; None where they are measured."""
+        return np.array(list(self.arms.values())) if isinstance(self.arms, dict) else None
+
+    @cached_property
+    def identities(self) -> Identity:
+        """The fingerprints of the names, [arms]."""
+        return fingerprints(self.names)
+
+    def check(self, policies: tuple[str, ...]) -> None:
+        """Check the arms against the policies that are evaluated.
+
+        Raises:
+            ValueError: The shares do not sum to 1, or an arm is neither production nor a candidate.
+        """
+        if self.shares is not None and abs(self.shares.sum() - 1.0) > ROUNDED:
+            raise ValueError(f"the shares of the arms must sum to 1, found {self.shares.sum():g}")
+        unknown = [name for name in self.names if name not in policies]
+        if unknown:
+            raise ValueError(
+                f"the arm {unknown[0]} is neither production nor a candidate: its probabilities are not read"
+            )
+
+    def of_events(self, events: EventBatch) -> Array:
+        """Whether each arm chose the action of each event, [n, arms]."""
+        if events.logging_policy is None:
+            return np.zeros((len(events), len(self.names)))
+        return np.asarray(events.logging_policy[:, None] == self.identities, dtype=float)
+
+    def shares_by_block(self, state: State, path: Array) -> Array:
+        """The shares for each block, [blocks, arms]; NaN while too few events have shown them. `path`: after it."""
+        if self.shares is not None:
+            return np.broadcast_to(self.shares, path.shape)
+        before = np.concatenate([state["counts"][None], path[:-1]])
+        total = before.sum(axis=1, keepdims=True)
+        return np.where(total >= FEWEST_OF_ARMS, before / np.maximum(total, 1.0), np.nan)
+
+    def balanced(self, events: EventBatch, shares: Array) -> EventBatch:
+        """The events with the mixture of the arms in place of the logged propensities; `shares` [n, arms]."""
+        arms = [events.policies.index(name) for name in self.names]
+        mixed = (events.probabilities[:, arms] * shares).sum(axis=1)
+        usable = mixed > 0
+        if events.slates is not None:
+            usable &= events.slates.sizes == 0
+        balanced = replace(events, propensity=np.where(usable, mixed, events.propensity))
+        sets = events.action_sets
+        if sets is None:
+            return balanced
+        rows = (sets.probabilities[:, arms] * shares[sets.owner]).sum(axis=1)
+        return replace(
+            balanced, action_sets=replace(sets, propensities=np.where(usable[sets.owner], rows, sets.propensities))
+        )
+
+
+def start(arms: Arms | None) -> State:
+    """The state before the first event: the decayed number of events of each arm."""
+    return {} if arms is None else {"names": list(arms.names), "counts": np.zeros(len(arms.names))}
+
+
+def resume(arms: Arms | None, state: State) -> State:
+    """A state that may be that of other arms: what is known about these."""
+    counts = dict(zip(state.get("names", ()), state.get("counts", ()), strict=True))
+    return {**start(arms), "counts": np.array([counts.get(name, 0.0) for name in arms.names])} if arms else {}
+
+
+def fold(arms: Arms | None, state: State, events: EventBatch, block: int) -> tuple[EventBatch, State]:
+    """The events with balanced propensities, and the state after them; whole blocks, or an unfinished one.
+
+    Measured shares are those before each block.
+    """
+    if arms is None:
+        return events, state
+    blocks = max(1, len(events) // block)
+    counts = arms.of_events(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)
+    path = decayed_path(state["counts"], counts, float(np.exp(-block / SHARES_HORIZON)))
+    if arms.weights == "balanced":
+        shares = arms.shares_by_block(state, path)
+        events = arms.balanced(events, np.repeat(shares, len(events) // blocks, axis=0))
+    return events, {**state, "counts": path[-1]}
