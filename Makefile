@@ -51,7 +51,9 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
 	.venv/bin/lint-imports --no-logo
 
+# pytest rewrites the assertions of each file: once, while lint has the other processor, not in every process at the same time.
 tests: .venv-test/ready .venv-test/go
+	@PYTHONDONTWRITEBYTECODE= $(WHEEL_PYTHON) -m pytest --collect-only --quiet tests >/dev/null || true
 	$(PYTEST) -m "not slow" --doctest-modules --pyargs streameval tests $(ARGS)
 
 bench: export PYTHONPATH = tests/benchmarks

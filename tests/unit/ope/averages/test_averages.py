@@ -87,6 +87,7 @@ def gappy(n: int, seed: int = 5) -> Stream:
     return stream.with_(target=np.where(gap, np.nan, stream.target))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
 def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
     averages = [
@@ -357,6 +358,7 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
             assert decay["alpha"] == 0.9999
 
 
+@pytest.mark.lengthy
 def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
     block, span, n = 250, 3_000, 27_000
     stream = drifting(n, seed=44)
@@ -409,6 +411,7 @@ def test_an_adaptive_window_is_never_empty() -> None:
     assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
 def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["by_event", "immediate"]) -> None:
     rng = np.random.default_rng(77)

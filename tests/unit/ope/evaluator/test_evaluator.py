@@ -155,6 +155,7 @@ def test_a_constant_reward_gives_the_same_numbers_however_it_is_cut(
     assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
 
 
+@pytest.mark.lengthy
 @examples(20)
 @given(stream=streams(most=300), cutting=cuttings())
 def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float]) -> None:
@@ -168,6 +169,7 @@ def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float
     assert asked.report().to_json() == silent.report().to_json()
 
 
+@pytest.mark.lengthy
 @examples(30)
 @given(stream=streams(most=900), cutting=cuttings(most=4), stop=st.integers(0, 4))
 def test_resumed_equals_uninterrupted_to_the_last_bit(stream: Stream, cutting: list[float], stop: int) -> None:
@@ -234,6 +236,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
         Evaluator.from_state(Evaluator([CANDIDATE]).state() | {"schema": 0})
 
 
+@pytest.mark.lengthy
 def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     averages: list[AnyAverage] = [Window(tau=20_000), Decay(), AdaptiveWindow(), AdaptiveDecay(), Cumulative()]
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS(), ControlVariate()], averages=averages, drift=None)
@@ -452,6 +455,7 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(
     rows=st.lists(
