@@ -256,6 +256,7 @@ class Daemon:
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),
+            margin=self._evaluator.plan.margin,
         )
         self._published_at = time.monotonic()
         self._log_reached(status)

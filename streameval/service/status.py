@@ -81,6 +81,10 @@ class History:
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
+    def since(self, start: float) -> History:
+        """The points from this moment on, in epoch seconds."""
+        return History(tuple(point for point in self.points if point.at >= start), self.spacing)
+
     def series(self, label: Label, of_lift: bool = False) -> NDArray[np.float64]:
         """The value or the lift of one estimate, with both bounds, at each point, [points, 3]; NaN where not known."""
         numbers, shown = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
@@ -191,7 +195,7 @@ class DaemonStatus:
     seconds) count from the start of the process; the Report counts from the start of the state. `snapshots` is None
     without a state, `dead_letters` and `decisions` where none are written, `buffered` where events count as they
     arrive. `ahead_of_clock` counts events and rewards dated too far ahead of this machine's clock. `history` holds
-    Reports since the start of the process.
+    Reports since the start of the process. `margin`: what a lift must exceed for promotion, None without promotion.
     """
 
     source: SourceStatus
@@ -210,3 +214,4 @@ class DaemonStatus:
     ahead_of_clock: int = 0
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY
+    margin: float | None = None

@@ -138,6 +138,15 @@ def test_new_numbers_appear_without_a_reload_and_without_a_complaint(
         assert {url.removeprefix(server.url) for url in tab.asked} == {"/", "/live"}
 
 
+def test_a_shorter_time_range_is_chosen_and_stays(browser: Browser, server: HttpServer, view: View) -> None:
+    with opened(browser, server.url) as tab:
+        tab.page.get_by_role("navigation", name="Time range").get_by_role("link", name="1 h", exact=True).click()
+        expect(tab.page.locator("a[aria-current=true]", has_text="1 h")).to_have_count(1)
+        tab.page.get_by_role("link", name="window", exact=True).first.click()
+        expect(tab.page.locator("a[aria-current=true]", has_text="1 h")).to_have_count(1)
+        expect(tab.page.locator(".axis").first).to_contain_text("min ago")
+
+
 def test_the_page_works_without_scripts(browser: Browser, server: HttpServer) -> None:
     with opened(browser, server.url, java_script_enabled=False) as tab:
         refresh = tab.page.locator("meta[http-equiv=refresh]")

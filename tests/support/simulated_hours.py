@@ -44,4 +44,5 @@ def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
             event_delay=delays,
             snapshots=SnapshotStatus(now - 11.0, written),
             history=history,
+            margin=evaluator.plan.margin,
         )

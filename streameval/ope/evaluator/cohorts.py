@@ -106,6 +106,11 @@ class CohortEvaluator:
         return tuple(dict.fromkeys(name for cohort in self._cohorts for name in cohort.policies))
 
     @property
+    def plan(self) -> Plan:
+        """The plan of the first evaluator, whose settings all evaluators share."""
+        return self._cohorts[0].plan
+
+    @property
     def parts(self) -> dict[str, dict[str, Any]]:
         """The policies, estimators and averages that are evaluated: see `Plan.parts`."""
         merged: dict[str, dict[str, Any]] = {"policies": {}, "estimators": {}, "averages": {}}

@@ -226,6 +226,11 @@ class Plan:
         return JsonDecoder(self.logged_policies, reward_range=self.reward_range, scores=self.scores)
 
     @property
+    def margin(self) -> float | None:
+        """The lift that a candidate must exceed to be promotable; None without promotion."""
+        return None if self.promotion is None else self.promotion.margin
+
+    @property
     def logged_policies(self) -> list[str]:
         """The policies whose probabilities are in the events."""
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]

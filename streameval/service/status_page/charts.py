@@ -186,7 +186,7 @@ class ChartTimeline(NamedTuple):
 class Timelines(NamedTuple):
     """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis.
 
-    `zero`: the place of no lift, in per cent from the top.
+    `zero`, `margin`: the places of no lift and of the margin of promotion, in per cent from the top.
     """
 
     seconds: float
@@ -194,6 +194,7 @@ class Timelines(NamedTuple):
     pictures: list[ChartTimeline]
     production: ChartTimeline | None
     zero: float | None = None
+    margin: float | None = None
 
 
 def make_timelines(
@@ -213,22 +214,28 @@ def make_timelines(
 
 
 def make_lift_timelines(
-    history: History, now: float, candidates: Sequence[Estimate], transitions: Sequence[Transition]
+    history: History,
+    now: float,
+    candidates: Sequence[Estimate],
+    transitions: Sequence[Transition],
+    margin: float | None = None,
 ) -> Timelines | None:
-    """The lifts of the last hours, with the moments of promotion; None while there is nothing to draw."""
+    """The lifts of the last hours, the margin and the moments of promotion; None while there is nothing to draw."""
     at = np.array([*(point.at for point in history.points), now])
     all_series = [_series(history, each, of_lift=True) for each in candidates]
     columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
     shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
     if not shown or now <= at[0]:
         return None
-    scale = ChartScale.over([*shown, 0.0])
+    scale = ChartScale.over([*shown, 0.0, margin or 0.0])
     pictures = [
         _timeline(at, series, scale)._replace(marks=_marks(each.policy, at, transitions))
         for each, series in zip(candidates, all_series, strict=True)
     ]
     ticks = [(100 - place, text) for place, text in scale.tick_texts()]
-    return Timelines(now - at[0], ticks, pictures, None, 100 - scale.at(0.0))
+    return Timelines(
+        now - at[0], ticks, pictures, None, 100 - scale.at(0.0), None if margin is None else 100 - scale.at(margin)
+    )
 
 
 def _marks(policy: str, at: Array, transitions: Sequence[Transition]) -> tuple[tuple[float, bool], ...]:

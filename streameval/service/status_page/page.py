@@ -36,6 +36,8 @@ STYLE = files("streameval.service.status_page").joinpath("status.css").read_text
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
 NO_SELECTION: Mapping[str, str] = MappingProxyType({})
 Thing = TypeVar("Thing")
+RANGES = {"12 h": 12 * 3600.0, "4 h": 4 * 3600.0, "1 h": 3600.0}
+"""The seconds that the pictures over time may show, by name; the first is all of the history."""
 MANY_CANDIDATES = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
@@ -78,11 +80,11 @@ class StatusPage:
         environment.globals.update(many=MANY_CANDIDATES, **assets)
         self._template = environment.get_template("status.html")
         self._rendered: DaemonStatus | None = None
-        self._pages: dict[tuple[str, str] | None, tuple[bytes, bytes]] = {}
+        self._pages: dict[tuple[tuple[str, str] | None, str], tuple[bytes, bytes]] = {}
 
     def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[bytes, bytes]:
         """As `render`, once for all clients with one choice, plain and compressed: a browser asks every two seconds."""
-        key = chosen(now.report, wanted) if now.report else None
+        key = chosen(now.report, wanted) if now.report else None, chosen_range(wanted)
         if self._rendered is not now:
             self._rendered, self._pages = now, {}
         if key not in self._pages:
@@ -91,7 +93,7 @@ class StatusPage:
         return self._pages[key]
 
     def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
-        """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
+        """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top, and the `last` hours."""
         report = now.report
         sections = _sections(report) if report else []
         found = answers(report) if report else []
@@ -122,6 +124,11 @@ def chosen(report: Report, wanted: Mapping[str, str]) -> tuple[str, str] | None:
     return ranked[-1] if ranked else None  # the sort is stable: of equals, the last
 
 
+def chosen_range(wanted: Mapping[str, str]) -> str:
+    """The name of the `last` hours that are wanted, by default the longest of `RANGES`."""
+    return wanted["last"] if wanted.get("last") in RANGES else next(iter(RANGES))
+
+
 def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> dict[str, Any] | None:
     """The top of the page, by one estimator over one average; None while `report` has no estimates.
 
@@ -136,13 +143,17 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     candidates = [each for each in shown if each.policy != report.production]
     base = next((each for each in shown if each.policy == report.production), None)
     rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
-    timelines = make_timelines(now.history, now.at, candidates, base)
+    last = chosen_range(wanted)
+    history = now.history.since(now.at - RANGES[last])
+    timelines = make_timelines(history, now.at, candidates, base)
     pictures = timelines.pictures if timelines else [None] * len(candidates)
-    lifts = make_lift_timelines(now.history, now.at, candidates, report.transitions)
+    lifts = make_lift_timelines(history, now.at, candidates, report.transitions, now.margin)
     lift_rows = make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of).rows
     return {
         "estimator": estimator,
         "average": average,
+        "last": last,
+        "ranges": list(RANGES),
         "averages": list(dict.fromkeys(each.average for each in report.estimates)),
         "estimators": list(dict.fromkeys(each.estimator for each in report.estimates if each.average == average)),
         "lifts": make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of),

@@ -68,11 +68,11 @@ def test_links_lead_to_every_choice_and_mark_the_present_one() -> None:
     shown = page(make_report(), {"average": "window", "estimator": "snips"})
     assert re.findall(r'aria-current="true">(\w+)<', shown) == ["window", "snips"]
     assert re.findall(r'id="estimator-choice-\d" href="([^"]*)"', shown)[:2] == [
-        "?average=window&amp;estimator=ips",
-        "?average=window&amp;estimator=snips",
+        "?average=window&amp;estimator=ips&amp;last=12+h",
+        "?average=window&amp;estimator=snips&amp;last=12+h",
     ]
     strange = replace(make_report(1), estimates=(make_estimate("challenger-a", "a&b=<c>", "d e"),))
-    assert 'href="?average=d+e&amp;estimator=a%26b%3D%3Cc%3E"' in page(strange)
+    assert 'href="?average=d+e&amp;estimator=a%26b%3D%3Cc%3E&amp;last=12+h"' in page(strange)
 
 
 def test_a_lift_is_drawn_against_zero() -> None:
@@ -390,6 +390,47 @@ def test_lifts_over_time_have_zero_on_their_axis_and_the_moments_of_promotion() 
     unknown = make_unknown("challenger-a", "ips", "mixture", lift=None, lift_lower=None, lift_upper=None)
     nothing = replace(report, estimates=(unknown,))
     assert make_lift_timelines(hours(nothing), NOW, [unknown], changes) is None
+
+
+def test_lifts_over_time_show_the_margin_of_promotion() -> None:
+    report = make_report(1, ("ips",), ("mixture",))
+    (candidate,) = (each for each in report.estimates if each.policy == "challenger-a")
+    drawn = make_lift_timelines(hours(report), NOW, [candidate], (), margin=0.5)
+    assert drawn is not None
+    assert drawn.zero is not None
+    assert drawn.margin is not None
+    assert 0 <= drawn.margin < drawn.zero <= 100
+    shown = page(report, history=hours(report), margin=0.5)
+    assert shown.count('class="margin"') == len(report.policies) - 1
+    assert "margin of promotion, 0.5" in shown
+    same = page(report, history=hours(report), margin=0.0)
+    assert 'class="margin"' not in same
+    assert "no lift, which is the margin of promotion" in same
+    assert "margin of promotion" not in page(report, history=hours(report))
+
+
+def test_the_pictures_show_the_hours_that_are_wanted() -> None:
+    report = make_report(1)
+    long = with_fields(
+        hours(report), points=tuple(with_fields(p, at=NOW - 8 * (NOW - p.at)) for p in hours(report).points)
+    )
+
+    def axis(**wanted: str) -> str:
+        return (
+            page(report, wanted, history=long)
+            .partition('<p class="axis" aria-hidden="true"><span>')[2]
+            .partition("<")[0]
+        )
+
+    assert [axis(), axis(last="4 h"), axis(last="1 h"), axis(last="<b>")] == [
+        "8.0 h ago",
+        "4.0 h ago",
+        "57.6 min ago",
+        "8.0 h ago",
+    ]
+    assert 'id="last-choice-2" href="?average=mixture&amp;estimator=snips&amp;last=4+h" aria-current="true"' in page(
+        report, {"last": "4 h", "estimator": "snips"}, history=long
+    )
 
 
 def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
