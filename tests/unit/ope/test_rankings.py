@@ -279,6 +279,20 @@ def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
     assert found.reward_model.squared_error < found.reward_model.baseline_squared_error
 
 
+def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -> None:
+    clicked = np.arange(2_000) % 2
+    batch = EventBatch.from_rankings(
+        clicks=clicked[:, None],
+        ranks={"new": np.ones((2_000, 1))},
+        features=np.ones((2_000, 1, 1)),
+        list_length=1,
+        sampling_probability=np.where(clicked, 0.1, 1.0),
+    )
+    found = report(batch, estimators=[ClickCAB(cap=0.0)], averages=["cumulative"])
+    value = found.get("new", "click_cab", "cumulative").value
+    assert value == pytest.approx(10 / 11, abs=0.06)  # it knows nothing before the first pages
+
+
 def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart() -> None:
     batch, options = log(1_050), {"ranking": Ranking(metric=METRICS[0])}
     whole, parts = Evaluator(["new"], **options), Evaluator(["new"], **options)

@@ -27,10 +27,12 @@ from streameval.ope.estimators import (
     ClippedIPS,
     ControlVariate,
     Estimator,
+    ScoredSNIPS,
     StaticBlend,
     StratifiedDR,
     StratifiedIPS,
     Switch,
+    TermRange,
 )
 from streameval.ope.evidence import Evidence
 from streameval.ope.policies.logged import LOGGING
@@ -320,3 +322,10 @@ def test_weighted_rewards_lie_between_no_weight_and_the_largest(
 @pytest.mark.parametrize(("rewards", "width"), [((0.0, 1.0), 9.0), ((-2.0, 3.0), 45.0)])
 def test_a_correction_by_the_largest_weight_goes_to_either_side(rewards: tuple[float, float], width: float) -> None:
     assert StratifiedDR().term_range(rewards, np.array([4.0])).width.tolist() == [width]
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(0.5, 2.0), (4.0, 0.25), (0.0, 1.0), (-1.0, 1.0)])
+def test_the_deviation_of_a_ratio_is_in_units_of_its_mean_denominator(mean: float, scale: float) -> None:
+    terms = TermRange.by_column([ScoredSNIPS()], (0.0, 1.0), np.array([4.0]))
+    lines = terms.linearised(np.array([mean]))
+    assert (lines.low_slope.tolist(), lines.high_slope.tolist()) == ([-scale], [scale])
