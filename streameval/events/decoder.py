@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, floats
-from streameval.events.action_sets import Index, RawFields
+from streameval.events.action_sets import ActionSets, Index, RawFields, reconcile
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats_or, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
@@ -36,13 +36,14 @@ Messages: TypeAlias = Sequence[bytes | None]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a table whose cells are numbers and names, as columns; and all of its rows as Python values.
+    """Rows of a table as columns, and as Python values.
 
     numbers: by field, [n]; NaN where a row has none
     policies: by name, [n] the policy's probability of the logged action; NaN = missing
     identifiers: by field, n strings or integers, None where a row has none
     is_plain: [n] whether these columns hold the row
     rows: returns some rows, by their numbers, as Python values by field or as faults
+    sets: the lists of actions, with the probabilities of `policies` in their order; None if no column has lists
     """
 
     numbers: Mapping[str, Array]
@@ -50,6 +51,7 @@ class Table:
     identifiers: Mapping[str, Sequence[Identifier | None]]
     is_plain: Mask
     rows: Callable[[Index], Sequence[Mapping[str, Any] | Fault]]
+    sets: ActionSets | None = None
 
 
 class JsonDecoder:
@@ -106,22 +108,29 @@ class JsonDecoder:
         every = np.arange(len(table.is_plain))
         if self.policies is None or self.scores is not None or not self.rewarded:
             return self.decode_rows(table.rows(every), origin)
+        unknown = np.full(len(every), np.nan)
         sampling = table.numbers.get("sampling_probability")
         batch = EventBatch.unchecked(
             reward=table.numbers[self.reward_field],
-            propensity=table.numbers["propensity"],
+            propensity=table.numbers.get("propensity", unknown),
             timestamp=table.numbers["timestamp"],
-            policies={name: table.policies.get(name, np.full(len(every), np.nan)) for name in self.policies},
+            policies={name: table.policies.get(name, unknown) for name in self.policies},
             sampling_probability=None if sampling is None else np.where(np.isnan(sampling), 1.0, sampling),
             unit=table.identifiers.get("unit"),
             logging_policy=table.identifiers.get("logging_policy"),
         )
-        is_event = table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp)
-        is_event[list(batch.faults(self.reward_range))] = False
-        kept, others = every[is_event], every[~is_event]
+        if table.sets is not None:
+            sets = table.sets.select_policies(tuple(table.policies), self.policies)
+            reconcile(sets, batch.probabilities, sets.probabilities)
+            reconcile(sets, batch.propensity, sets.propensities)
+            batch = replace(batch, action_sets=sets)
+        plain = np.flatnonzero(table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp))
+        batch = batch if len(plain) == len(every) else batch.take(plain)
+        sound = np.delete(np.arange(len(plain)), list(batch.faults(self.reward_range)))
+        kept, others = plain[sound], np.delete(every, plain[sound])
         ids: Sequence[Any] = table.identifiers.get("event_id", [""] * len(every))
         identity = fingerprints([ids[row] for row in kept.tolist()]) if self.identified else None
-        batch = replace(batch.take(kept).trimmed(), origin=replace(origin.take(kept), identity=identity))
+        batch = replace(batch.take(sound).trimmed(), origin=replace(origin.take(kept), identity=identity))
         if not len(others):
             return batch
         rest = self.decode_rows(table.rows(others), origin.take(others))

@@ -18,11 +18,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from streameval.common.arrays import Array, Mask
 from streameval.errors import InputError
-from streameval.events.action_sets import Index
+from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, Table
 from streameval.events.origin import Origin
-from streameval.events.validation import Fault
+from streameval.events.validation import MAX_FEATURES, Fault, at_most_one
 
 Row: TypeAlias = Mapping[str, Any] | Fault
 
@@ -154,9 +154,16 @@ class TableLayout:
         return event
 
     def table(
-        self, columns: Sequence[CellColumn], is_whole: Mask, rows: Callable[[Index], list[Row]]
+        self,
+        columns: Sequence[CellColumn],
+        is_whole: Mask,
+        rows: Callable[[Index], list[Row]],
+        sets: ActionSets | None = None,
     ) -> Table | list[Row]:
-        """The table of these columns of fields; all rows as values where some hold neither numbers nor identifiers."""
+        """The table of these columns of fields; all rows as values where some hold neither numbers nor identifiers.
+
+        `sets`: those of the columns with lists, which are in place of these columns.
+        """
         every = np.arange(len(is_whole))
         numbers: dict[str, Array] = {} if self.is_timed else {"timestamp": np.zeros(len(every))}
         policies: dict[str, Array] = {}
@@ -167,13 +174,15 @@ class TableLayout:
                 identifiers[each.field] = column
                 if each.field in REQUIRED_IDENTIFIERS and None in column:
                     is_plain &= np.array([name is not None for name in column])
+            elif sets is not None and each.field in LISTS:
+                continue
             elif isinstance(column, np.ndarray) and each.field not in (*IDENTIFIERS, *LISTS):
                 by_name, name = (policies, each.part) if each.field == "policies" else (numbers, each.field)
                 by_name[name or ""] = column
             else:
                 return rows(every)
-        is_compact = "propensity" in numbers and "actions" not in self.constants
-        return Table(numbers, policies, identifiers, is_plain, rows) if is_compact else rows(every)
+        has_columns = sets is not None or ("propensity" in numbers and "actions" not in self.constants)
+        return Table(numbers, policies, identifiers, is_plain, rows, sets) if has_columns else rows(every)
 
     def decoded(self, rows: Table | list[Row], decoder: JsonDecoder, path: str, first: int) -> EventBatch:
         """The events of consecutive rows; `path` and the number of the first row are their origin."""
@@ -261,8 +270,14 @@ def arrow_rows(table: Any, layout: TableLayout) -> Table | list[Row]:
         values = {name: _arrow_values(column.take(numbers)) for name, column in given.items()}
         return [layout.event(row) for row in zip(*(values[each.column] for each in layout.fields), strict=True)]
 
-    columns = [_arrow_column(given[each.column], each) for each in layout.fields]
-    return layout.table(columns, np.ones(table.num_rows, dtype=bool), rows)
+    sets, is_whole = _arrow_sets(given, layout, table.num_rows)
+    columns = [
+        _arrow_column(given[each.column], each)
+        if sets is None or not _is_list(given[each.column])
+        else np.full(table.num_rows, np.nan)  # a list is not the probability of the logged action
+        for each in layout.fields
+    ]
+    return layout.table(columns, is_whole, rows, sets)
 
 
 def _arrow_column(column: Any, field: TableField) -> CellColumn:
@@ -335,3 +350,147 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nan(item) for name, item in value.items()}
     return None if value != value else value
+
+
+# --- Action sets in Arrow ---
+
+
+class ListColumn(NamedTuple):
+    """The lists of n cells: their `sizes` [n], -1 for a cell without one; all `values`; and the cell of each value."""
+
+    sizes: Index
+    values: Any
+    owner: Index
+
+    @classmethod
+    def of(cls, lists: Any) -> ListColumn:
+        """From an Arrow array of lists."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+        sizes = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return cls(sizes, pc.list_flatten(lists), np.repeat(np.arange(len(sizes)), np.maximum(sizes, 0)))
+
+    @property
+    def numbers(self) -> Array:
+        """The values as numbers, NaN for null."""
+        return np.asarray(self.values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def fits(self, sizes: Index) -> Mask:
+        """Whether each cell has no list, or one of this size without null."""
+        fits: Mask = (self.sizes == sizes) | (self.sizes < 0)
+        if _is_list(self.values):
+            fits[self.owner[ListColumn.of(self.values).sizes < 0]] = False
+        else:
+            fits[self.owner[np.isnan(self.numbers)]] = False
+        return fits
+
+    def entries(self, sizes: Index) -> Array:
+        """The numbers for all actions of lists of these sizes; NaN for those of a cell without a list that fits."""
+        has_list, counts = self.sizes == sizes, np.maximum(sizes, 0)
+        entries = np.full(counts.sum(), np.nan)
+        entries[np.repeat(has_list, counts)] = self.numbers[has_list[self.owner]]
+        return entries
+
+
+def _arrow_sets(given: Mapping[str, Any], layout: TableLayout, rows: int) -> tuple[ActionSets | None, Mask]:
+    """The action sets in columns with lists, and the rows [rows] whose lists they hold; those of other rows are wrong.
+
+    No sets where the columns do not name the actions, or have lists of other types.
+    """
+    columns = {(each.field, each.part): given[each.column] for each in layout.fields}
+    lists = {key: column for key, column in columns.items() if _is_list(column)}
+    names = _named_actions(lists.pop(("actions", None), None), columns["action", None], layout, rows)
+    if names is None or not all(_is_of_numbers(field, column) for (field, _), column in lists.items()):
+        return None, np.ones(rows, dtype=bool)
+    actions, found = ListColumn.of(names), {key: ListColumn.of(column) for key, column in lists.items()}
+    index, is_whole = _logged_positions(actions, columns["action", None])
+    for column in found.values():
+        is_whole &= column.fits(actions.sizes)
+    features = None
+    if ("features", None) in found:
+        features, are_even = _features(found.pop(("features", None)))
+        is_whole &= are_even
+    entries = {key: column.entries(actions.sizes) for key, column in found.items()}
+    unknown = np.full(len(actions.owner), np.nan)
+    policies = [entries.get(key, unknown) for key in columns if key[0] == "policies"]
+    sets = ActionSets(
+        offsets=cumulative_offsets(np.maximum(actions.sizes, 0)),
+        index=index,
+        propensities=at_most_one(entries.get(("propensities", None), unknown.copy())),
+        features=features,
+        probabilities=np.array(policies).reshape(len(policies), len(unknown)).T,
+    )
+    return sets, is_whole
+
+
+def _logged_positions(actions: ListColumn, logged: Any) -> tuple[Index, Mask]:
+    """The position of each logged action in its list, -1 if it is not there; and whether the list, if any, is a set."""
+    import pyarrow.compute as pc
+
+    encoded = actions.values.dictionary_encode()
+    names = encoded.dictionary.cast(logged.type)
+    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    wanted = pc.fill_null(pc.index_in(logged, value_set=names), -2).to_numpy(zero_copy_only=False)
+    is_logged = codes == wanted[actions.owner]
+    first = cumulative_offsets(np.maximum(actions.sizes, 0))[actions.owner]
+    index, is_set = np.full(len(actions.sizes), -1), actions.sizes != 0
+    index[actions.owner[is_logged]] = (np.arange(len(codes)) - first)[is_logged]
+    keys = np.sort(actions.owner * (len(names) + 1) + codes + 1)
+    is_set[keys[1:][keys[1:] == keys[:-1]] // (len(names) + 1)] = False  # one action twice
+    is_set[actions.owner[codes < 0]] = False
+    return index, is_set
+
+
+def _features(lists: ListColumn) -> tuple[Features, Mask]:
+    """The features of the actions in lists of lists, and whether those of a row have one size and no null."""
+    table = ListColumn.of(lists.values)
+    owner, widths = lists.owner[table.owner], np.zeros(len(lists.sizes), dtype=np.int64)
+    widths[lists.owner] = table.sizes
+    are_even = widths <= MAX_FEATURES
+    are_even[lists.owner[table.sizes != widths[lists.owner]]] = False
+    are_even[owner[np.isnan(table.numbers)]] = False
+    return Features(cumulative_offsets(np.bincount(owner, minlength=len(widths))), table.numbers), are_even
+
+
+def _named_actions(lists: Any, logged: Any, layout: TableLayout, rows: int) -> Any:
+    """The lists of actions as an Arrow array: those of a column, or the same one for all rows.
+
+    None without either, or where the actions and the logged one are not all text or integers of one type.
+    """
+    import pyarrow as pa
+
+    fixed = layout.constants.get("actions")
+    if fixed is not None:
+        try:
+            names = pa.array(fixed)
+        except (ValueError, TypeError, OverflowError):  # text and integers, or an integer of more than 64 bits
+            return None
+        offsets = np.arange(rows + 1, dtype=np.int32) * len(fixed)
+        lists = pa.ListArray.from_arrays(offsets, names.take(np.tile(np.arange(len(fixed)), rows)))
+    if lists is None:
+        return None
+    kinds = {lists.type.value_type, logged.type}
+    is_text = kinds <= {pa.string(), pa.large_string()}
+    return lists if is_text or (len(kinds) == 1 and pa.types.is_integer(logged.type)) else None
+
+
+def _is_list(column: Any) -> bool:
+    """Whether an Arrow array has lists."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
+
+
+def _is_of_numbers(field: str, lists: Any) -> bool:
+    """Whether an Arrow array has lists of numbers, or of features, lists of those."""
+    import pyarrow as pa
+
+    kind = lists.type.value_type
+    if field == "features":
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            return False
+        kind = kind.value_type
+    is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return bool(is_number) and field in ("propensities", "features", "policies")

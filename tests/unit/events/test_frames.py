@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from streameval.errors import InputError
-from streameval.events import EventBatch
+from streameval.events import EventBatch, JsonDecoder
 
 FRAMES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "pandas": pd.DataFrame,
@@ -168,3 +169,83 @@ def test_a_frame_that_lacks_a_column_is_refused(frame: Any, columns: Any, messag
 def test_another_type_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="expected a frame of pandas or polars, or an Arrow table, found "):
         EventBatch.from_frame(value)
+
+
+SETS: dict[str, list[Any]] = {
+    "action": ["a", "b", "", "z", None],
+    "propensity": [None, 0.25, 0.5, 2.0],
+    "actions": [["a", "b"], ["b", "c", "a"], ["a"], None, [], ["a", None], ["b", "b"]],
+    "propensities": [[0.5, 0.5], [0.25, 0.25, 0.5], [1.0], None, [], [0.5, 0.6], [0.5, None], [2.0, -1.0], [math.inf]],
+    "features": [
+        [[1.0], [2.0]],
+        [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+        [[1.0]],
+        None,
+        [],
+        [[], []],
+        [[1.0], [2.0, 3.0]],
+        [[1.0], None],
+        [[1.0], [None]],
+        [[math.inf], [1.0]],
+    ],
+    "listed": [[0.25, 0.75], [0.2, 0.3, 0.5], [1.0], None, [0.9, 0.3], [math.nan, 1.0]],
+    "single": [0.25, None, 3.0],
+    "reward": [1.0, 0.0, None, 7.0],
+}
+
+
+def drawn_sets(number: int, good: float, present: Sequence[str], seed: int) -> dict[str, list[Any]]:
+    """Rows with fitting lists of two or three actions; each cell is any of `SETS` with the probability `1 - good`."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(2, size=number)
+    return {
+        name: [
+            SETS[name][kind if isinstance(SETS[name][0], list) else 0]
+            if rng.random() < good
+            else SETS[name][rng.integers(len(SETS[name]))]
+            for kind in kinds
+        ]
+        for name in present
+    }
+
+
+@pytest.mark.parametrize("absent", ["propensity", "propensities", "features", "listed", "single"])
+@pytest.mark.parametrize("good", [0.97, 0.7])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_action_sets_in_columns_are_those_that_the_rows_give_one_by_one(
+    absent: str, good: float, chunked: bool
+) -> None:
+    number, present = 600, [name for name in SETS if name != absent]
+    rows = drawn_sets(number, good, present, seed=len(absent))
+    table = pa.table(rows)
+    table = pa.concat_tables([table.slice(0, 70), table.slice(70)]) if chunked else table
+    policies = [name for name in ("listed", "single") if name != absent]
+    found = EventBatch.from_frame(table, policies=policies, reward_range=(0.0, 1.0))
+    one_by_one = [
+        {"event_id": "", "timestamp": 0.0}
+        | {name: cell for name, cell in zip(present, cells, strict=True) if name not in policies}
+        | {"policies": {name: _given(rows[name][place]) for name in policies}}
+        for place, cells in enumerate(zip(*rows.values(), strict=True))
+    ]
+    expected = JsonDecoder(policies, reward_range=(0.0, 1.0)).decode_rows(one_by_one)
+    assert [(each.place, each.reason, each.detail) for each in found.rejected] == [
+        (each.place, each.reason, each.detail) for each in expected.rejected
+    ]
+    np.testing.assert_equal(
+        {**found.to_state(), "timestamp": None, "origin": None},
+        {**expected.to_state(), "timestamp": None, "origin": None},
+    )
+    assert 0 < len(found) < number
+
+
+def _given(cell: Any) -> Any:
+    """A list with null in place of NaN, as rows have it."""
+    return [None if each != each else each for each in cell] if isinstance(cell, list) else cell
+
+
+def test_integers_name_actions_in_columns_too() -> None:
+    frame = {"action": [7, 8, 9], "reward": [1, 0, 1], "actions": [[7, 8], [7, 8], [7, 8]]}
+    found = EventBatch.from_frame(pa.table(frame | {"propensities": [[0.5, 0.5]] * 3}))
+    assert found.action_sets is not None
+    assert found.action_sets.index.tolist() == [0, 1]
+    assert [(each.place, each.reason) for each in found.rejected] == [(2, "unknown_action")]
