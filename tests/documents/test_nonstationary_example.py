@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +16,7 @@ import pytest
 from streameval.errors import InputError
 from streameval.simulation import World
 from support.paths import ROOT
+from support.programs import script
 
 EXAMPLE = ROOT / "examples" / "nonstationary"
 MODULES = ("contest", "experiment", "figures", "prepare", "runs", "study", "summary", "worlds")
@@ -50,10 +50,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def study(*arguments: str) -> subprocess.CompletedProcess[str]:
-    alone = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE / "study.py"), *arguments], env=alone, capture_output=True, text=True, check=False
-    )
+    return script(EXAMPLE / "study.py", *arguments)
 
 
 @pytest.mark.slow

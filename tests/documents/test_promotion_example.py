@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from scipy.stats import binom
 from streameval.errors import InputError
 from streameval.simulation import Drift, World
 from support.paths import ROOT
+from support.programs import script
 
 EXAMPLE = ROOT / "examples" / "promotion"
 MODULES = ("aa_streams", "errors", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
@@ -35,10 +35,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def study(*arguments: str) -> subprocess.CompletedProcess[str]:
-    alone = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE / "study.py"), *arguments], env=alone, capture_output=True, text=True, check=False
-    )
+    return script(EXAMPLE / "study.py", *arguments)
 
 
 def stretch(candidate: int, start: int, end: int | None, rule: str = "paired") -> tuple[str, int, int, int | None]:

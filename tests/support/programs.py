@@ -1,10 +1,12 @@
-"""Programs that tests call, which come as Debian packages."""
+"""Programs that tests call: those of Debian packages, and scripts of the examples."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +28,11 @@ def output(*command: str, code: int = 0, seconds: float = 120.0) -> str:
     )
     assert ran.returncode == code, ran.stdout
     return ran.stdout
+
+
+def script(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The result of a Python script that imports the modules next to it."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    return subprocess.run(
+        [sys.executable, str(path), *arguments], env=environment, capture_output=True, text=True, check=False
+    )

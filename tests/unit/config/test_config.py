@@ -645,6 +645,10 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
         ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
         ("{tau: 50}", "promotion.tau (line 2): expected a block of 100 events or more, found 50"),
         ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
+        ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
+        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is configured twice"),
+        ("{rule: [paired, {kind: sea, tau: 5000}]}", "promotion.rule.1.tau (line 2): expected one of name, kind"),
+        ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
     ],
 )
 def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: str) -> None:
@@ -660,19 +664,6 @@ def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -
     assert shown == {
         cls.__pydantic_fields__["kind"].default: cls.__pydantic_fields__.keys() - {"name"} for cls in classes
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
-        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is configured twice"),
-        ("{rule: [paired, {kind: sea, tau: 5000}]}", "promotion.rule.1.tau (line 2): expected one of name, kind"),
-        ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
-    ],
-)
-def test_problems_of_the_parameters_of_a_rule_are_reported(load: Loader, text: str, complaint: str) -> None:
-    assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 
 def of_candidates(count: int, **sections: Any) -> Config:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from streameval.events import REASONS, EventBatch, JsonDecoder, Rejected, json_schema
 from support import strategies
+from support.messages import batch_of
 from support.strategies import POLICIES, encode
 
 COMPACT: dict[str, Any] = {
@@ -40,10 +41,6 @@ ACTION_SET: dict[str, Any] = {
 def verdict(message: bytes | None, **settings: Any) -> Rejected | None:
     """The rejection of a message, None if it is an event."""
     return next(iter(JsonDecoder(**settings).decode_batch([message]).rejected), None)
-
-
-def batch_of(*events: Any, **settings: Any) -> EventBatch:
-    return JsonDecoder(**settings).decode_batch(encode(event) for event in events)
 
 
 def test_compact_events_become_columns() -> None:

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
+from support.messages import batch_of
 from support.strategies import encode
 
 BARE = {"event_id": 1, "timestamp": 0, "reward": 1}
-
-
-def batch_of(*events: Any, **settings: Any) -> EventBatch:
-    return JsonDecoder(**settings).decode_batch(encode(event) for event in events)
 
 
 def rounded(actions: int, digits: int, seed: int = 1) -> dict[str, Any]:
