@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 import msgspec
@@ -289,14 +289,18 @@ def _placements(
 
 def _ranks(tables: Sequence[Mapping[str, int] | None], items: Sequence[Items], placed: Array) -> Array:
     """The rank of each item by each policy, [rows, P]; `tables`: the ranks by item, page by page."""
-    spelled = [item if item.__class__ is str else str(item) for row in items for item in row]
-    by_page = np.empty(len(tables), dtype=object)
-    by_page[:] = [{} if table is None else table for table in tables]
-    sizes, policies = list(map(len, items)), placed.shape[1]
-    of_items = np.repeat(by_page.reshape(len(items), policies).T, sizes, axis=1).ravel().tolist()
-    ranks = floats(list(map(dict.get, of_items, spelled * policies, repeat(BELOW_CUT)))).reshape(policies, len(spelled))
+    policies = placed.shape[1]
+    if policies == 0:
+        return np.empty((sum(map(len, items)), 0))
+    known = [table or {} for table in tables]
+    by_page = zip(*[iter(known)] * policies, strict=True)
+    spelled = [[item if item.__class__ is str else str(item) for item in row] for row in items]
+    found = [
+        table.get(item, BELOW_CUT) for row, page in zip(spelled, by_page, strict=True) for item in row for table in page
+    ]
+    ranks = np.ascontiguousarray(floats(found).reshape(-1, policies).T)
     unknown = np.isnan(placed.T)
-    return np.where(np.repeat(unknown, sizes, axis=1), NAN, ranks).T if unknown.any() else ranks.T
+    return np.where(np.repeat(unknown, list(map(len, items)), axis=1), NAN, ranks).T if unknown.any() else ranks.T
 
 
 def _table(items: Items) -> Mapping[str, int]:

@@ -297,6 +297,6 @@ def with_counts(counts: Mapping[str, Array], evidence: Evidence, supported: Mask
         "present": counts["present"] + np.count_nonzero(present, axis=0),
         "supported": counts["supported"] + np.count_nonzero(present & supported, axis=0),
         **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
-        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(np.ones_like(clicks.below))),
+        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(clicks.clicked)),
         "clicks_below_cut": counts["clicks_below_cut"] + (0.0 if clicks is None else clicks.counts(clicks.below)),
     }

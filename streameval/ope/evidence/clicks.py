@@ -253,8 +253,11 @@ class Clicks:
         return np.stack(columns, axis=1)
 
     def counts(self, rows: Mask) -> Array:
-        """The number of clicks among these rows [P, rows] on pages that the policy has, [P]."""
-        return np.asarray((self.sum((rows & self.clicked).astype(float)) * self.present).sum(axis=0))
+        """The number of clicks among these rows [P, rows] or [rows] on pages that the policy has, [P]."""
+        clicks = np.atleast_2d(rows & self.clicked)
+        if not clicks.any():
+            return np.zeros(self.present.shape[1])
+        return np.asarray((self.sum(clicks.astype(float)) * self.present).sum(axis=0))
 
     def sum(self, values: Array) -> Array:
         """Sums over the items of each page, [P, rows] to [n, P], contiguous over pages."""

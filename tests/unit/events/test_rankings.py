@@ -233,3 +233,24 @@ def test_the_schema_describes_every_field() -> None:
     for fields in (schema, *schema["$defs"].values()):
         for name, field in fields["properties"].items():
             assert "description" in field or "$ref" in field, name
+
+
+def test_many_pages_decoded_at_once_are_those_decoded_one_by_one() -> None:
+    shown = {"shown": ["a", 2, "c"], "clicked": [2]}
+    cells = [{"ranks": {"2": 1}}, {"ranking": ["c", "a", 2]}, None, {"ranks": {}}]
+    values = []
+    for number in range(700):
+        policies = {"new": cells[number % 4], "old": cells[number % 3]}
+        event = {"event_id": number, "timestamp": number, "ranking": shown, "policies": policies}
+        values.append(json.dumps(event).encode())
+    values[300], values[690] = b"{}", page(ranking={"clicked": ["x"]})
+    decoder, origin = RankingDecoder(["new", "old"]), Origin.of("pages", [(0, range(1000, 1700))])
+    whole = decoder.decode_batch(values, origin)
+    parts = EventBatch.concat([decoder.decode_batch([value]) for value in values])
+    assert [(each.place, each.origin, each.reason) for each in whole.rejected] == [
+        (300, ("pages", 0, 1300), "missing_field"),
+        (690, ("pages", 0, 1690), "unknown_action"),
+    ]
+    assert whole.timestamp.tolist() == parts.timestamp.tolist()
+    for name in ("offsets", "rank", "clicked", "ranks", "shown", "list_length"):
+        np.testing.assert_array_equal(getattr(whole.rankings, name), getattr(parts.rankings, name))
