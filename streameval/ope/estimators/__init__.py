@@ -8,19 +8,10 @@ from pydantic import Field
 
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.estimators.clicks import ClickCAB, ClickEstimator, ClickIPS, ClickSNIPS, ClippedClickIPS
-from streameval.ope.estimators.importance import (
-    IIPS,
-    RIPS,
-    SNIPS,
-    ControlVariate,
-    PseudoInverse,
-    ScoredIPS,
-    ScoredSNIPS,
-    StratifiedDR,
-    StratifiedIPS,
-    WeightedPseudoInverse,
-)
+from streameval.ope.estimators.importance import SNIPS, ControlVariate, StratifiedDR, StratifiedIPS
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
+from streameval.ope.estimators.scored import ScoredIPS, ScoredSNIPS
+from streameval.ope.estimators.slates import IIPS, RIPS, PseudoInverse, WeightedPseudoInverse
 
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR

@@ -1,8 +1,4 @@
-"""Estimators outside the interpolated family: self-normalised, with a control variate, stratified, and for slates.
-
-A slate as a whole has so many alternatives that its importance weight, a product over slots, is nearly always 0 and now
-and then huge. Where the expected reward is a sum of contributions of the slots (which need not be known), weights
-that are sums do. Where every slot has its own reward, that may depend on the slots before it, too.
+"""Estimators that average weighted rewards: self-normalised, with a control variate, and stratified.
 
 Few events with large weights carry the noise, many with small ones the drift. A stratified estimator splits its term by
 the weight at a threshold, so that an average that can (`mixture`) remembers each part as long as suits it. Other
@@ -43,82 +39,7 @@ class SelfNormalised(Estimator):
 
 
 @dataclass(frozen=True, config=strict)
-class SNIPS(SelfNormalised):
-    """Self-normalised IPS: `mean(w r) / mean(w)`.
-
-    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
-    less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
-    moves too.
-
-    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
-    >>> float(terms.numerator.sum() / terms.denominator.sum())
-    1.0
-
-    Source: Swaminathan & Joachims, NIPS 2015.
-    """
-
-    preference: ClassVar[int] = 5
-    kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
-
-
-@dataclass(frozen=True, config=strict)
-class PseudoInverse(Estimator):
-    """The pseudo-inverse estimator for slates: the average of `r G`.
-
-    `G = q' Gamma^+ 1_s` with q the candidate's probabilities in the slots, `Gamma` the second moments of the logging
-    policy's slates and `1_s` the slate shown. Where the slots were filled each on its own this is
-    `sum over slots of pi(a|x) / pi0(a|x) - slots + 1`; for one slot, and for events that are not slates, the importance
-    weight. For uniform rankings of l of m actions there is a closed form too, which for `l = m` is
-    `(m - 1) (sum over slots of pi(a|x)) - m + 2`; in general, with the logged slates listed, a system of equations.
-
-    Unbiased if the expected reward is a sum over slots, and the logging policy can show every slate of the candidate.
-    If it is not such a sum (all slots must please together, or the second counts only if the first failed) the estimate
-    is biased, and nothing reveals it. `G` may be negative, and so may the estimate; it is not clipped.
-
-    Two slots, each filled by a coin; the candidate shows the same actions with probability .8 and .2:
-
-    >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
-    >>> PseudoInverse().terms(evidence, {})[0].numerator
-    array([[1.]])
-
-    Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
-    """
-
-    needs: ClassVar[Requirements] = frozenset({"slots"})
-    kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
-
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        return Terms(evidence.weighted_reward), state
-
-    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """That of `r G`, where `G` lies between plus and minus `max_weight`."""
-        width = 2 * max_weight * max(map(abs, reward_range))
-        return super().term_range(reward_range, max_weight)._replace(width=width)
-
-
-@dataclass(frozen=True, config=strict)
-class WeightedPseudoInverse(SelfNormalised):
-    """The self-normalised pseudo-inverse estimator: `mean(r G) / mean(G)`, with `G` as in `pseudo_inverse`.
-
-    Mostly less variance for a bias of order 1/n, and it does not change when a constant is added to all rewards. But
-    `mean(G)` may come near 0 while events are few, and the value is then anything: trust it once the mean weight is
-    near 1.
-
-    Source: Swaminathan et al., NeurIPS 2017.
-    """
-
-    needs: ClassVar[Requirements] = frozenset({"slots"})
-    preference: ClassVar[int] = 4
-    kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
-
-    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """As of `snips`, where the weight may be negative as well."""
-        terms = super().term_range(reward_range, max_weight)
-        return terms._replace(width=2 * terms.width)
-
-
-@dataclass(frozen=True, config=strict)
-class _Weighted(Estimator):
+class WeightedReward(Estimator):
     """The average of weighted rewards whose mean weight need not be 1."""
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
@@ -135,89 +56,22 @@ class _Weighted(Estimator):
 
 
 @dataclass(frozen=True, config=strict)
-class IIPS(_Weighted):
-    """Independent IPS: the average of `sum over slots j of r_j pi(s_j|x) / pi0(s_j|x)`.
+class SNIPS(SelfNormalised):
+    """Self-normalised IPS: `mean(w r) / mean(w)`.
 
-    `r_j` is the reward of slot j, and `pi0(s_j|x)` the marginal probability of its action there. Unbiased if the reward
-    of a slot depends on the action of that slot alone, and the logging policy can show every action of the candidate
-    there. The rewards of one slate sum to its reward. An event that is not a slate counts as one slot.
+    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
+    less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
+    moves too.
 
-    Two slots with weights 2 and 1/2, of which the second was clicked:
-
-    >>> from streameval.events import EventBatch
-    >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
-    >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "slot_rewards")
-    >>> IIPS().terms(evidence, {})[0].numerator
-    array([[0.5]])
-
-    Source: Li et al., Offline evaluation of ranking policies with click models, KDD 2018.
-    """
-
-    needs: ClassVar[Requirements] = frozenset({"slot_rewards"})
-    kind: Literal["iips"] = field(default="iips", kw_only=True, repr=False)
-
-
-@dataclass(frozen=True, config=strict)
-class RIPS(_Weighted):
-    """Reward-interaction IPS: the average of `sum over slots j of r_j prod over i <= j of pi(s_i|x) / pi0(s_i|x)`.
-
-    `r_j` is the reward of slot j; the product of `pi0` is the logging policy's probability of the actions up to slot j.
-    Unbiased if the reward of a slot depends on its action and those before it alone, as where a reader reads from top
-    to bottom (cascade). It assumes less than `iips`, and its weights are larger. The product of `pi` is exact if the
-    candidate fills its slots independently or always shows the same slate.
-
-    >>> from streameval.events import EventBatch
-    >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
-    >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "cascade")
-    >>> RIPS().terms(evidence, {})[0].numerator
-    array([[1.]])
-
-    Source: McInerney et al., Counterfactual evaluation of slate recommendations with sequential reward interactions,
-    KDD 2020.
-    """
-
-    needs: ClassVar[Requirements] = frozenset({"cascade"})
-    kind: Literal["rips"] = field(default="rips", kw_only=True, repr=False)
-
-
-@dataclass(frozen=True, config=strict)
-class ScoredIPS(_Weighted):
-    """The average of `delta / p` over all decisions, for a metric that only a revealed outcome shows.
-
-    `delta` is the value of the revealed outcome under a policy, such as minus the squared error of its prediction, and
-    `p` the probability that the outcome was revealed; the term of an outcome that was not revealed is 0. Unbiased if
-    the log has an event for each of these, too (`revealed: false`), and every outcome may be revealed. Without them it
-    estimates the mean divided by the share of revealed outcomes: the mean weight is then above 1, and `scored_snips`
-    applies. Production is a named policy with its own values.
-
-    Source: Schnabel et al., Recommendations as treatments, ICML 2016; Swaminathan's thesis, equation 3.10.
-    """
-
-    needs: ClassVar[Requirements] = frozenset({"scored"})
-    kind: Literal["scored_ips"] = field(default="scored_ips", kw_only=True, repr=False)
-
-
-@dataclass(frozen=True, config=strict)
-class ScoredSNIPS(SelfNormalised):
-    """The average of `delta / p` divided by that of `1 / p`, with `delta` and `p` as in `scored_ips`.
-
-    It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n.
-
-    >>> terms, _ = ScoredSNIPS().terms(Evidence.of(importance_weight=[[8.0], [2.0]], reward=[0.5, 1.0]), {})
+    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
     >>> float(terms.numerator.sum() / terms.denominator.sum())
-    0.6
+    1.0
 
-    Source: Schnabel et al., Recommendations as treatments, ICML 2016; Swaminathan's thesis, equation 3.12.
+    Source: Swaminathan & Joachims, NIPS 2015.
     """
 
-    needs: ClassVar[Requirements] = frozenset({"scored"})
     preference: ClassVar[int] = 5
-    kind: Literal["scored_snips"] = field(default="scored_snips", kw_only=True, repr=False)
-
-    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """That of the linearised term `(delta - value) / p`; the mean weight need not be 1."""
-        span = reward_range[1] - reward_range[0]
-        return TermRange.between((0.0, 0.0), (-span, span), max_weight, max_weight * span, controlled=False)
+    kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
 
 
 @dataclass(frozen=True, config=strict)
