@@ -26,6 +26,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until
+from support.identity import identity_provider
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from support.integration.ci import skip_unless_ci
 from support.integration.reading import Reading, log_lines, numbers, reading
@@ -600,6 +601,19 @@ def test_a_topic_is_read_through_tls_with_a_login_that_appears_in_no_log(
     if secure.client == "kafka-python":
         assert "SaslHandshakeRequest" in caplog.text, "nothing else is held back"
     assert PASSWORD not in caplog.text
+
+
+@both_clients
+def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBroker, topic: str) -> None:
+    with identity_provider() as provider:
+        secure = real_kafka.secure_connection().model_copy(
+            update={"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_url": provider.url, "sasl_oauth_scope": "kafka"}
+        )
+        produce(numbers(100), topic, secure)
+        with reading(secure, topic) as reader:
+            reader.poll_until(lambda: reader.seen.total() >= 100)
+    assert reader.seen == Counter(numbers(100))
+    assert provider.requests
 
 
 @pytest.fixture

@@ -49,6 +49,12 @@ UNPLACED = {
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """The settings of a connection as options of librdkafka, for consumers and producers."""
     given = {option: getattr(connection, name) for name, option in OPTIONS.items()}
+    if connection.sasl_oauth_url is not None:
+        given["sasl.oauthbearer.method"] = "oidc"
+        given["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url
+        given["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
+        given["sasl.oauthbearer.client.id"] = given.pop("sasl.username")
+        given["sasl.oauthbearer.client.secret"] = given.pop("sasl.password")
     if connection.api_version is not None:
         given["broker.version.fallback"] = ".".join(map(str, connection.api_version))
     return {

@@ -58,11 +58,17 @@ class KafkaConnection(StrictModel):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
         None, description="How to log in; required by the SASL protocols."
     )
-    sasl_username: str | None = Field(None, description="User name for SASL.")
-    sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
+    sasl_username: str | None = Field(None, description="User name for SASL; with OAUTHBEARER the client id.")
+    sasl_password: SecretStr | None = Field(None, description="Password for SASL; with OAUTHBEARER the client secret.")
+    sasl_oauth_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^@\s]+$",
+        description="Token endpoint of the identity provider (OpenID Connect, client credentials); for OAUTHBEARER.",
+    )
+    sasl_oauth_scope: str | None = Field(None, description="Scope of the requested token; for OAUTHBEARER.")
     ssl_cafile: ExistingFile | None = Field(
         None, description="PEM file of the authority that signed the brokers' certificates."
     )
@@ -92,6 +98,10 @@ class KafkaConnection(StrictModel):
             raise ValueError(f"security_protocol {protocol} needs sasl_mechanism, sasl_username and sasl_password")
         if not protocol.startswith("SASL") and login != (None, None, None):
             raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        if (self.sasl_mechanism == "OAUTHBEARER") != (self.sasl_oauth_url is not None):
+            raise ValueError("sasl_mechanism OAUTHBEARER and sasl_oauth_url need each other")
+        if self.sasl_oauth_scope is not None and self.sasl_oauth_url is None:
+            raise ValueError("sasl_oauth_scope has no effect without sasl_oauth_url")
         files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
         if not protocol.endswith("SSL") and files != (None, None, None, None):
             raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
@@ -162,6 +172,8 @@ NAMED = {
     "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism", "sasl.mechanisms"),
     "sasl_username": ("sasl_plain_username", "sasl.username"),
     "sasl_password": ("sasl_plain_password", "sasl.password"),
+    "sasl_oauth_url": ("sasl.oauthbearer.token.endpoint.url",),
+    "sasl_oauth_scope": ("sasl.oauthbearer.scope",),
     "ssl_cafile": ("ssl_cafile", "ssl.ca.location"),
     "ssl_certfile": ("ssl_certfile", "ssl.certificate.location"),
     "ssl_keyfile": ("ssl_keyfile", "ssl.key.location"),

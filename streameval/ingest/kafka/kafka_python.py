@@ -29,10 +29,13 @@ from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start
+from streameval.ingest.kafka.oauth import shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
 """Settings whose names in the library differ."""
+NO_ARGUMENTS = {"client", "client_options", "request_timeout", "sasl_oauth_url", "sasl_oauth_scope"}
+"""Settings that become arguments in another way."""
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
@@ -85,11 +88,15 @@ class _Loop(NetworkSelector):  # type: ignore[misc]
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """The named settings of a connection as arguments of kafka-python, for all its classes."""
-    options = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
-    for name in KafkaConnection.model_fields.keys() - {"client", "client_options", "request_timeout"}:
+    options: dict[str, Any] = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
+    for name in KafkaConnection.model_fields.keys() - NO_ARGUMENTS:
         value = getattr(connection, name)
         if value is not None:
             options[RENAMED.get(name, name)] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if connection.sasl_oauth_url is not None:
+        client_id, secret = options.pop("sasl_plain_username"), options.pop("sasl_plain_password")
+        provider = shared_credentials(connection.sasl_oauth_url, client_id, secret, connection.sasl_oauth_scope)
+        options["sasl_oauth_token_provider"] = provider
     return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
 
 

@@ -726,6 +726,9 @@ def test_a_group_that_never_answers_delays_no_one_for_long(monkeypatch: pytest.M
     group.answers.release()
 
 
+LOGIN = {"security_protocol": "SASL_SSL", "sasl_username": "reader", "sasl_password": "x"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -735,6 +738,16 @@ def test_a_group_that_never_answers_delays_no_one_for_long(monkeypatch: pytest.M
         {"topic": TOPIC, "start": "2026-01-01T00:00:00"},
         {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
         {"topic": TOPIC, "sasl_username": "reader"},
+        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "OAUTHBEARER"},
+        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "PLAIN", "sasl_oauth_url": "https://identity/token"},
+        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_url": "identity/token"},
+        {
+            "topic": TOPIC,
+            **LOGIN,
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_url": "https://me:secret@identity/token",
+        },
+        {"topic": TOPIC, "sasl_oauth_scope": "kafka"},
         {"topic": TOPIC, "bootstrap_servers": " , "},
         {"topic": TOPIC, "security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
         {"topic": TOPIC, "ssl_cafile": __file__},

@@ -1,0 +1,74 @@
+"""Tokens for the SASL mechanism OAUTHBEARER, from an identity provider by OpenID Connect (client credentials)."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from functools import cache
+from threading import Lock
+from urllib.parse import quote, urlencode
+
+import msgspec
+from kafka.errors import SaslAuthenticationFailedError
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+TIMEOUT = 10.0  # seconds for one request
+RENEWED_AFTER = 0.8  # share of the life of a token after which the next one is requested
+USUAL_LIFE = 60.0  # seconds, of a token whose provider does not state it
+LONGEST_REASON = 200  # characters of a refusal that are reported
+
+
+class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library ships no types
+    """Requests a token with the id and secret of a client, and the next one before that expires.
+
+    Connections of several threads share one token.
+    """
+
+    def __init__(self, url: str, client_id: str, secret: str, scope: str | None = None) -> None:
+        super().__init__()
+        form = {"grant_type": "client_credentials"} | ({} if scope is None else {"scope": scope})
+        login = b64encode(f"{quote(client_id, safe='')}:{quote(secret, safe='')}".encode()).decode()
+        self._request = urllib.request.Request(
+            url,
+            data=urlencode(form).encode(),
+            headers={"Authorization": f"Basic {login}", "Accept": "application/json"},
+        )
+        self._lock = Lock()
+        self._token, self._renew_at = "", -float("inf")
+
+    def token(self) -> str:
+        """Return a token that has not expired.
+
+        Raises:
+            SaslAuthenticationFailedError: The identity provider refuses or does not answer.
+        """
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                granted = self._ask()
+                self._token = granted.access_token
+                self._renew_at = time.monotonic() + RENEWED_AFTER * granted.expires_in
+            return self._token
+
+    def _ask(self) -> _Granted:
+        try:
+            with urllib.request.urlopen(self._request, timeout=TIMEOUT) as answer:
+                return msgspec.json.decode(answer.read(), type=_Granted)
+        except urllib.error.HTTPError as error:
+            with error:
+                reason = f"{error.code}: {error.read(LONGEST_REASON).decode(errors='replace')}"
+        except (OSError, msgspec.DecodeError) as error:
+            reason = str(error)
+        raise SaslAuthenticationFailedError(f"no token from {self._request.full_url}: {reason}")
+
+
+class _Granted(msgspec.Struct):
+    access_token: str
+    expires_in: float = USUAL_LIFE
+
+
+@cache
+def shared_credentials(url: str, client_id: str, secret: str, scope: str | None) -> ClientCredentials:
+    """The one provider of tokens of all connections with these credentials."""
+    return ClientCredentials(url, client_id, secret, scope)

@@ -1,0 +1,68 @@
+"""An identity provider that grants unsigned tokens to one client, as Kafka accepts them without further settings."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+CLIENT, SECRET = "reader", "a-secret"
+
+
+class IdentityProvider(ThreadingHTTPServer):
+    """`life`: seconds until a token expires. `answer`: sent in place of a token, with the status 200."""
+
+    daemon_threads = True
+
+    def __init__(self, life: int = 3600) -> None:
+        super().__init__(("127.0.0.1", 0), _Endpoint)
+        self.life, self.answer = life, b""
+        self.requests: list[dict[str, list[str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/token"
+
+
+class _Endpoint(BaseHTTPRequestHandler):
+    server: IdentityProvider
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        login = f"Basic {b64encode(f'{CLIENT}:{SECRET}'.encode()).decode()}"
+        granted = self.headers["Authorization"] == login and form["grant_type"] == ["client_credentials"]
+        body = self.server.answer or json.dumps(self._token() if granted else {"error": "invalid_client"}).encode()
+        self.server.requests.append(form)
+        self.send_response(200 if granted else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _token(self) -> dict[str, object]:
+        now = int(time.time())
+        claims = {"sub": CLIENT, "iat": now, "exp": now + self.server.life, "jti": str(len(self.server.requests))}
+        parts = (
+            urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "none"}, claims)
+        )
+        return {"access_token": ".".join(parts) + ".", "token_type": "Bearer", "expires_in": self.server.life}
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the output of tests short."""
+
+
+@contextmanager
+def identity_provider(life: int = 3600) -> Iterator[IdentityProvider]:
+    with IdentityProvider(life) as provider:
+        thread = threading.Thread(target=provider.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield provider
+        finally:
+            provider.shutdown()
+            thread.join()
