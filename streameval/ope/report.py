@@ -17,6 +17,7 @@ from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
 __all__ = [
+    "Calibration",
     "Decision",
     "Estimate",
     "EventCounts",
@@ -162,6 +163,29 @@ class Transition(msgspec.Struct, frozen=True):
     place: tuple[str, int, int] | None = None
 
 
+class Calibration(msgspec.Struct, frozen=True):
+    """Whether an estimate has come true: the value of an arm of a ramp on its own events, and as estimated from others.
+
+    `value`, `lower`, `upper`: the mean reward of the events that the policy chose itself, over the average, with its
+    interval. `estimated`: the estimate from the events of the other arms. `error`: estimated less seen. `lift_...`: the
+    same over production's own events; None for production. Unknown numbers are None.
+    """
+
+    policy: str
+    average: str
+    value: float | None
+    lower: float | None
+    upper: float | None
+    estimated: float | None
+    error: float | None
+    error_lower: float | None
+    error_upper: float | None
+    lift_estimated: float | None
+    lift: float | None
+    lift_lower: float | None
+    lift_upper: float | None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """How often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -184,6 +208,7 @@ class Report(msgspec.Struct, frozen=True):
     transitions: tuple[Transition, ...] = ()
     reward_model: RewardModelAccuracy | None = None
     examination: tuple[Examined, ...] = ()
+    calibration: tuple[Calibration, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str) -> Estimate:

@@ -167,6 +167,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         ("rank",),
         lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
     ),
+    "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
     "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
     "deciding": (PER_ESTIMATE, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),

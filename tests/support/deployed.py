@@ -62,7 +62,8 @@ def exported() -> set[str]:
         unmatched_share=0.01,
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
-    published = make_published(report, backfills=(late,), buffered=buffered, dead_letters=WorkerStatus(done=3))
+    written = WorkerStatus(done=3)
+    published = make_published(report, backfills=(late,), buffered=buffered, dead_letters=written, decisions=written)
     text = metrics_text(published).decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 

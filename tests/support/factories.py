@@ -15,7 +15,7 @@ import numpy as np
 from streameval.events import EventBatch, Rejected
 from streameval.events.origin import Origin
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
+from streameval.ope.report import Calibration, Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.service.daemon import Daemon
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, SnapshotStatus
 
@@ -88,6 +88,10 @@ def make_report(
         promotion=tuple(
             Decision(name, "paired", truth[name] > 0.052, "lift above 0", estimator=estimators[0], average=averages[-1])
             for name in names[1:]
+        ),
+        calibration=tuple(
+            Calibration(name, "decay", 0.051, 0.049, 0.053, 0.052, 0.001, -0.002, 0.004, 0.012, 0.01, 0.006, 0.014)
+            for name in names[1:2]
         ),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )

@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streameval import Evaluator, EventBatch
+from streameval.ope.evaluator import ramp as of_arms
+from streameval.ope.report import TrustCheck
+
 ACTIONS, EPSILON = 25, 0.2
 ARMS = ("production", "challenger")
 
@@ -40,3 +44,50 @@ def ramp(seed: int, events: int = 10_000, share: float = 0.1) -> Ramp:
         "logging_policy": np.array(ARMS, dtype=object)[arm],
     }
     return Ramp(columns, float(means[places, places + 1].mean()))
+
+
+THREE = np.array([0.3, 0.2, 0.1])
+"""Mean rewards of three actions."""
+POLICIES = np.array([[0.5, 0.3, 0.2], [0.2, 0.6, 0.2]])
+"""Probabilities of three actions under production and the challenger."""
+
+
+def three_actions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0) -> dict[str, Any]:
+    """The log of a ramp with three actions; `wrong`: the factor by which the propensity of the second one is off."""
+    rng = np.random.default_rng(seed)
+    arm = (rng.uniform(size=events) < share).astype(int)
+    chosen = POLICIES[arm]
+    action = (rng.uniform(size=(events, 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, 2)
+    propensity = chosen[np.arange(events), action] * np.where(action == 1, wrong, 1.0)
+    return {
+        "reward": (rng.uniform(size=events) < THREE[action]).astype(float),
+        "propensity": propensity,
+        "policies": {name: POLICIES[place, action] for place, name in enumerate(ARMS)},
+        "logging_policy": np.array(ARMS, dtype=object)[arm],
+    }
+
+
+LOOK = 5_000
+"""Events between two looks at the checks."""
+PLAN = Evaluator(
+    ["challenger"],
+    ["ips"],
+    ["cumulative"],
+    production="production",
+    logging={"arms": {"production": 0.8, "challenger": 0.2}, "weights": "logged"},
+).plan
+OTHER = (TrustCheck("challenger", "stale", True, ""),)
+
+
+def failed_checks(seed: int, events: int, wrong: float) -> set[str]:
+    """The checks that failed at any look."""
+    batch, state, failed = (
+        EventBatch.from_arrays(**three_actions(seed, events, wrong=wrong)),
+        of_arms.start(PLAN),
+        set(),
+    )
+    for first in range(0, events, LOOK):
+        _, state = of_arms.fold(PLAN, state, batch[first : first + LOOK])
+        checks, _ = of_arms.with_checks(PLAN, state, OTHER, ())
+        failed |= {each.check for each in checks if not each.ok}
+    return failed

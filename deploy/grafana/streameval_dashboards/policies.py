@@ -293,6 +293,18 @@ def _trust() -> Placed:
         Query(f"max by (rank) (streameval_examination{{{INSTANCE}}})", "rank {{rank}}"),
         zero=True,
     )
+    calibration = lines(
+        About(
+            "Estimated less seen, during a ramp",
+            "Of each arm of a ramp, the estimate from the events of the other arms less the mean reward of its own "
+            "events, with the interval. An interval that does not include 0 means wrong propensities. Empty without "
+            "arms.",
+            "short",
+        ),
+        Query(f"min by (policy) (streameval_policy_calibration_error_lower{{{POLICY}}})", "{{policy}}, lower"),
+        Query(f"avg by (policy) (streameval_policy_calibration_error{{{POLICY}}})", "{{policy}}"),
+        Query(f"max by (policy) (streameval_policy_calibration_error_upper{{{POLICY}}})", "{{policy}}, upper"),
+    )
     return [
         (24, 7, checks),
         (8, 8, size),
@@ -303,6 +315,7 @@ def _trust() -> Placed:
         (8, 8, unsupported),
         (8, 8, left_out),
         (8, 8, looks),
+        (8, 8, marked(calibration, at=0.0)),
     ]
 
 

@@ -227,6 +227,7 @@ class CohortEvaluator:
             estimates=tuple(row for report in reports for row in report.estimates),
             reward_model=next((report.reward_model for report in reports if report.reward_model), None),
             policies=rows("policies", counting),
+            calibration=rows("calibration", counting),
             promotion=rows("promotion", deciding),
             trust=rows("trust", deciding),
             transitions=rows("transitions", deciding),

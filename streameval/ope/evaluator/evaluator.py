@@ -18,6 +18,7 @@ from streameval.events.batch import way_to_a_batch
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator import ramp
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, MissingField, Plan, require_schema
@@ -161,7 +162,7 @@ class Evaluator:
         """The parts that learn from the log, before the first event."""
         policies = len(self.policies)
         return {
-            "arms": arms.start(self.plan.logging),
+            "ramp": ramp.start(self.plan),
             "recent": start_recent(policies),
             "slates": start_slates(policies),
             "units": start_signs(),
@@ -221,7 +222,7 @@ class Evaluator:
         part, before, index = copy(self), self._state, [self.policies.index(name) for name in plan.policies]
         part.plan = plan
         part._use_grids()
-        part._pending = [batch.with_policies(part._named) for batch in self._pending]
+        part._pending = [batch.with_policies(part.plan.columns) for batch in self._pending]
         promotion = None
         if self._monitor is not None and part._monitor is not None:
             promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
@@ -234,7 +235,7 @@ class Evaluator:
         }
         part._state = {
             **before,
-            "failures": {name: before["failures"][name] for name in part._named if name in before["failures"]},
+            "failures": {name: before["failures"][name] for name in part.plan.columns if name in before["failures"]},
             **take_columns(by_policy, len(self.policies), index),
             **{name: fresh for name, fresh in part._start_learning().items() if not used.get(name, True)},
             "drift": before["drift"] and {name: [of[place] for place in index] for name, of in before["drift"].items()},
@@ -304,18 +305,13 @@ class Evaluator:
         for name, extreme in (("newest", np.fmax), ("oldest", np.fmin)):
             time = extreme.reduce(batch.timestamp, initial=np.nan if events[name] is None else events[name])
             events[name] = None if np.isnan(time) else float(time)
-        batch, faults = fill(batch.with_policies(self._named), self._computed)
+        batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
         keeps_raw_fields = self._needs("prediction") and self.plan.reward_model.needs_raw_fields
         self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
-
-    @property
-    def _named(self) -> list[str]:
-        of_arms = () if self.plan.logging is None else self.plan.logging.names
-        return [policy for policy in dict.fromkeys((*self.policies, *of_arms)) if policy != LOGGING]
 
     @property
     def _batch_events(self) -> int:
@@ -343,7 +339,7 @@ class Evaluator:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
-        return self.plan.missing_fields(fill(batch.with_policies(self._named), self._computed)[0])
+        return self.plan.missing_fields(fill(batch.with_policies(self.plan.columns), self._computed)[0])
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -353,7 +349,7 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        events, balance = arms.fold(self.plan.logging, self._state["arms"], events, self.plan.block)
+        events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
         evidence, learned = self._evidence(events)
         counts = with_counts(self._state["counts"], evidence, support_known(evidence, events))
         if self.plan.drift is not None:
@@ -366,7 +362,7 @@ class Evaluator:
             lifts |= found
         if evidence.curve is not None:
             lifts = {pair: self._with_error_of_curve(pair, lift, evidence) for pair, lift in lifts.items()}
-        self._state |= {**learned, "arms": balance, "counts": counts, "grids": states}
+        self._state |= {**learned, "ramp": ramped, "counts": counts, "grids": states}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
@@ -462,6 +458,7 @@ class Evaluator:
         )
         if self._learned is not None and checks:
             checks, decisions = with_examination(checks, decisions, *self._learned.moved(learned["examination"]))
+        checks, decisions = ramp.with_checks(plan, state["ramp"], checks, decisions)
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
@@ -472,6 +469,7 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
+            calibration=ramp.calibration(plan, state["ramp"]),
             reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
 
@@ -493,7 +491,7 @@ class Evaluator:
         """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
         tail, counts, learned = None, self._state["counts"], self._state
         if self._pending:
-            rest, _ = arms.fold(self.plan.logging, learned["arms"], EventBatch.concat(self._pending), self.plan.block)
+            rest = ramp.balanced(self.plan, learned["ramp"], EventBatch.concat(self._pending))
             tail, after = self._evidence(rest)
             counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**learned, **after}
         return tail, counts, learned, None if self._learned is None else self._learned.now(learned["examination"])
@@ -580,9 +578,9 @@ class Evaluator:
     def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
         """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
         evaluator = cls.from_plan(plan)
-        monitor, own = evaluator._monitor, ("arms", "promotion", "predictions", "grids", "drift")
+        monitor, own = evaluator._monitor, ("ramp", "promotion", "predictions", "grids", "drift")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
-        evaluator._state["arms"] = arms.resume(plan.logging, from_plain(saved["arms"]))
+        evaluator._state["ramp"] = ramp.resume(plan, from_plain(saved["ramp"]))
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
         for name in ("newest", "oldest"):

@@ -38,7 +38,7 @@ from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 17
+STATE_SCHEMA = 18
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -234,6 +234,12 @@ class Plan:
     def logged_policies(self) -> list[str]:
         """The policies whose probabilities are in the events."""
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
+
+    @property
+    def columns(self) -> list[str]:
+        """The policies whose probabilities are needed: those with rows, but for `logging`, and the arms of a ramp."""
+        of_arms = () if self.logging is None else self.logging.names
+        return [name for name in dict.fromkeys((*self.policies, *of_arms)) if name != LOGGING]
 
     @property
     def pairs(self) -> dict[Pair, tuple[AnyEstimator, AnyAverage, AnyRewardModel | None]]:

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, measured_time, significant, utc_time
 from streameval.ope.answer import CandidateAnswer, answers, percentage
 from streameval.ope.intervals import KINDS
-from streameval.ope.report import Estimate, Report, TrustCheck
+from streameval.ope.report import Calibration, Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     ChartScale,
@@ -106,6 +106,7 @@ class StatusPage:
             answers=found,
             deciding=deciding,
             deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
+            ramp=seen_lifts(report.calibration, deciding) if report else [],
             sections=sections,
             marked=_marked(sections),
             firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
@@ -205,6 +206,21 @@ def _deciding(report: Report, found: Sequence[CandidateAnswer]) -> dict[str, Est
     pairs = [(each.estimate.estimator, each.estimate.average) for each in found if each.estimate]
     same = [each for each in report.estimates if each.policy == report.production]
     return decided | {each.policy: each for each in same if pairs and (each.estimator, each.average) == pairs[0]}
+
+
+def seen_lifts(rows: Iterable[Calibration], deciding: Mapping[str, Estimate]) -> list[tuple[str, str, str]]:
+    """Of each arm of a ramp its name, the estimated lift and the seen one, if possible on the average that decides."""
+    by_policy = _grouped((each for each in rows if is_known(each.lift)), "policy")
+    found = []
+    for policy, arms in by_policy.items():
+        average = deciding[policy].average if policy in deciding else None
+        row = next((each for each in arms if each.average == average), arms[0])
+        ends = row.lift_lower, row.lift_upper
+        half = None if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
+        decimals = decimals_for([row.lift, half])
+        estimated, seen = (decimal(each, decimals, signed=True) for each in (row.lift_estimated, row.lift))
+        found.append((policy, estimated, f"{seen} ± {decimal(half, decimals)}"))
+    return found
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:

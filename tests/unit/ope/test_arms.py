@@ -94,7 +94,7 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
     first = evaluator(logging={"arms": ARMS})
     first.update(EventBatch.from_arrays(**columns))
     again = first.continued(evaluator(logging={"arms": ARMS[::-1]}).plan)
-    assert again.state()["arms"]["names"] == list(ARMS[::-1])
+    assert again.state()["ramp"]["balance"]["names"] == list(ARMS[::-1])
     configured = again.continued(evaluator(logging={"arms": {"production": 0.5, "challenger": 0.5}}).plan)
     configured.update(EventBatch.from_arrays(**columns))
     assert configured.report().events.accepted == 4000

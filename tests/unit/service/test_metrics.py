@@ -39,6 +39,11 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_design_effect": PER_ESTIMATE,
     "streameval_policy_reward_effective_sample_size": PER_ESTIMATE,
     "streameval_policy_bias_bound": PER_ESTIMATE,
+    **{
+        f"streameval_policy_{name}{end}": {"policy", "average"}
+        for name in ("onpolicy_value", "calibration_error")
+        for end in ("", "_lower", "_upper")
+    },
     "streameval_policy_importance_weight_mean": {"policy", "average"},
     "streameval_policy_importance_weight_max": {"policy", "average"},
     "streameval_policy_unsupported_probability": {"policy", "average"},
@@ -69,6 +74,8 @@ PROMISED: dict[str, set[str]] = {
 }
 
 ALL_METRICS = """
+policy_onpolicy_value policy_onpolicy_value_lower policy_onpolicy_value_upper
+policy_calibration_error policy_calibration_error_lower policy_calibration_error_upper
 policy_clicks_below_cut examination examination_lower examination_upper
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info policy_deciding_info consumer_gaps_total
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
@@ -174,7 +181,8 @@ def test_values_are_those_of_the_report() -> None:
 
 def test_nothing_is_exported_that_is_not_known_yet() -> None:
     details = {"window_events": None, "alpha": float("nan")}
-    unknown = replace(make_report(), estimates=(make_unknown("a", "ips", "window", details=details),), promotion=())
+    estimates = (make_unknown("a", "ips", "window", details=details),)
+    unknown = replace(make_report(), estimates=estimates, promotion=(), calibration=())
     samples = scrape(make_published(unknown))
     assert [name for name in samples if name in PROMISED and PROMISED[name] >= {"policy", "average"}] == []
 

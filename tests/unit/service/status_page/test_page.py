@@ -441,3 +441,11 @@ def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
     assert section.count('class="began"') == 1
     assert 'aria-label="lift of challenger-a: ' in section
     assert "; promotable 30.0 min ago" in section
+
+
+def test_the_page_shows_the_estimated_and_the_seen_lift_of_an_arm() -> None:
+    report = make_report(2)
+    shown = page(report)
+    assert "<td>+0.01200</td><td>+0.01000 ± 0.00400</td>" in shown
+    assert shown.count("caption>Ramp") == 1
+    assert "caption>Ramp" not in page(replace(report, calibration=()))
