@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,3 +87,26 @@ def test_every_module_of_the_estimation_the_events_and_the_stages_belongs_to_one
     folders = (ROOT / "streameval" / folder for folder in ("events", "ingest/stages", "ope"))
     modules = [str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*.py")]
     assert sorted(listed) == sorted(set(modules) - {"streameval/ope/__init__.py"})
+
+
+def judged(record: str) -> list[dict[str, Any]]:
+    """The mutants of a record."""
+    found: list[dict[str, Any]] = json.loads(Path(__file__).with_name(record).read_text())["mutants"]
+    return found
+
+
+def killed(record: str) -> float:
+    """The share of mutants that the tests killed, of those that a test can kill."""
+    counted = [each["outcome"] == "killed" for each in judged(record) if not each.get("equivalent")]
+    return sum(counted) / len(counted)
+
+
+def test_the_tests_kill_no_smaller_share_than_before_the_package_had_its_layout() -> None:
+    assert killed("after.json") >= max(0.85, killed("before.json"))
+
+
+def test_a_record_has_a_mutant_once_and_as_many_of_a_kind_as_the_sample() -> None:
+    mutants = judged("after.json")
+    places = {(each["file"], each["line"], each["kind"], each["from"], each["to"]) for each in mutants}
+    assert len(places) == len(mutants)
+    assert Counter(each["kind"] for each in mutants) == SIZES
