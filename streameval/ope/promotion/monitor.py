@@ -48,10 +48,24 @@ class PromotionMonitor:
 
     @classmethod
     def of(
-        cls, promotion: Promotion, policies: Sequence[str], lifts: Sequence[str] = ("lift",), **context: Any
+        cls,
+        promotion: Promotion,
+        policies: Sequence[str],
+        lifts: Sequence[str] = ("lift",),
+        *,
+        confidence: float,
+        errors: Array,
+        reward_range: tuple[float, float],
+        block: int,
+        logged: bool,
+        weights_average_1: bool = True,
+        largest_loss: float | None = None,
     ) -> PromotionMonitor:
-        """A monitor whose rules read these fields of `RuleContext`; their margin is that of `promotion`."""
-        return cls(promotion, tuple(policies), RuleContext(margin=promotion.margin, **context), tuple(lifts))
+        """A monitor whose rules read the last arguments as `RuleContext`."""
+        context = RuleContext(
+            promotion.margin, confidence, errors, reward_range, block, logged, weights_average_1, largest_loss
+        )
+        return cls(promotion, tuple(policies), context, tuple(lifts))
 
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
