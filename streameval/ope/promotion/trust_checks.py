@@ -131,8 +131,10 @@ def fold(
 
     `weights_average_1`: see `RuleContext`.
     """
-    gain, effects, memory = mean_weight.fold(state["weights"], evidence, sums, propensity)
-    gain = gain if weights_average_1 else np.zeros_like(gain)
+    shape, memory = sums["weight"].shape, state["weights"]
+    gain, effects = np.zeros(shape), np.ones(shape)
+    if weights_average_1:
+        gain, effects, memory = mean_weight.fold(memory, evidence, sums, propensity)
     steps = np.stack([*(sums[name] for name in TOTALS), gain], axis=1)
     tops = np.stack([sums[name] for name in PEAKS], axis=1)
     blocks, totals, peaks = state["blocks"], *_policies_last(state)
