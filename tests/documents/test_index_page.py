@@ -1,0 +1,57 @@
+"""The description on a package index: its links lead to the repository that STREAMEVAL_REPOSITORY names."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.paths import ROOT
+
+pytestmark = pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="needs a checkout")
+REPOSITORY = "https://example.org/owner/streameval"
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the build hook; its only import is a base class of the build backend."""
+    interface = ModuleType("hatchling.metadata.plugin.interface")
+    monkeypatch.setattr(interface, "MetadataHookInterface", SimpleNamespace, raising=False)
+    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def described(hook: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"version": "1.2.3"}
+    hook.RepositoryLinks(root=str(ROOT)).update(metadata)
+    return metadata
+
+
+def test_links_and_pictures_lead_to_the_tag_of_the_version(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMEVAL_REPOSITORY", f"{REPOSITORY}/")
+    metadata = described(hook)
+    text = metadata["readme"]["text"]
+    assert metadata["readme"]["content-type"] == "text/markdown"
+    assert f"]({REPOSITORY}/raw/v1.2.3/examples/drift/drift.png)" in text
+    assert f"({REPOSITORY}/blob/v1.2.3/deploy/README.md#metrics)" in text
+    assert not re.findall(r"\]\((?!https?:|#)", text)
+    assert metadata["urls"]["Source"] == REPOSITORY
+    assert metadata["urls"]["Issues"] == f"{REPOSITORY}/issues"
+
+
+def test_without_a_repository_the_description_is_the_readme(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STREAMEVAL_REPOSITORY", raising=False)
+    metadata = described(hook)
+    assert metadata["readme"]["text"] == (ROOT / "README.md").read_text()
+    assert metadata["urls"] == {}
