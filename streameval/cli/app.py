@@ -297,14 +297,22 @@ def check(
     broker: Annotated[
         bool, typer.Option(help="Also try the source, its topics, the port, the state directory and dead letters.")
     ] = True,
+    propensities: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare a log's propensities with its choices, and do no more.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Validate a configuration and try everything that `run` uses.
 
     Prints what would run. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is
-    invalid.
+    invalid. With --propensities, checks that log only, and exits with 1 if an action is off.
     """
     from streameval.cli import check as checks
+
+    if propensities is not None:
+        from streameval.cli.propensities import print_findings
+
+        raise typer.Exit(print_findings(propensities, as_json))
     from streameval.cli.tables import plan_table
     from streameval.config.model import Config
 

@@ -1,0 +1,96 @@
+"""`check --propensities`: a correct log passes, and an action or a bucket that is off is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.commands import Run, command
+
+NAMES = ("news", "sport", "music")
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    return lambda *arguments: command(capfd, *arguments)
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> str:
+    lines = [json.dumps({"event_id": number, "timestamp": 1.5, **row}) for number, row in enumerate(rows)]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def single(seed: int, events: int, wrong: float = 1.0) -> list[dict[str, Any]]:
+    """Events with the propensity of the chosen action alone, from both arms of a ramp."""
+    rng = np.random.default_rng(seed)
+    distribution = np.array([[0.5, 0.3, 0.2], [0.2, 0.6, 0.2]])[(rng.uniform(size=events) < 0.2).astype(int)]
+    action = (rng.uniform(size=(events, 1)) > distribution.cumsum(axis=1)).sum(axis=1).clip(0, 2)
+    propensity = distribution[np.arange(events), action] * np.where(action == 1, wrong, 1.0)
+    chosen = zip(action.tolist(), propensity.tolist(), strict=True)
+    return [{"action": NAMES[place], "propensity": p, "reward": 0} for place, p in chosen]
+
+
+def listed(seed: int, events: int, off: float = 0.0) -> list[dict[str, Any]]:
+    """Events with full distributions; `off`: of them the share that ignores the logged distribution."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(events):
+        shown = rng.permutation(NAMES)[: int(rng.integers(2, 4))].tolist()
+        logged = np.exp(2 * rng.uniform(size=len(shown)))
+        logged = (logged / logged.sum()).round(6)
+        logged[-1] = 1 - logged[:-1].sum()
+        taken = shown.index("music") if "music" in shown and rng.uniform() < off else rng.choice(len(shown), p=logged)
+        rows.append({"action": shown[int(taken)], "actions": shown, "propensities": logged.tolist(), "reward": 0})
+    return rows
+
+
+def test_correct_propensities_pass(run: Run, tmp_path: Path) -> None:
+    outcome = run("check", "--propensities", written(tmp_path / "log.ndjson", single(1, 5000)))
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == "the propensities of 5,000 events agree with how often actions were chosen (3 comparisons)\n"
+    assert run("check", "--propensities", written(tmp_path / "log.ndjson", listed(2, 3000))).code == 0
+
+
+@pytest.mark.parametrize(("wrong", "finding"), [(1.2, "too high"), (0.8, "too low")])
+def test_an_action_whose_propensities_are_off_by_a_fifth_is_named(
+    wrong: float, finding: str, run: Run, tmp_path: Path
+) -> None:
+    outcome = run("check", "--propensities", written(tmp_path / "log.ndjson", single(3, 8000, wrong)))
+    assert outcome.code == 1
+    assert outcome.err.count("error: ") == 1
+    assert "action sport: the logged propensities are" in outcome.err
+    assert finding in outcome.err
+
+
+def test_of_full_distributions_actions_and_buckets_are_compared(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path / "log.ndjson", listed(4, 3000, off=0.3))
+    outcome = run("check", "--propensities", path, "--json")
+    assert outcome.code == 1
+    found = json.loads(outcome.out)
+    messages = [each["message"] for each in found["findings"]]
+    assert found["ok"] is False
+    assert any(message.startswith("action music: the logged propensities are") for message in messages)
+
+
+def test_an_action_that_is_seldom_available_is_right_where_events_list_their_actions(run: Run, tmp_path: Path) -> None:
+    rows = [{"action": "news", "actions": ["news", "sport"], "propensity": 0.5, "reward": 0}] * 500
+    rows += [{"action": "sport", "actions": ["news", "sport"], "propensity": 0.5, "reward": 0}] * 500
+    rows += [{"action": "music", "actions": ["music"], "propensity": 1.0, "reward": 0}] * 100
+    assert run("check", "--propensities", written(tmp_path / "log.ndjson", rows)).code == 0
+
+
+def test_tables_are_read_too_and_a_file_without_events_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{row['action']},{row['propensity']},0" for row in single(5, 8000, wrong=1.2)]
+    path.write_text("\n".join(["action,propensity,reward", *rows]))
+    outcome = run("check", "--propensities", str(path))
+    assert (outcome.code, "action sport" in outcome.err) == (1, True)
+    (tmp_path / "empty.ndjson").write_text("{}")
+    outcome = run("check", "--propensities", str(tmp_path / "empty.ndjson"))
+    assert outcome.code == 2
+    assert "has no event" in outcome.err
