@@ -27,7 +27,7 @@ OFF_THE_ROAD = {"cli", "config"}
 """Packages that no event passes: what they name may stay inside a room."""
 FAMILIES = {"Average", "Estimator", "IntervalMethod", "PromotionRule", "RewardModel"}
 STAGES = (ArrivalOrder, Deduplication, EventOrder)
-EVENTS, POLL = 8000, 2000
+EVENTS, POLL = 2000, 1000
 
 
 def room_of(module: str) -> str:
