@@ -283,7 +283,8 @@ def _rewards(config: Config) -> Iterator[Finding]:
     number = "an unknown number of rewards" if found.held is None else counted(found.held, "reward")
     yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
     origin = Origin.of(rewards.topic, [(0, range(len(found.values)))])
-    batch = RewardDecoder(config.reward.field).decode_batch(found.values, origin)
+    goal, *further = config.reward_fields
+    batch = RewardDecoder(goal.field, further).decode_batch(found.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
 
 

@@ -144,6 +144,7 @@ class LogCounts:
         self.identified |= identity is not None and bool(identity.any())
         low, high = self.reward_range
         rewards = batch.reward if batch.scored is None else batch.reward[batch.scored.sizes == 0]
+        rewards = rewards[~np.isnan(rewards)]  # with several rewards an event may lack the goal
         below, above = np.count_nonzero(rewards < low), np.count_nonzero(rewards > high)
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
         self.rewards = rewards.min(initial=self.rewards[0]).item(), rewards.max(initial=self.rewards[1]).item()

@@ -75,8 +75,8 @@ class Replay:
         self.evaluator = evaluator or config.evaluator()
         self._update = update
         self._share: float | None = None
-        reward = config.reward
-        self._counts = LogCounts((reward.min, reward.max) if config.ranking is None else (-math.inf, math.inf))
+        goal, *self._further = config.reward_fields
+        self._counts = LogCounts((goal.low, goal.high) if config.ranking is None else (-math.inf, math.inf))
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
@@ -98,7 +98,7 @@ class Replay:
                     file, written or table_format(file), partial(self._advance, advance, before, total)
                 ):
                     self._counts.add(batch)
-                    batch = replace(batch.with_rewards_in(*self._counts.reward_range), origin=None)
+                    batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
                     self._rejections.add(batch.rejected)
                     if len(batch) and self._missing is None:
                         self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])

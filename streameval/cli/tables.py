@@ -43,11 +43,13 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
 
 
 def recommended_rows(report: Report) -> list[Estimate]:
-    """For each candidate, the estimate by which it is decided; and those of production by the same estimators."""
+    """For each candidate, the estimates by which it is decided; and those of production by the same estimators."""
     rows = [recommended(report, each.policy) for each in report.policies if not each.production]
     pairs = {(each.estimator, each.average) for each in rows if each}
     of_production = [each for each in report.estimates if each.policy == report.production]
-    return [*(each for each in of_production if (each.estimator, each.average) in pairs), *filter(None, rows)]
+    chosen = {(each.policy, each.estimator, each.average) for each in rows if each}
+    of_candidates = [each for each in report.estimates if (each.policy, each.estimator, each.average) in chosen]
+    return [*(each for each in of_production if (each.estimator, each.average) in pairs), *of_candidates]
 
 
 def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | None = None) -> Table:
@@ -57,7 +59,18 @@ def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | Non
     compared = any(estimate.lift is not None for estimate in estimates)
     interval = f">{report.confidence * 100:g}% interval"
     lift = (">lift", interval, ">relative lift") if compared else ()
-    headings = ("policy", "estimator", "average", ">value", interval, *lift, ">effective events", ">mean weight")
+    reward = ("reward",) if len(report.rewards) > 1 else ()
+    headings = (
+        "policy",
+        *reward,
+        "estimator",
+        "average",
+        ">value",
+        interval,
+        *lift,
+        ">effective events",
+        ">mean weight",
+    )
     table = new_table(title, *headings)
     rank = {counts.policy: place for place, counts in enumerate(report.policies)}
     in_order = sorted(estimates, key=lambda estimate: rank[estimate.policy])
@@ -68,7 +81,7 @@ def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | Non
             relative = percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN
             lift = (decimal(each.lift, decimals, signed=True), bounds, relative) if compared else ()
             table.add_row(
-                *("" if row else name, each.estimator, each.average),
+                *("" if row else name, *((each.reward,) if reward else ()), each.estimator, each.average),
                 *(decimal(each.value, decimals), _interval(each.lower, each.upper, decimals), *lift),
                 *(decimal(each.effective_sample_size, 0), decimal(each.importance_weight_mean, 3)),
             )
@@ -106,7 +119,7 @@ def _decision_cells(decision: Decision, report: Report, decimals: int) -> list[s
 
 def plan_table(config: Config) -> Table:
     """The parts that a configuration runs."""
-    http, reward, drift = config.http, config.reward, config.drift
+    http, drift = config.http, config.drift
     plan, kept = config.plan(), config.kept_state()
     policies = len(plan.policies)
     estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
@@ -115,7 +128,7 @@ def plan_table(config: Config) -> Table:
     rows = [
         ("source", config.source.description if config.source else "none: for `replay` only"),
         ("policies", ", ".join([f"{config.policies.production} (production)", *named])),
-        ("reward", f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"),
+        ("reward", "\n".join(_reward_lines(config))),
     ]
     if plan.ranking is not None:
         looks = f"users look at ranks by {_described(plan.ranking.examination)}"
@@ -153,6 +166,14 @@ def events_line(report: Report) -> str:
     events = report.events
     until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
     return f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
+
+
+def _reward_lines(config: Config) -> Iterator[str]:
+    """A line for each reward, the goal first."""
+    for (name, field, low, high), reward in zip(config.reward_fields, config.plan().rewards, strict=True):
+        line = f"the field {field}, from {low:g} to {high:g}"
+        guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
+        yield f"{name}: {line}{guard}" if config.rewards else line
 
 
 def _dead_letters(settings: AnyDeadLetters | None) -> str:

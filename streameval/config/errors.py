@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -14,6 +14,7 @@ from pydantic import Tag, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streameval.config.loading import Place
+from streameval.errors import ConfigError
 
 NOWHERE = "`streameval init my.yaml` writes a file that shows every option with its default"
 CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
@@ -215,3 +216,13 @@ def _inner(shape: Any, step: str | int) -> object:
         return get_args(shape)[1]
     fields = _fields(shape)
     return fields[str(step)].annotation if str(step) in fields else object if fields else None
+
+
+def refusal(place: Place, check: Callable[[], object], hint: str = NOWHERE) -> Iterator[Problem]:
+    """The objection of a check, if any."""
+    try:
+        check()
+    except ConfigError as error:
+        yield Problem(place, error.message, error.hint)
+    except ValueError as error:
+        yield Problem(place, str(error), hint)

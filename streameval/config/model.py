@@ -5,22 +5,24 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from streameval.common.component import Component, kind_as_mapping
 from streameval.common.text import Seconds, counted
-from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
+from streameval.config.errors import Problem, did_you_mean, expecting, one_of, problems_of, refusal, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
+from streameval.config.rewards import NamedReward, RewardSettings, fields_of, planned_rewards, reward_problems
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
+from streameval.events.further_rewards import RewardField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
@@ -67,14 +69,6 @@ class Policies(StrictModel):
     production: Annotated[str, Field(min_length=1)] = Field(
         LOGGING, description="the policy that candidates are compared with: its name in the events, or 'logging'"
     )
-
-
-class RewardSettings(StrictModel):
-    """The field of an event that holds the reward, and its range."""
-
-    field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
-    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
-    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
 
 
 class Http(StrictModel):
@@ -189,6 +183,10 @@ class Config(StrictModel):
         AnySource | None, BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value)
     ] = Field(None, description="write source: {kind: kafka, topic: NAME}")
     reward: RewardSettings = RewardSettings()
+    rewards: dict[Name, NamedReward] = Field(
+        {},
+        description="several rewards in place of `reward`, the goal first, e.g. {click: {}, revenue: {max: 200}}",
+    )
     ranking: Ranking | None = Field(
         None,
         description="for rankings with clicks, e.g. {metric: {kind: dcg, at: 10}, examination: {kind: power, eta: 1}}",
@@ -278,6 +276,11 @@ class Config(StrictModel):
         """The topic of rewards that come separately from their decisions."""
         return None if self.source is None else self.source.reward_topic
 
+    @property
+    def reward_fields(self) -> list[RewardField]:
+        """The fields and ranges of all rewards, the goal first."""
+        return fields_of(self.reward, self.rewards)
+
     def event_format(self, written: str | None = None, *, of_log: bool = False) -> JsonDecoder:
         """The decoder of the events.
 
@@ -294,14 +297,17 @@ class Config(StrictModel):
         vowpal_wabbit = (written or self.written) == "dsjson"
         joined = self.reward_topic is not None and written is None
         form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
+        goal, *further = self.reward_fields
+        options: dict[str, Any] = {"rewarded": False} if joined else {}
+        options |= {"further": further} if further else {}
         try:
             return form(
                 policies=plan.logged_policies,
-                reward_field=self.reward.field,
-                reward_range=None if of_log else (self.reward.min, self.reward.max),
+                reward_field=goal.field,
+                reward_range=None if of_log else (goal.low, goal.high),
                 scores=plan.scores,
                 identified=joined or self._identified(of_log),
-                **({"rewarded": False} if joined else {}),
+                **options,
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs its own field"
@@ -321,6 +327,7 @@ class Config(StrictModel):
             estimators=self.estimators or None,
             averages=self.averages or None,
             reward_range=(self.reward.min, self.reward.max),
+            rewards=None if self.ranking is not None else planned_rewards(self.reward, self.rewards),
             production=self.policies.production,
             intervals=self.intervals,
             confidence=self.confidence,
@@ -382,54 +389,42 @@ class Config(StrictModel):
 
 def _problems(config: Config) -> Iterator[Problem]:
     yield from _policy_problems(config.policies)
-    low, high = config.reward.min, config.reward.max
-    if not low < high:
-        hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
-        expected = f"a number greater than reward.min ({low:g})"
-        yield Problem(("reward", "max"), expecting(expected, f"{high:g}"), hint)
-    if config.written == "dsjson" and config.reward.field not in COSTS:
+    yield from _reward_problems(config)
+    if config.written == "dsjson" and not config.rewards and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     rewards = config.reward_topic
-    if rewards is not None and not low <= rewards.default <= high:
-        hint = "it is the reward of a decision without a reward message"
-        expected = f"a number from reward.min ({low:g}) to reward.max ({high:g})"
-        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
+    for name, _, low, high in config.reward_fields if rewards is not None else ():
+        if rewards is not None and not low <= rewards.default <= high:
+            hint = "it is the reward of a decision without a reward message"
+            path = "reward" if not config.rewards else f"rewards.{name}"
+            expected = f"a number from {path}.min ({low:g}) to {path}.max ({high:g})"
+            yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
     yield from _dead_letter_problems(config)
     yield from _decision_problems(config)
     yield from _ranking_problems(config)
     yield from _arm_problems(config)
-    yield from _refusal(("reward_model",), config.reward_model.check)
+    yield from refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
     if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:
         expected = f"a block of {BLOCK} events or more"
         yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
     elif promotion is not None:
         hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
-        yield from _refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
+        yield from refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
     yield from _scored_problems(config)
     yield from _repeated_labels("estimators", config.estimators)
     yield from _repeated_labels("averages", config.averages)
     evaluator = partial(Evaluator, ["candidate"], block=BLOCK, ranking=config.ranking)
     for index, average in enumerate(config.averages):
-        yield from _refusal(("averages", index), partial(evaluator, averages=[average]))
+        yield from refusal(("averages", index), partial(evaluator, averages=[average]))
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
     for label, bound in config.intervals.items():
         place: Place = ("intervals", label)
         if label in averages:
-            yield from _refusal(place, partial(evaluator, averages=[averages[label]], intervals={label: bound}))
+            yield from refusal(place, partial(evaluator, averages=[averages[label]], intervals={label: bound}))
         else:
             hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
             yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
-
-
-def _refusal(place: Place, check: Callable[[], object], hint: str = NOWHERE) -> Iterator[Problem]:
-    """The objection of a check, if any."""
-    try:
-        check()
-    except ConfigError as error:
-        yield Problem(place, error.message, error.hint)
-    except ValueError as error:
-        yield Problem(place, str(error), hint)
 
 
 def _policy_problems(policies: Policies) -> Iterator[Problem]:
@@ -454,7 +449,28 @@ def _policy_problems(policies: Policies) -> Iterator[Problem]:
         known.add(name)
     for name, policy in named_policies(policies.candidates).items():
         if isinstance(policy, PythonPolicy):
-            yield from _refusal(("policies", "candidates", name, "target"), partial(find, policy.target))
+            yield from refusal(("policies", "candidates", name, "target"), partial(find, policy.target))
+
+
+def _reward_problems(config: Config) -> Iterator[Problem]:
+    yield from reward_problems(config.reward, config.rewards)
+    if not config.rewards:
+        return
+    if "reward" in config.model_fields_set:
+        found = expecting("nothing next to `rewards`", "a reward")
+        yield Problem(("reward",), found, "remove it, and make it the first of `rewards`")
+    if config.ranking is not None:
+        found = expecting("nothing next to `ranking`", "rewards")
+        yield Problem(("rewards",), found, "remove them: the clicks are the reward, and the metric limits it")
+    elif len(config.rewards) > 1:
+        if config.written == "dsjson":
+            found = expecting("one reward, the cost of ds-json", f"{len(config.rewards)}")
+            yield Problem(("rewards",), found, "write events in JSON")
+        two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
+        production, candidates = config.policies.production, config.policies.candidates
+        for index, estimator in enumerate(config.estimators):
+            check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
+            yield from refusal(("estimators", index), check)
 
 
 def _ranking_problems(config: Config) -> Iterator[Problem]:
@@ -470,9 +486,9 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
             yield Problem(("ranking",), found, "write ranking: {metric: dcg, examination: swaps}")
         return
     for index, estimator in enumerate(config.estimators):
-        yield from _refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))
+        yield from refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))
     candidates = config.policies.candidates
-    yield from _refusal(("policies", "candidates"), partial(Evaluator, candidates, ranking=config.ranking))
+    yield from refusal(("policies", "candidates"), partial(Evaluator, candidates, ranking=config.ranking))
     if "reward" in config.model_fields_set:
         found = expecting("nothing next to `ranking`", "a reward")
         yield Problem(("reward",), found, "remove it: the clicks are the reward, and the metric limits it")
@@ -486,7 +502,7 @@ def _arm_problems(config: Config) -> Iterator[Problem]:
         return
     known = (config.policies.production, *config.policies.candidates)
     hint = "an arm is policies.production or a candidate, and its probabilities are in the events"
-    yield from _refusal(("logging", "arms"), partial(config.logging.check, known), hint)
+    yield from refusal(("logging", "arms"), partial(config.logging.check, known), hint)
     if config.ranking is not None:
         yield Problem(("logging",), expecting("nothing next to `ranking`", "arms"), "rankings have no propensity")
 

@@ -14,6 +14,7 @@ from streameval.common.arrays import Array, Mask, State, from_plain, require_fit
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import choice_columns, column, identifier_column, reward_columns
+from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
@@ -74,9 +75,14 @@ class RewardBatch(Batch):
     reward: [n] the reward of the decision, or a part of it
     timestamp: [n] time of the reward, in seconds since 1970
     origin: places of the messages, and fingerprints of the decisions' event ids
+    further: the further rewards; `reward` is then NaN in messages without it. None if there is one reward
     """
 
+    EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None}
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {"origin": Origin, "further": FurtherRewards}
+
     origin: Origin
+    further: FurtherRewards | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -86,7 +92,7 @@ class EventBatch(Batch):
     policies: names of the P columns of `probabilities`
     probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
     propensity: [n] in (0, 1], the logging policy's probability of the logged action
-    reward: [n]
+    reward: [n]; with `further` rewards NaN in events that lack it
     timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
     action_sets: the actions that the events could choose from; None if no event lists them
@@ -97,6 +103,7 @@ class EventBatch(Batch):
     raw_fields: fields as Python values, for policies and reward models in code; None if not requested
     unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
     logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
+    further: the further rewards, None if there is one reward
     origin: places and identities of the events; None if not requested
     rejected: messages read together with these events that are not events
     """
@@ -105,6 +112,7 @@ class EventBatch(Batch):
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
         **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "raw_fields"), ...),
         **dict.fromkeys(("unit", "logging_policy"), NO_IDENTITY),
+        "further": None,
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
@@ -113,6 +121,7 @@ class EventBatch(Batch):
         "rankings": Rankings,
         "raw_fields": RawFields,
         "origin": Origin,
+        "further": FurtherRewards,
     }
 
     policies: tuple[str, ...]
@@ -126,6 +135,7 @@ class EventBatch(Batch):
     raw_fields: RawFields | None = None
     unit: Identity | None = None
     logging_policy: Identity | None = None
+    further: FurtherRewards | None = None
 
     def __repr__(self) -> str:
         return (
@@ -155,21 +165,36 @@ class EventBatch(Batch):
         )
 
     def faults(
-        self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True, field: str | None = None
+        self,
+        reward_range: tuple[float, float] | None = None,
+        *,
+        rewarded: bool = True,
+        field: str | None = None,
+        further: Sequence[RewardField] = (),
     ) -> dict[int, Fault]:
         """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards.
 
-        `field`: that of the reward, where NaN in its column stands for a missing one.
+        `field`: that of the reward, where NaN in its column stands for a missing one. `further`: the ranges of further
+        rewards.
         """
-        return first_faults(self._rules(reward_range, rewarded, field))
+        return first_faults(self._rules(reward_range, rewarded, field, further))
 
     def _rules(
-        self, reward_range: tuple[float, float] | None, rewarded: bool, field: str | None
+        self,
+        reward_range: tuple[float, float] | None,
+        rewarded: bool,
+        field: str | None,
+        further: Sequence[RewardField],
     ) -> Iterator[BrokenRule]:
         if rewarded:
+            missing = np.isnan(self.reward)
+            if self.further is not None:
+                missing = missing & np.isnan(self.further.values).all(axis=1)
+                yield from self.further.infinite()
             if field is not None:
-                yield np.isnan(self.reward), "missing_field", lambda _: f"{field}: missing"
-            yield finite("reward", self.reward, ~np.isfinite(self.reward))
+                yield missing, "missing_field", lambda _: f"{field}: missing"
+            lacking = np.isnan(self.reward) if self.further is None else missing
+            yield finite("reward", self.reward, np.isinf(self.reward) | lacking)
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
         yield in_unit_interval("sampling_probability", self.sampling_probability)
@@ -185,13 +210,16 @@ class EventBatch(Batch):
             yield from ranking_rules(self.rankings, self.policies)
         yield from choice_rules(self.policies, self.probabilities, propensity, self.action_sets)
         if reward_range is not None and rewarded:
-            yield from self._range_rules(*reward_range)
+            yield from self._range_rules(*reward_range, further)
 
-    def _range_rules(self, low: float, high: float) -> Iterator[BrokenRule]:
+    def _range_rules(self, low: float, high: float, further: Sequence[RewardField] = ()) -> Iterator[BrokenRule]:
         """The only place that compares rewards with their range; clicks on rankings are not rewards."""
         if self.rankings is not None:
             return
         broken, reason, detail = reward_within(self.reward, low, high)
+        if self.further is not None:
+            broken &= ~np.isnan(self.reward)
+            yield from self.further.outside(further)
         if self.scored is not None:
             broken &= self.scored.sizes == 0
             yield outcomes_within(self.scored, self.policies, low, high)
@@ -199,9 +227,9 @@ class EventBatch(Batch):
         if self.slates is not None:
             yield slot_rewards_within(self.slates, low, high)
 
-    def with_rewards_in(self, low: float, high: float) -> EventBatch:
-        """Reject the events whose rewards are not in [low, high]."""
-        faults = first_faults(self._range_rules(low, high))
+    def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
+        """Reject the events whose rewards are not in [low, high]; `further`: the ranges of further rewards."""
+        faults = first_faults(self._range_rules(low, high, further))
         return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 
     @classmethod
@@ -236,6 +264,7 @@ class EventBatch(Batch):
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
         logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
+        rewards: Mapping[str, ArrayLike] | None = None,
     ) -> EventBatch:
         """Build a batch from arrays, which are copied.
 
@@ -252,6 +281,7 @@ class EventBatch(Batch):
             unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
             logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
+            rewards: [n] further rewards by name; NaN = the event lacks it. With any, `reward` may be NaN, too
 
         Raises:
             ValueError: an array has the wrong shape, or an event breaks a rule; names the first such row.
@@ -273,6 +303,10 @@ class EventBatch(Batch):
             logging_policy=logging_policy,
             is_ranking=slate_logging == "uniform_ranking",
         )
+        if rewards is not None:
+            columns = [column(name, values, len(batch)) for name, values in rewards.items()]
+            values = np.array(columns).reshape(len(columns), len(batch)).T
+            batch = replace(batch, further=FurtherRewards(tuple(rewards), values))
         return batch._without_faults()
 
     def _without_faults(self) -> EventBatch:

@@ -22,6 +22,7 @@ from streameval.events.action_sets import (
     reconcile,
 )
 from streameval.events.batch import EventBatch
+from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import name_fingerprints
 from streameval.events.schema import NAN, Event, PolicyCell, Slot
 from streameval.events.slates import (
@@ -137,6 +138,14 @@ def floats_or(numbers: Sequence[Any], absent: float) -> Array:
         return floats(numbers)
     except struct.error:
         return np.array([number if isinstance(number, float | int) else absent for number in numbers], dtype=float)
+
+
+def further_rewards(fields: Sequence[RewardField], messages: Sequence[Any]) -> FurtherRewards:
+    """Return the further rewards of decoded messages."""
+    columns = [
+        floats_or([getattr(each, f"reward{place}") for each in messages], NAN) for place in range(1, len(fields) + 1)
+    ]
+    return FurtherRewards(tuple(each.name for each in fields), np.array(columns).reshape(len(fields), len(messages)).T)
 
 
 def _propensity(choices: Choices) -> Array:

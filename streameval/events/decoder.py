@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -10,15 +10,24 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Mask, floats
+from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Index, RawFields, reconcile
 from streameval.events.batch import EventBatch, RewardBatch
-from streameval.events.columns import compact_columns, floats_or, named_policies, ragged_columns, seconds
+from streameval.events.columns import (
+    compact_columns,
+    floats_or,
+    further_rewards,
+    named_policies,
+    ragged_columns,
+    seconds,
+)
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
+from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import Identifier, attributes, event_type, reward_type
 from streameval.events.validation import (
+    BrokenRule,
     Fault,
     Rejected,
     at_most_one,
@@ -65,6 +74,7 @@ class JsonDecoder:
         scores: fields that policies in code read; with any, even none, batches have `raw_fields`
         rewarded: False if rewards arrive separately from the decisions. They are NaN until they are joined
         identified: add the fingerprint of the `event_id` to events decoded with their origin
+        further: the further rewards; an event then needs one of all rewards only
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -83,13 +93,16 @@ class JsonDecoder:
         scores: Sequence[str] | None = None,
         rewarded: bool = True,
         identified: bool = False,
+        further: Sequence[RewardField] = (),
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified = rewarded, identified
-        self._event_type = event_type(self.policies, reward_field, self.scores, rewarded)
+        self.further = tuple(further)
+        fields = tuple(each.field for each in self.further)
+        self._event_type = event_type(self.policies, reward_field, self.scores, rewarded, fields)
         known = attributes(self._event_type)
         self._score_attributes = {field: known[field] for field in self.scores or ()}
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
@@ -107,7 +120,7 @@ class JsonDecoder:
         Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
         """
         every = np.arange(len(table.is_plain))
-        if self.policies is None or self.scores is not None or not self.rewarded:
+        if self.policies is None or self.scores is not None or not self.rewarded or self.further:
             return self.decode_rows(table.rows(every), origin)
         unknown = np.full(len(every), np.nan)
         sampling = table.numbers.get("sampling_probability")
@@ -178,7 +191,10 @@ class JsonDecoder:
         if self.policies is None:
             events = _passing(events, _policies_fault, faults)
         events, batch = self._unchecked_columns(events, faults)
-        broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field)
+        if self.further:
+            batch = replace(batch, further=further_rewards(self.further, events))
+        ranges = () if self.reward_range is None else self.further
+        broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field, further=ranges)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
             events = _without(events, broken, faults)
@@ -260,7 +276,8 @@ class RankingDecoder(JsonDecoder):
 class RewardDecoder:
     """Decodes rewards that arrive as separate messages.
 
-    `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`; `reward_field` is the field with the reward.
+    `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`; `reward_field` is the field with the reward. With
+    `further` rewards, a message has any of them.
 
     >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
     >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
@@ -268,8 +285,9 @@ class RewardDecoder:
     (array([2.5]), 'missing_field', ('orders', 0, 11))
     """
 
-    def __init__(self, reward_field: str = "reward") -> None:
-        form = reward_type(reward_field)
+    def __init__(self, reward_field: str = "reward", further: Sequence[RewardField] = ()) -> None:
+        self._field, self._further = reward_field, tuple(further)
+        form = reward_type(reward_field, tuple(each.field for each in further))
         self._decode = msgspec.json.Decoder(form).decode
         self._refused = Diagnosis(form).of_message
 
@@ -277,14 +295,32 @@ class RewardDecoder:
         """Decode messages into columns; `origin`: their places."""
         messages, faults = list(values), dict[int, Fault]()
         rewards = _read(messages, self._decode, self._refused, faults)
-        amounts, times = floats([each.reward for each in rewards]), seconds([each.timestamp for each in rewards])
-        broken = first_faults((finite("reward", amounts, ~np.isfinite(amounts)), in_seconds(times)))
+        amounts, times = (
+            floats_or([each.reward for each in rewards], np.nan),
+            seconds([each.timestamp for each in rewards]),
+        )
+        further = further_rewards(self._further, rewards) if self._further else None
+        broken = first_faults((*self._rules(amounts, further), in_seconds(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
         identity = fingerprints([each.event_id for each in _without(rewards, broken, faults)])
         kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
         return RewardBatch(
-            amounts[rows], times[rows], replace(kept, identity=identity), _rejected(faults, messages, origin)
+            amounts[rows],
+            times[rows],
+            replace(kept, identity=identity),
+            _rejected(faults, messages, origin),
+            further and further.take(rows),
         )
+
+    def _rules(self, rewards: Array, further: FurtherRewards | None) -> Iterator[BrokenRule]:
+        if further is None:
+            yield finite("reward", rewards, ~np.isfinite(rewards))
+            return
+        missing = np.isnan(rewards) & np.isnan(further.values).all(axis=1)
+        fields = ", ".join([self._field, *(each.field for each in self._further)])
+        yield missing, "missing_field", lambda _: f"{self._field}: missing, and so are all others of {fields}"
+        yield finite("reward", rewards, np.isinf(rewards))
+        yield from further.infinite()
 
 
 def _read(

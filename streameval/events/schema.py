@@ -154,6 +154,7 @@ def event_type(
     reward_field: str = "reward",
     scores: tuple[str, ...] | None = None,
     rewarded: bool = True,
+    further_fields: tuple[str, ...] = (),
 ) -> type[Event]:
     """Return `Event` for one configuration; for the arguments see `JsonDecoder`.
 
@@ -168,7 +169,10 @@ def event_type(
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
     wire_name = msgspec.field(name=reward_field, default=UNSET)
-    changed: list[Any] = [("reward", RewardValue | UnsetType if rewarded else Raw | UnsetType, wire_name)]
+    form: Any = RewardValue | UnsetType if rewarded else Raw | UnsetType
+    if further_fields and rewarded:
+        form = RewardValue | None | UnsetType
+    changed: list[Any] = [("reward", form, wire_name), *_further_rewards(further_fields, others | {reward_field}, form)]
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
     optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
@@ -182,6 +186,21 @@ def event_type(
         of_slots.append(cells)
     changed += [("slots", Annotated[list[derived(Slot, of_slots)] | None, _SLOTS], None)]  # type: ignore[misc]
     return cast("type[Event]", derived(Event, changed))
+
+
+def _further_rewards(fields: Sequence[str], others: Iterable[str], form: Any) -> list[Any]:
+    """Return the fields of further rewards.
+
+    Raises:
+        ValueError: Another field of events has the name of one.
+    """
+    taken = set(fields) & set(others)
+    if taken or len(set(fields)) < len(fields):
+        found = ", ".join(sorted(taken or fields))
+        raise ValueError(f"each reward needs its own field, which has no other meaning: {found}")
+    return [
+        (f"reward{place}", form, msgspec.field(name=name, default=UNSET)) for place, name in enumerate(fields, start=1)
+    ]
 
 
 def score_fields(scores: Sequence[str], others: Iterable[str]) -> list[Any]:
@@ -201,13 +220,17 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=16)
-def reward_type(reward_field: str) -> type[msgspec.Struct]:
-    """Return the type of a reward that arrives as a separate message."""
-    fields = (
-        ("event_id", Identifier),
-        ("timestamp", Timestamp),
-        ("reward", RewardValue, msgspec.field(name=reward_field)),
-    )
+def reward_type(reward_field: str, further_fields: tuple[str, ...] = ()) -> type[msgspec.Struct]:
+    """Return the type of a message with a reward that arrives separately, or with some of several rewards."""
+    optional: Any = RewardValue | None | UnsetType
+    every = (reward_field, *further_fields)
+    rewards: list[Any] = [("reward", RewardValue, msgspec.field(name=reward_field))]
+    if further_fields:
+        rewards = [
+            (f"reward{place or ''}", optional, msgspec.field(name=name, default=UNSET))
+            for place, name in enumerate(every)
+        ]
+    fields: list[Any] = [("event_id", Identifier), ("timestamp", Timestamp), *rewards]
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 

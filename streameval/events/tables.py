@@ -205,6 +205,7 @@ def _wanted(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> list[Tab
     if isinstance(columns.context, list):
         wanted += [TableField("context", column, True, column, sees_context) for column in columns.context]
     wanted.append(TableField(decoder.reward_field, columns.reward or decoder.reward_field, True))
+    wanted += [TableField(each.field, each.field, True) for each in decoder.further]
     wanted += [TableField(name, name, False) for name in decoder.scores or () if name not in given]
     policies = columns.policies
     return wanted + [

@@ -271,10 +271,10 @@ def first_faults(rules: Iterable[BrokenRule]) -> dict[int, Fault]:
     return found
 
 
-def reward_within(reward: Array, low: float, high: float) -> BrokenRule:
+def reward_within(reward: Array, low: float, high: float, name: str = "reward") -> BrokenRule:
     """Rewards [n] lie in [low, high]."""
     broken = ~((reward >= low) & (reward <= high))
-    return _number_rule("reward_range", "reward", reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
+    return _number_rule("reward_range", name, reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
 def in_seconds(timestamp: Array) -> BrokenRule:

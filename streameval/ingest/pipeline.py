@@ -12,6 +12,7 @@ from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
+from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, StageSettings, TopicPartition
 from streameval.ingest.stages import (
@@ -48,8 +49,8 @@ class EventPipeline:
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
     `settings`: decide which stages there are. `reward_field`, `reward_range`: the field of rewards that come
-    separately, and the range of joined ones; decoders check the other rewards. `located`: events keep their origin,
-    even if no stage needs it.
+    separately, and the range of joined ones; decoders check the other rewards. `further`: further rewards, with their
+    fields and ranges. `located`: events keep their origin, even if no stage needs it.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class EventPipeline:
         settings: StageSettings | None = None,
         reward_field: str = "reward",
         reward_range: tuple[float, float] = (-math.inf, math.inf),
+        further: Sequence[RewardField] = (),
         *,
         located: bool = False,
     ) -> None:
         self.located = located
         self.events, self._settings = events, settings or StageSettings()
-        self._reward_field, self._reward_range = reward_field, reward_range
-        self._rewards = RewardDecoder(reward_field)
+        self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
+        self._rewards = RewardDecoder(reward_field, self._further)
         self._clock = ReaderClock(self._settings.clock_tolerance)
         self._order: ArrivalOrder | EventOrder = ArrivalOrder()
         self._before, self._after = self._deduplication("duplicates"), dict[str, Stage]()
@@ -82,7 +84,7 @@ class EventPipeline:
 
     def second_reading(self) -> SecondReading:
         """A pipeline with the same stages for another reading of the log; it passes on no event buffered here."""
-        other = SecondReading(self.events, self._settings, self._reward_field, self._reward_range)
+        other = SecondReading(self.events, self._settings, self._reward_field, self._reward_range, self._further)
         other.follow(self)
         return other
 
@@ -118,7 +120,7 @@ class EventPipeline:
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """The events that count, of those in their order."""
-        batch = batch.with_rewards_in(*self._reward_range)
+        batch = batch.with_rewards_in(*self._reward_range, self._further)
         for stage in self._after.values():
             batch = stage.pass_on(batch)
         return batch

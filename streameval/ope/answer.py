@@ -35,13 +35,14 @@ class CandidateAnswer(NamedTuple):
 
 def answers(report: Report) -> list[CandidateAnswer]:
     """The answer for each candidate; the promotable ones first, and within a verdict by the lower bound of the lift."""
+    report = report.of_goal()
     found = [_answer(report, each.policy) for each in report.policies if not each.production]
     return sorted(found, key=lambda each: (VERDICTS.index(each.verdict), -_least(each.estimate)))
 
 
 def recommended(report: Report, policy: str) -> Estimate | None:
     """The estimate by which the promotion of a candidate is decided; else its last one that has a lift."""
-    decision = _decision(report, policy)
+    report, decision = report.of_goal(), _decision(report, policy)
     rows = [each for each in report.estimates if each.policy == policy and each.lift is not None]
     if decision and decision.estimator:
         pair = decision.estimator, decision.average

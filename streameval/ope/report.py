@@ -66,7 +66,7 @@ class PolicyCounts(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The value of `policy` by `estimator` on `average`, with its interval and diagnostics.
+    """The value of `policy` for one `reward`, by `estimator` on `average`, with its interval and diagnostics.
 
     Unknown numbers are None. `lift_ratio`: the lift over the size of production's value, known where the interval of
     that value is away from 0. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
@@ -91,6 +91,7 @@ class Estimate(msgspec.Struct, frozen=True):
     lift_ratio_lower: float | None = None
     lift_ratio_upper: float | None = None
     details: Mapping[str, Any] = {}
+    reward: str = "reward"
 
     @property
     def interval(self) -> Interval:
@@ -110,7 +111,8 @@ class Decision(msgspec.Struct, frozen=True):
     and the weights alone, in events since the start and in epoch seconds; `first_...`: the same for the first time,
     with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
     became promotable; `promotable_events`: for how many events in total. `estimator`, `average`: those whose lift
-    decides, once it is known. `more`: how many more events are needed, at the present rate; None if it is not known.
+    decides, once it is known. `reward`: the goal. `more`: how many more events are needed, at the present rate; None
+    if it is not known.
     """
 
     policy: str
@@ -132,6 +134,7 @@ class Decision(msgspec.Struct, frozen=True):
     estimator: str | None = None
     average: str | None = None
     more: float | None = None
+    reward: str = "reward"
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
@@ -211,17 +214,36 @@ class Report(msgspec.Struct, frozen=True):
     calibration: tuple[Calibration, ...] = ()
     schema: int = 1
 
-    def get(self, policy: str, estimator: str, average: str) -> Estimate:
-        """The estimate with these three labels.
+    def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:
+        """The estimate with these labels; by default that of the goal.
 
         Raises:
             KeyError: There is no such estimate; the message lists those that exist.
         """
         for estimate in self.estimates:
-            if (estimate.policy, estimate.estimator, estimate.average) == (policy, estimator, average):
+            labels_of = (estimate.policy, estimate.estimator, estimate.average)
+            if labels_of == (policy, estimator, average) and reward in (None, estimate.reward):
                 return estimate
         labels = sorted({f"{e.policy}/{e.estimator}/{e.average}" for e in self.estimates})
         raise KeyError(f"no estimate {policy}/{estimator}/{average}; there are {', '.join(labels)}")
+
+    @property
+    def goal(self) -> str:
+        """The name of the first reward, which decides."""
+        return self.estimates[0].reward if self.estimates else "reward"
+
+    @property
+    def rewards(self) -> list[str]:
+        """The names of all rewards, the goal first."""
+        return list(dict.fromkeys(each.reward for each in self.estimates))
+
+    def of_goal(self) -> Report:
+        """The Report with the estimates of the goal alone."""
+        return self if len(self.rewards) < 2 else self.of_reward(self.goal)
+
+    def of_reward(self, reward: str) -> Report:
+        """The Report with the estimates of one reward alone."""
+        return msgspec.structs.replace(self, estimates=tuple(each for each in self.estimates if each.reward == reward))
 
     def thin(self) -> frozenset[tuple[str, str]]:
         """Pairs of an estimator and an average that most events had no evidence for, so that displays skip them.
@@ -232,7 +254,7 @@ class Report(msgspec.Struct, frozen=True):
         sizes = {
             (each.estimator, each.average): each.effective_sample_size or 0.0
             for each in self.estimates
-            if each.policy == self.production
+            if each.policy == self.production and each.reward == self.goal
         }
         most = {average: max(size for (_, on), size in sizes.items() if on == average) for _, average in sizes}
         return frozenset(
@@ -269,7 +291,9 @@ class Report(msgspec.Struct, frozen=True):
         """The estimates as a table, as notebooks show it."""
         decimals = decimals_for(each.value for each in self.estimates)
         interval = f"{self.confidence * 100:g}% interval"
-        headings = ("policy", "estimator", "average", "value", interval, "lift", interval, "effective events")
+        several = len(self.rewards) > 1
+        named = ("policy", "reward") if several else ("policy",)
+        headings = (*named, "estimator", "average", "value", interval, "lift", interval, "effective events")
         lines = [_row("th", headings)]
         for each in self.estimates:
             name = f"{each.policy} (production)" if each.policy == self.production else each.policy
@@ -277,7 +301,16 @@ class Report(msgspec.Struct, frozen=True):
             lift, low, high = (
                 decimal(one, decimals, signed=True) for one in (each.lift, each.lift_lower, each.lift_upper)
             )
-            cells = (name, each.estimator, each.average, decimal(each.value, decimals), bounds, lift, f"{low} … {high}")
+            cells = (
+                name,
+                *((each.reward,) if several else ()),
+                each.estimator,
+                each.average,
+                decimal(each.value, decimals),
+                bounds,
+                lift,
+                f"{low} … {high}",
+            )
             lines.append(_row("td", (*cells, decimal(each.effective_sample_size, 0))))
         caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
         return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"

@@ -102,12 +102,18 @@ def _reported(attribute: str, *names: str) -> Callable[[DaemonStatus], Iterable[
 
 
 def _first_estimates(status: DaemonStatus) -> Iterable[Series]:
-    estimates = reversed(status.report.estimates if status.report else ())
+    estimates = reversed(status.report.of_goal().estimates if status.report else ())
     return {(each.policy, each.average): each for each in estimates}.items()
 
 
+def _of_goal(status: DaemonStatus) -> Iterator[Series]:
+    """One series for each estimate of the goal, the reward that decides."""
+    for each in status.report.of_goal().estimates if status.report else ():
+        yield (each.policy, each.estimator, each.average), each
+
+
 def _intervals(status: DaemonStatus) -> Iterator[Series]:
-    for labels, each in _estimates(status):
+    for labels, each in _of_goal(status):
         if each.value is not None:
             yield (*labels, each.kind, str(each.anytime).lower(), each.covers), 1
 
@@ -115,7 +121,7 @@ def _intervals(status: DaemonStatus) -> Iterator[Series]:
 def _slot_lifts(status: DaemonStatus) -> Iterable[Series]:
     found = {
         (policy, str(slot)): lift
-        for (policy, *_), each in _estimates(status)
+        for (policy, *_), each in _of_goal(status)
         for slot, lift in enumerate(each.details.get("slot_lifts", ()), start=1)
     }
     return found.items()
@@ -148,18 +154,19 @@ def _lateness(status: DaemonStatus) -> Iterable[Series]:
 
 def _deciding(status: DaemonStatus) -> Iterable[Series]:
     """A series for each candidate; all rules that read a lift read the same one."""
-    rows = (row for row, decision in _reported("promotion", *PER_ESTIMATE)(status) if decision.estimator)
+    rows = (row for row, decision in _reported("promotion", *PER_REWARD)(status) if decision.estimator)
     return ((row, 1) for row in dict.fromkeys(rows))
 
 
 PER_ESTIMATE = ("policy", "estimator", "average")
-_estimates = _reported("estimates", *PER_ESTIMATE)
+PER_REWARD = (*PER_ESTIMATE, "reward")
+_estimates = _reported("estimates", *PER_REWARD)
 _policies = _reported("policies", "policy")
 
 SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Series]]]] = {
     "daemon": ((), lambda status: [((), status)]),
     "rejected": (("reason",), lambda status: (((reason,), count) for reason, count in status.rejected.items())),
-    "estimates": (PER_ESTIMATE, _estimates),
+    "estimates": (PER_REWARD, _estimates),
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "slots": (("policy", "slot"), _slot_lifts),
@@ -168,8 +175,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
     ),
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
-    "promotion": (("policy", "rule"), _reported("promotion", "policy", "rule")),
-    "deciding": (PER_ESTIMATE, _deciding),
+    "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
+    "deciding": (PER_REWARD, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
     "policies": (("policy",), _policies),
     "policy_failures": (("policy", "reason"), _policy_failures),

@@ -74,6 +74,8 @@ def fingerprint(config: Config) -> dict[str, Any]:
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
     reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
+    if config.rewards:
+        reward = {"rewards": [list(each) for each in config.reward_fields]}
     ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
     return {"block": BLOCK} | source | reward | ranking
 
@@ -89,9 +91,10 @@ def start_fresh(config: Config) -> StartState:
 
 
 def _pipeline(config: Config) -> EventPipeline:
-    reward = config.reward
+    goal, *further = config.reward_fields
     source, located = config.required_source(), config.decisions is not None
-    return EventPipeline(config.event_format(), source, reward.field, (reward.min, reward.max), located=located)
+    limits = goal.low, goal.high
+    return EventPipeline(config.event_format(), source, goal.field, limits, further, located=located)
 
 
 def resume(

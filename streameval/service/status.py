@@ -107,12 +107,12 @@ def _spaced(points: Iterable[Point], spacing: float) -> Iterator[Point]:
 
 
 def _point(at: float, report: Report, last: Point | None) -> Point:
-    places = {(each.policy, each.estimator, each.average): row for row, each in enumerate(report.estimates)}
+    """The estimates of the goal."""
+    estimates = report.of_goal().estimates
+    places = {(each.policy, each.estimator, each.average): row for row, each in enumerate(estimates)}
     if last is not None and last.places == places:
         places = last.places  # hundreds of points share one
-    numbers = [
-        (each.value, each.lower, each.upper, each.lift, each.lift_lower, each.lift_upper) for each in report.estimates
-    ]
+    numbers = [(each.value, each.lower, each.upper, each.lift, each.lift_lower, each.lift_upper) for each in estimates]
     return Point(at, places, np.array(numbers, dtype=np.float64).reshape(-1, 6))
 
 

@@ -140,7 +140,7 @@ def test_the_main_dashboard_answers_from_the_top_to_the_bottom() -> None:
 
 
 def test_links_choose_the_shown_estimates() -> None:
-    assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "estimator", "average"]
+    assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "reward", "estimator", "average"]
     assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
 
 

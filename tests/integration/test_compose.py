@@ -95,7 +95,8 @@ def test_the_daemon_of_compose_reads_what_its_recommender_writes(
     assert len(re.findall(r"^streameval_consumer_lag_events\{.*partition=", metrics, re.M)) == 2
     assert "streameval_events_rejected_total{" not in re.sub(r"^.*} 0\.0$", "", metrics, flags=re.M)
     for candidate in ("personal", "bold"):
-        assert f'streameval_policy_lift{{average="mixture",estimator="stratified_dr",policy="{candidate}"}}' in metrics
+        labels = f'average="mixture",estimator="stratified_dr",policy="{candidate}",reward="reward"'
+        assert f"streameval_policy_lift{{{labels}}}" in metrics
 
 
 def everything(client: httpx.Client, token: str) -> str:

@@ -87,7 +87,10 @@ def test_a_candidate_is_recommended_within_seconds_and_ctrl_c_ends_the_demo_in_o
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
-    assert 'streameval_policy_value{average="cumulative",estimator="snips",policy="for-jazz-fans"}' in metrics
+    assert (
+        'streameval_policy_value{average="cumulative",estimator="snips",policy="for-jazz-fans",reward="reward"}'
+        in metrics
+    )
     assert "for-jazz-fans" in page
     assert "for-metal-fans" in output
     assert "Traceback" not in errors

@@ -11,8 +11,8 @@ from streameval_dashboards.parts import SOURCE, Placed, place
 
 INSTANCE = 'job=~"$job", instance=~"$instance"'
 POLICY = f'{INSTANCE}, policy=~"$policy"'
-ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average"'
-OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average"'
+ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average", reward="$reward"'
+OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average", reward="$reward"'
 """The chosen estimates of all policies, including production."""
 OFTEN = "60s"
 """Minimum interval between the evaluations of annotations."""
@@ -46,11 +46,12 @@ def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable
 
 
 def of_estimate() -> list[dashboard.QueryVariable]:
-    """Variables: candidates, estimator, average."""
+    """Variables: candidates, reward, estimator, average."""
     estimates = f"streameval_policy_value{{{INSTANCE}}}"
     chosen = f'streameval_policy_value{{{INSTANCE}, estimator="$estimator"}}'
     return [
         several("policy", "Candidate", f"label_values(streameval_policy_lift{{{INSTANCE}}}, policy)"),
+        one("reward", "Reward", f"label_values({estimates}, reward)", "reward"),
         one("estimator", "Estimator", f"label_values({estimates}, estimator)", "stratified_ips"),
         one("average", "Average", f"label_values({chosen}, average)", "mixture"),
     ]

@@ -307,7 +307,8 @@ class EventOrder:
             return events
         assert events.origin is not None, "events must be decoded with their origin"
         assert events.origin.identity is not None, "events must be decoded as `identified`"
-        return replace(events, reward=self._rewards.join(events.origin.identity, events.timestamp))
+        reward, further = self._rewards.join(events.origin.identity, events.timestamp, events.further)
+        return replace(events, reward=reward, further=further)
 
     def _sweep(self, before: float) -> tuple[Rejected, ...]:
         """Drop rewards for which no decision will come, now that decisions before this time have been released."""

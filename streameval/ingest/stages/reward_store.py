@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
+from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import NO_IDENTITY, Identity
 from streameval.ingest.stages.buffer import described
 from streameval.ope.promotion import fold_arrivals, rejected_share, start_arrivals
@@ -127,7 +128,7 @@ class RewardStore:
             come before their decision wait for it.
         max_bytes: Memory for the decisions and rewards that wait. Released decisions take up to a quarter as much.
 
-    A reward takes 41 bytes, a remembered decision 16.
+    A reward takes 42 bytes, a remembered decision 16. A message with several rewards has a row for each.
     """
 
     def __init__(
@@ -161,13 +162,19 @@ class RewardStore:
         self.count(unmatched=len(rewards) - len(named))
         identity = named.origin.identity
         assert identity is not None
+        values = named.reward[:, None]
+        if named.further is not None:
+            values = np.column_stack([values, named.further.values])
+        message, which_reward = np.nonzero(~np.isnan(values))
         fate = np.full(len(named), WAITS, dtype=np.int8)
         for which, released, rows in self._released.find(identity):
             after = named.timestamp[which] - released["timestamp"][rows]
             fate[which[(after >= -self._max_lateness) & (after <= self._remembered)]] = LATE
-        columns: Run = {"identity": identity, "timestamp": named.timestamp, "reward": named.reward, "fate": fate}
+        columns: Run = {"identity": identity, "timestamp": named.timestamp, "fate": fate}
         columns |= {"partition": named.origin.partition, "offset": named.origin.offset}
-        self._waiting.add(columns)
+        waiting: Run = {name: column[message] for name, column in columns.items()}
+        waiting |= {"reward": values[message, which_reward], "which": which_reward.astype(np.int8)}
+        self._waiting.add(waiting)
         self._newest = max(self._newest, float(named.timestamp.max(initial=-math.inf)))
 
     def redate(self, latest: float, now: float) -> int:
@@ -181,8 +188,13 @@ class RewardStore:
             count += int(np.count_nonzero(ahead))
         return count
 
-    def join(self, identity: Identity, timestamp: Array) -> Array:
-        """The rewards of these decisions, which are released now, [n]."""
+    def join(
+        self, identity: Identity, timestamp: Array, further: FurtherRewards | None = None
+    ) -> tuple[Array, FurtherRewards | None]:
+        """The rewards of these decisions, which are released now, [n], and the further ones.
+
+        `further`: those of the decisions themselves, which do not count.
+        """
         self._first = min(self._first, float(timestamp.min(initial=math.inf)))
         which, joined = [], []
         for decision, rewards, rows in self._waiting.find(identity):
@@ -199,10 +211,13 @@ class RewardStore:
         self._released.add({"identity": identity, "timestamp": timestamp})
         if self._released.nbytes > self._max_remembered_bytes:
             self._forget(self._released.median_time())
-        reward = np.full(len(identity), self._default)
+        columns = np.full((1 if further is None else 1 + len(further.names), len(identity)), self._default)
         if which:
-            self._combine_into(reward, np.concatenate(which), _concatenated(joined))
-        return reward
+            decisions, found = np.concatenate(which), _concatenated(joined)
+            for place, column in enumerate(columns):
+                own = found["which"] == place
+                self._combine_into(column, decisions[own], {name: each[own] for name, each in found.items()})
+        return columns[0], further and replace(further, values=columns[1:].T)
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
         """Write the combination of rewards [m] to the rows `which` [m] of `reward` [n]."""

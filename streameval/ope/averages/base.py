@@ -252,11 +252,12 @@ class Average(Component):
             ValueError: The average cannot work with such blocks.
         """
 
-    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int, rewards: int = 1) -> State:
         """The state before the first event; `block` is the number of events in a block.
 
-        Columns are policy by policy, and within a policy estimator by estimator. `components` [estimators]: the number
-        of components of each estimator's term. `candidates` [policies]: the policies whose losses a mixture pools.
+        Columns are policy by policy, within a policy reward by reward, and then estimator by estimator. `components`
+        [rewards times estimators]: the number of components of each estimator's term. `candidates` [policies]: the
+        policies whose losses a mixture pools.
         """
         raise NotImplementedError
 
@@ -320,7 +321,7 @@ class KernelAverage(Average, Kernel):
         """The average that stores the moments: itself, unless it chooses between kernels."""
         return self
 
-    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int, rewards: int = 1) -> State:
         columns = len(components) * len(candidates)
         return {"kernel": self.kernel.start_kernel(columns, block), "spread": variance.start(columns)}
 

@@ -33,7 +33,10 @@ SAMPLED = 97
 
 
 class ProductTable:
-    """Products of numbers per event, [events, policies]; equal ones, as of rewards of 0 and 1, are kept once."""
+    """Products of numbers per event, [events, policies]; equal ones, as of rewards of 0 and 1, are kept once.
+
+    `seen` in its methods: 1 for the events that a column has, 0 for the others; None where it has all.
+    """
 
     ONE = 0
 
@@ -46,7 +49,7 @@ class ProductTable:
         self._production: list[Array] = []
 
     def place(self, *factors: Array | None) -> int:
-        """The place of the product of at most two factors; None counts as 1."""
+        """The place of the product of at most three factors; None counts as 1."""
         given = tuple(self._equal.get(id(factor), factor) for factor in factors if factor is not None)
         key = tuple(sorted(map(id, given)))
         if key not in self._places:
@@ -68,13 +71,13 @@ class ProductTable:
         self._kept.append(factors)
         return alike[-1]
 
-    def rows(self, u: Array, v: Array | None, unsupported: Array | None) -> list[int]:
+    def rows(self, u: Array, v: Array | None, unsupported: Array | None, seen: Array | None = None) -> list[int]:
         """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1."""
         w = self._importance
         terms = ((u,), (v,), (u, u), (u, v), (v, v))
-        return [self.place(*product) for product in ((), *terms, (w,), (w, w), (unsupported,), (u, w))]
+        return [self.place(*product, seen) for product in ((), *terms, (w,), (w, w), (unsupported,), (u, w))]
 
-    def pair_rows(self, u: Array, v: Array | None) -> list[int]:
+    def pair_rows(self, u: Array, v: Array | None, seen: Array | None = None) -> list[int]:
         """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
 
         The sum of squared averaging weights is not a product of these; it has the place of 1.
@@ -83,7 +86,8 @@ class ProductTable:
         terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
         products = [(terms[one], terms[other]) for one, other in PRODUCTS]
         singles = [(term,) for term in terms.values()]
-        return [self.place(*product) for product in ((), *singles, *products, (), (w,), (w, w), (u, w), (pu, w))]
+        every = ((), *singles, *products, (), (w,), (w, w), (u, w), (pu, w))
+        return [self.place(*product, seen) for product in every]
 
     def weighted(self, sample_weight: Array, blocks: int) -> Array:
         """All series times these averaging weights [events, policies], as [blocks, policies, series, events]."""
@@ -107,10 +111,12 @@ class ProductTable:
 
 
 def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
-    """The product of up to three factors."""
+    """The product of some factors."""
     if len(factors) > 1:
         product = np.multiply(factors[0], factors[1], out=out)
-        return product if len(factors) == 2 else np.multiply(product, factors[2], out=product)
+        for factor in factors[2:]:
+            product = np.multiply(product, factor, out=product)
+        return product
     product = factors[0] if factors else np.ones(())
     if out is not None:
         out[...] = product
@@ -127,10 +133,11 @@ class Blocks:
     Attributes:
         weighted: [blocks, policies, series, events] the series times the averaging weight
         shared: the same on the events that production has; None if it has all
-        importance: [blocks, policies, events]
+        importance: [blocks, policies, 1 or estimators, events]
         times: [blocks, events] in seconds, NaN if unknown
         sums, pairs: the series summed by the rows of moments, and of pairs (None without lifts)
-        evidence, terms: the origin of the blocks
+        evidence: of each term; terms of several rewards differ in the events that have the reward
+        terms: the origin of the blocks
     """
 
     weighted: Array
@@ -139,27 +146,33 @@ class Blocks:
     times: Array
     sums: Integers
     pairs: Integers | None
-    evidence: Evidence
+    evidence: Sequence[Evidence]
     terms: Sequence[Terms]
 
     @classmethod
-    def of(cls, evidence: Evidence, terms: Sequence[Terms], paired: bool = True) -> Blocks:
-        """The blocks of terms of all events of `evidence`; `paired`: with the products for lifts over production."""
-        blocks, weight, importance = evidence.blocks, evidence.sample_weight, evidence.importance_weight
+    def of(cls, evidence: Evidence | Sequence[Evidence], terms: Sequence[Terms], paired: bool = True) -> Blocks:
+        """The blocks of terms of all events; `paired`: with the products for lifts over production.
+
+        `evidence`: that of all terms, or of each. They share the importance weights.
+        """
+        every = [evidence] * len(terms) if isinstance(evidence, Evidence) else list(evidence)
+        first, weight, seen = every[0], *_seen(every)
+        blocks, importance = first.blocks, first.importance_weight
         series = ProductTable(importance)
-        sums = [series.rows(term.numerator, term.denominator, evidence.unsupported) for term in terms]
-        pairs = [series.pair_rows(term.numerator, term.denominator) for term in terms] if paired else []
+        columns = list(zip(terms, seen, strict=True))
+        sums = [series.rows(term.numerator, term.denominator, first.unsupported, has) for term, has in columns]
+        pairs = [series.pair_rows(term.numerator, term.denominator, has) for term, has in columns] if paired else []
         both = np.where(weight[:, :1] > 0, weight, 0.0)
         alike = not paired or np.array_equal(both, weight)
-        times = evidence.timestamp
+        times = first.timestamp
         return cls(
             series.weighted(weight, blocks),
             None if alike else series.weighted(both, blocks),
-            per_block(importance, blocks),
+            _importance_by_column(importance, seen, blocks),
             np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
             np.array(sums),
             np.array(pairs) if paired else None,
-            evidence,
+            every,
             terms,
         )
 
@@ -191,14 +204,18 @@ class Blocks:
             self,
             weighted=change(self.weighted),
             shared=None if self.shared is None else change(self.shared),
-            importance=change(self.importance[:, :, None])[:, :, 0],
+            importance=change(self.importance),
         )
 
     @cached_property
     def components(self) -> Blocks:
         """The components of all terms side by side."""
-        reward = self.evidence.recent.reward
-        return Blocks.of(self.evidence, [part for term in self.terms for part in term.parts(reward)], paired=False)
+        parts = [
+            (evidence, part)
+            for evidence, term in zip(self.evidence, self.terms, strict=True)
+            for part in term.parts(evidence.recent.reward)
+        ]
+        return Blocks.of([evidence for evidence, _ in parts], [part for _, part in parts], paired=False)
 
     @cached_property
     def prior(self) -> Array:
@@ -210,8 +227,9 @@ class Blocks:
     @cached_property
     def prior_square(self) -> Array:
         """The second moment assumed for a term, as known after each block, [blocks, columns]."""
-        recent = self.evidence.recent
-        return np.repeat(recent.weight_square * recent.reward_square[:, None], len(self.terms), axis=1)
+        recent = [each.recent for each in self.evidence]
+        squares = [each.weight_square * each.reward_square[:, None] for each in recent]
+        return np.stack(squares, axis=-1).reshape(len(self), -1)
 
     @cached_property
     def moments(self) -> Array:
@@ -239,9 +257,10 @@ class Blocks:
         and v (in `signed` only if production lacks events).
         """
         totals = self.spread[..., OWN_TOTALS if self.pairs is None else BOTH_TOTALS]
-        if self.evidence.signs is None:
+        units = self.evidence[0].signs
+        if units is None:
             return {"totals": totals}
-        signs, rows = self.evidence.signs.reshape(len(self), self.size, -1), []
+        signs, rows = units.reshape(len(self), self.size, -1), []
         if self.pairs is not None:
             shared = self.weighted if self.shared is None else self.shared
             rows.append(_signed_sums(shared, signs, self.pairs[:, PAIR_SUMS]))
@@ -264,7 +283,7 @@ class Blocks:
         weight = self._weights * kernel
         own = shared = _kernel_sums(self.weighted, kernel), _squares(weight)
         if self.shared is not None:
-            shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared) * kernel)
+            shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared, self.sums) * kernel)
         return self._moments(own, shared, weight.max(axis=-1), (self._magnitudes * kernel).max(axis=-1))
 
     def _moments(
@@ -277,12 +296,12 @@ class Blocks:
         blocks, policies = self.weighted.shape[:2]
         moments = np.empty((blocks, policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
         moments[..., SUMS] = _chosen(own[0], self.sums)
-        if self.evidence.unsupported is None:
+        if self.evidence[0].unsupported is None:
             moments[..., MomentRow.UNSUPPORTED] = 0.0
         moments[..., MomentRow.WEIGHT_SQUARE] = own[1]
         moments[..., MomentRow.LARGEST_WEIGHT] = largest_weight
         moments[..., MomentRow.LARGEST_TERM] = largest_term
-        moments[..., MomentRow.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
+        moments[..., MomentRow.LARGEST_IMPORTANCE] = self._largest_importance
         if self.pairs is not None:
             moments[..., PAIRS] = _chosen(shared[0], self.pairs)
             moments[..., SQUARE_WEIGHTS[1]] = shared[1]
@@ -299,7 +318,7 @@ class Blocks:
 
     @cached_property
     def _weights(self) -> Array:
-        return _weights(self.weighted)
+        return _weights(self.weighted, self.sums)
 
     @cached_property
     def _summed(self) -> tuple[Array, Array]:
@@ -311,15 +330,41 @@ class Blocks:
         """The same over the events that production has."""
         if self.shared is None:
             return self._summed
-        return _kernel_sums(self.shared, np.ones((1, 1, 1, self.size))), _squares(_weights(self.shared))
+        return _kernel_sums(self.shared, np.ones((1, 1, 1, self.size))), _squares(_weights(self.shared, self.sums))
 
     @cached_property
     def _largest_importance(self) -> Array:
         return np.asarray(self.importance.max(axis=-1))
 
 
-def _weights(weighted: Array) -> Array:
-    """The averaging weights, [blocks, policies, 1, events]; one row for all if every event counts once."""
+def _seen(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:
+    """The averaging weight of an event that any of these has, [events, policies], and `seen` of each."""
+    weights = {id(each.sample_weight): each.sample_weight for each in evidence}
+    if len(weights) == 1:
+        return evidence[0].sample_weight, [None] * len(evidence)
+    weight = np.maximum.reduce([each.T for each in weights.values()]).T
+    seen: dict[int, Array | None] = {
+        key: None if np.array_equal(each, weight) else (each > 0).astype(float) for key, each in weights.items()
+    }
+    return weight, [seen[id(each.sample_weight)] for each in evidence]
+
+
+def _importance_by_column(importance: Array, seen: Sequence[Array | None], blocks: int) -> Array:
+    """The importance weights [blocks, policies, 1 or estimators, events], 0 for events that a column lacks."""
+    if all(each is None for each in seen):
+        return per_block(importance, blocks)[:, :, None]
+    columns = (importance if each is None else importance * each for each in seen)
+    return np.stack([per_block(each, blocks) for each in columns], axis=2)
+
+
+def _weights(weighted: Array, sums: Integers) -> Array:
+    """The averaging weights, [blocks, policies, 1 or estimators, events]; one row for all if every event counts once.
+
+    `sums`: the places of the rows of each estimator.
+    """
+    places = sums[:, MomentRow.WEIGHT]
+    if (places != ProductTable.ONE).any():
+        return np.asarray(weighted.take(places, axis=2))
     weights = weighted[:, :, ProductTable.ONE, None]
     return np.ones((1, 1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
 

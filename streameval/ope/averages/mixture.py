@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -31,6 +31,7 @@ from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow
 from streameval.ope.averages.moments import variance as variance_of
 from streameval.ope.estimators import Terms
+from streameval.ope.evidence.evidence import Evidence
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -53,6 +54,7 @@ class ColumnLayout(NamedTuple):
 
     components: Sequence[int]
     candidates: Sequence[bool]
+    rewards: int = 1
 
     @property
     def policies(self) -> int:
@@ -67,6 +69,11 @@ class ColumnLayout(NamedTuple):
     def parts(self) -> int:
         """Component columns of one policy."""
         return sum(self.components)
+
+    @property
+    def groups(self) -> int:
+        """Groups of component columns that have the same events: those of a policy and a reward."""
+        return self.policies * self.rewards
 
 
 class MixturePath(NamedTuple):
@@ -107,8 +114,8 @@ class Mixture(Average):
     preference: ClassVar[int] = 0
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
-    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int) -> State:
-        layout = ColumnLayout(list(components), list(candidates))
+    def start(self, components: Sequence[int], candidates: Sequence[bool], block: int, rewards: int = 1) -> State:
+        layout = ColumnLayout(list(components), list(candidates), rewards)
         return {
             "layout": layout._asdict(),
             "values": self.start_columns(layout, block, paired=True),
@@ -124,9 +131,9 @@ class Mixture(Average):
         differences, parts = lift_blocks(blocks, path, layout)
         effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
         lifts, path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
-        both = per_block(blocks.evidence.paired_with_production().sample_weight, len(blocks))
-        events = np.repeat(np.count_nonzero(both, axis=-1).astype(float), len(layout.components), axis=1)
-        lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, events)
+        events = [_events_of_both(evidence) for evidence in blocks.evidence]
+        of_columns = np.stack(events, axis=-1).reshape(len(blocks), -1)
+        lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, of_columns)
         return {**state, "values": values, "lifts": lifts}, lift
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
@@ -139,9 +146,13 @@ class Mixture(Average):
         components, candidates = state["layout"]["components"], state["layout"]["candidates"]
         first = np.cumsum([0, *components])
         places = [place for each in estimators for place in range(first[each], first[each + 1])]
-        columns = {"overlap": [0], "terms": estimators, "spread": estimators}
+        of_reward = len(components) // state["layout"]["rewards"]
+        rewards = sorted({each // of_reward for each in estimators})
+        columns = {"overlap": rewards, "terms": estimators, "spread": estimators}
         parts = (("values", count, policies), ("lifts", count - 1, [place - 1 for place in policies[1:]]))
-        kept = ColumnLayout([components[each] for each in estimators], [candidates[each] for each in policies])
+        kept = ColumnLayout(
+            [components[each] for each in estimators], [candidates[each] for each in policies], len(rewards)
+        )
         selected = {
             name: {key: take_columns(value, of, index, columns.get(key, places)) for key, value in state[name].items()}
             for name, of, index in parts
@@ -156,7 +167,7 @@ class Mixture(Average):
             "block": block,
             **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "loss")},
             "diagnostics": np.zeros((components, len(DIAGNOSTIC_ROWS), decays)),
-            "overlap": np.zeros((layout.policies, decays, decays)),
+            "overlap": np.zeros((layout.groups, decays, decays)),
             "recent": np.zeros((components, NONZERO + 1)),
             **{name: np.full(components, np.nan) for name in ("prior", "prior_square")},
             "trend": np.zeros((components, 2)),
@@ -234,7 +245,7 @@ class DecayBank:
         sums = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
         aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
-        squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1)
+        squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.groups, layout.parts // layout.rewards)
         sums |= {
             "events": state["events"] + size * np.arange(len(block) + 1),
             "age": path(state["age"], aged, fading),
@@ -306,8 +317,8 @@ class DecayBank:
 
     def _squares_of(self, kernel: Array) -> Array:
         moments, _, decays = kernel.shape
-        by_policy = kernel.reshape(moments, self.layout.policies, self.layout.parts, decays)
-        squares = np.matmul(by_policy, self.sums["overlap"]) * by_policy
+        by_group = kernel.reshape(moments, self.layout.groups, self.layout.parts // self.layout.rewards, decays)
+        squares = np.matmul(by_group, self.sums["overlap"]) * by_group
         return np.asarray(squares.sum(axis=-1).reshape(kernel.shape[:-1]))
 
     @cached_property
@@ -449,7 +460,13 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
 
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     """The layout of lifts: all policies but production, each compared with the others."""
-    return ColumnLayout(layout.components, [True] * (layout.policies - 1))
+    return ColumnLayout(layout.components, [True] * (layout.policies - 1), layout.rewards)
+
+
+def _events_of_both(evidence: Evidence) -> Array:
+    """The number of events in each block that a policy and production have, [blocks, policies - 1]."""
+    both = per_block(evidence.paired_with_production().sample_weight, evidence.blocks)
+    return np.asarray(np.count_nonzero(both, axis=-1), dtype=float)
 
 
 def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, Blocks]:
@@ -465,18 +482,35 @@ def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tupl
         _difference(component, centres[..., place], denominators[..., place])
         for place, component in enumerate(blocks.components.terms)
     ]
+    shared = [_evidence_of_lifts(*each) for each in _by_reward(blocks.components.evidence, differences, layout)]
+    whole = [np.asarray(sum(differences[first:stop])) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
+    return _of_lifts(shared, whole), _of_lifts(shared, differences)
+
+
+def _by_reward(
+    evidence: Sequence[Evidence], differences: Sequence[Array], layout: ColumnLayout
+) -> Iterator[tuple[Evidence, Sequence[Array]]]:
+    """The evidence of each reward, with the differences of all components to production."""
+    parts = layout.parts // layout.rewards
+    for first in range(0, layout.parts, parts):
+        yield evidence[first], differences[first : first + parts]
+
+
+def _evidence_of_lifts(evidence: Evidence, differences: Sequence[Array]) -> Evidence:
+    """The evidence about the differences to production, on the events that both have and whose terms are known."""
     known = np.logical_and.reduce([np.isfinite(difference) for difference in differences])
-    shared, recent = blocks.evidence.paired_with_production(), blocks.evidence.recent
-    distance = recent.distance_square[:, 1:]
-    shared = dataclasses.replace(
-        shared, sample_weight=np.where(known, shared.sample_weight, 0.0), recent=recent._replace(weight_square=distance)
-    )
-    whole = [sum(differences[first:stop]) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
-    of_terms, of_components = (
-        [Terms(np.where(known, difference, 0.0), prior=np.zeros_like(distance)) for difference in each]
-        for each in (whole, differences)
-    )
-    return Blocks.of(shared, of_terms, paired=False), Blocks.of(shared, of_components, paired=False)
+    shared, recent = evidence.paired_with_production(), evidence.recent
+    recent = recent._replace(weight_square=recent.distance_square[:, 1:])
+    weight = shared.sample_weight if known.all() else np.where(known, shared.sample_weight, 0.0)
+    return dataclasses.replace(shared, sample_weight=weight, recent=recent)
+
+
+def _of_lifts(shared: Sequence[Evidence], differences: Sequence[Array]) -> Blocks:
+    """The blocks of these differences, as many for each of `shared`; the prior of a lift is 0."""
+    every = [evidence for evidence in shared for _ in range(len(differences) // len(shared))]
+    prior = np.zeros_like(shared[0].recent.weight_square)
+    terms = [Terms(np.where(np.isfinite(each), each, 0.0), prior=prior) for each in differences]
+    return Blocks.of(every, terms, paired=False)
 
 
 def _difference(component: Terms, centre: Array, denominator: Array) -> Array:

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
+from streameval.common.arrays import Array, State, from_plain, require_fit, take_columns, to_plain
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.batch import way_to_a_batch
+from streameval.events.further_rewards import RewardField
 from streameval.ope.averages import AnyAverage, ring
-from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import ramp
+from streameval.ope.evaluator import learning, ramp
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, MissingField, Plan, require_schema
@@ -30,15 +30,15 @@ from streameval.ope.evaluator.report_rows import (
     with_counts,
     with_signs,
 )
-from streameval.ope.evidence import arms, largest_weights
-from streameval.ope.evidence.actions import FORMS, Form, Requirement
+from streameval.ope.evidence import arms
 from streameval.ope.evidence.clicks import Ranking
-from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.examination import LearnedCurve, variances
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals, with_examination
+from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
@@ -48,7 +48,7 @@ BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 PARTS_AT_ONCE = 660
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
-_Present: TypeAlias = tuple[Evidence | None, Mapping[str, Array], State, LearnedCurve | None]
+_Present: TypeAlias = tuple[Sequence[Evidence] | None, Mapping[str, Array], State, LearnedCurve | None]
 
 
 class Evaluator:
@@ -72,6 +72,9 @@ class Evaluator:
         ranking: how to judge rankings by clicks, the only events that count then; the reward range is that of its
             metric, and the estimators are those of clicks: `click_ips` and `click_snips` by default
         logging: the arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights
+        rewards: several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
+            {"max_loss": 0.001}}}`. The first is the goal, the `reward` of a batch; the others are its `rewards`. An
+            event may lack some. A candidate is promotable only while it passes all guardrails
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -105,6 +108,7 @@ class Evaluator:
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
         ranking: Ranking | Mapping[str, Any] | None = None,
         logging: arms.Arms | Mapping[str, Any] | None = None,
+        rewards: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -120,6 +124,7 @@ class Evaluator:
             promotion,
             ranking,
             logging,
+            None if rewards is None else Reward.several(rewards),
         )
         self.plan.reward_model.check()
         self._start()
@@ -147,7 +152,7 @@ class Evaluator:
             "events": {"accepted": 0, "rejected": {}, "newest": None, "oldest": None, "arrivals": start_arrivals()},
             "failures": {},  # of policies in code: by policy and reason, the number of events and an example
             "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
-            **self._start_learning(),
+            **learning.start(plan),
             "drift": None if plan.drift is None else plan.drift.start(len(plan.policies)),
             "promotion": None if self._monitor is None else self._monitor.start(),
             "grids": [grid.start(plan.block) for grid in self._grids],
@@ -157,26 +162,6 @@ class Evaluator:
         self._grids = self.plan.grids()
         self.promotion_lifts = self.plan.promotion_lifts(self._grids)
         self._monitor = self.plan.monitor(self.promotion_lifts)
-
-    def _start_learning(self) -> State:
-        """The parts that learn from the log, before the first event."""
-        policies = len(self.policies)
-        return {
-            "ramp": ramp.start(self.plan),
-            "recent": start_recent(policies),
-            "slates": start_slates(policies),
-            "units": start_signs(),
-            "weights": largest_weights.start(policies),
-            "predictions": online.start(self.plan.reward_model),
-            "examination": {} if self._learned is None else self._learned.start(),
-            "by_rank": np.zeros((policies, 0)) if self._learned is None else self._learned.start_by_rank(policies),
-        }
-
-    @property
-    def _learned(self) -> LearnedExamination | None:
-        """The examination, if it is learned from the stream."""
-        found = None if self.plan.ranking is None else self.plan.ranking.examination
-        return found if isinstance(found, LearnedExamination) else None
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -230,14 +215,14 @@ class Evaluator:
         by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights", "by_rank")}
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
-            "slates": bool(part._forms),
-            "predictions": part._needs("prediction"),
+            "slates": bool(learning.forms(part._grids)),
+            "predictions": learning.needs(part._grids, "prediction"),
         }
         part._state = {
             **before,
             "failures": {name: before["failures"][name] for name in part.plan.columns if name in before["failures"]},
             **take_columns(by_policy, len(self.policies), index),
-            **{name: fresh for name, fresh in part._start_learning().items() if not used.get(name, True)},
+            **{name: fresh for name, fresh in learning.start(plan).items() if not used.get(name, True)},
             "drift": before["drift"] and {name: [of[place] for place in index] for name, of in before["drift"].items()},
             "promotion": promotion,
             "grids": [self._selected_grid(grid, index) for grid in part._grids],
@@ -294,7 +279,7 @@ class Evaluator:
         if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
-        batch = batch.with_rewards_in(*self.plan.reward_range)
+        batch = batch.with_rewards_in(*self.plan.reward_range, self._further_fields)
         events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
             events["rejected"][reason] = events["rejected"].get(reason, 0) + number
@@ -307,17 +292,25 @@ class Evaluator:
             events[name] = None if np.isnan(time) else float(time)
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
-        keeps_raw_fields = self._needs("prediction") and self.plan.reward_model.needs_raw_fields
+        keeps_raw_fields = learning.needs(self._grids, "prediction") and self.plan.reward_model.needs_raw_fields
         self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
 
     @property
+    def _further_fields(self) -> list[RewardField]:
+        return [RewardField(each.name, each.name, each.low, each.high) for each in self.plan.rewards[1:]]
+
+    @property
     def _batch_events(self) -> int:
         """The number of events that `update` folds together."""
-        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
+        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // self._parts))
         return blocks * self.plan.block
+
+    @property
+    def _parts(self) -> int:
+        return len(self.policies) * len(self.plan.rewards)
 
     def fold_pending(self) -> None:
         """Fold the whole blocks that wait until `update` has enough of them to keep numpy busy.
@@ -350,81 +343,46 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
-        evidence, learned = self._evidence(events)
-        counts = with_counts(self._state["counts"], evidence, support_known(evidence, events))
+        every, learned = learning.evidence(self.plan, self._grids, self._state, events)
+        evidence = every[0]
+        counts = self._counts_after(self._state["counts"], evidence, events)
         if self.plan.drift is not None:
             self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
-        lifts: dict[Pair, Lift] = {}
+        lifts: dict[Pair, list[Lift]] = {}
         states = []
         for grid, before in zip(self._grids, self._state["grids"], strict=True):
-            after, found = grid.fold(before, evidence, self.promotion_lifts)
+            after, found = grid.fold(before, every, self.promotion_lifts)
             states.append(after)
             lifts |= found
         if evidence.curve is not None:
-            lifts = {pair: self._with_error_of_curve(pair, lift, evidence) for pair, lift in lifts.items()}
+            lifts = {pair: [self._with_error_of_curve(pair, lift, evidence)] for pair, (lift,) in lifts.items()}
         self._state |= {**learned, "ramp": ramped, "counts": counts, "grids": states}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
                 evidence,
-                [lifts[pair] for pair in self.promotion_lifts],
+                [lifts[pair][0] for pair in self.promotion_lifts],
                 events.timestamp,
                 events.propensity,
                 events.origin,
+                [
+                    (each, [lifts[pair][place] for pair in self.promotion_lifts])
+                    for place, each in enumerate(every[1:], start=1)
+                ],
             )
+
+    def _counts_after(self, counts: Mapping[str, Array], evidence: Evidence, events: EventBatch) -> dict[str, Array]:
+        """The counts after some events, where an event counts although it lacks the goal."""
+        if len(self.plan.rewards) > 1:
+            whole = Evidence.from_batch(learning.unrewarded(events), self.policies, self.plan.block)
+            evidence = replace(evidence, sample_weight=whole.sample_weight)
+        return with_counts(counts, evidence, support_known(evidence, events))
 
     def _with_error_of_curve(self, pair: Pair, lift: Lift, evidence: Evidence) -> Lift:
         assert evidence.curve is not None
         assert evidence.by_rank is not None
         _, of_lifts = variances(evidence.curve, evidence.by_rank, self.plan.estimators[pair[0]].ratio)
         return lift._replace(sampling_variance=lift.sampling_variance + of_lifts[:, 1:])
-
-    def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """The evidence of these events, from the state before them, and the parts of the state that learn."""
-        plan, before = self.plan, self._state
-        after: State = {}
-        signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
-        if plan.ranking is None:
-            evidence = Evidence.from_batch(events, self.policies, plan.block)
-        else:
-            learned, curves = self._learned, None
-            if learned is not None:
-                curve, after["examination"] = learned.fold(before["examination"], events, plan.block)
-                curves = curve.probability[:-1]
-            evidence = Evidence.of_rankings(events, self.policies, plan.ranking, plan.block, curves)
-            if learned is not None:
-                evidence, after["by_rank"] = evidence.with_curve(curve, before["by_rank"])
-        evidence = replace(evidence, signs=signs)
-        if any(grid.mixes_components for grid in self._grids):
-            evidence, after["recent"] = evidence.with_recent_means(before["recent"])
-        if self._needs("prediction") and events.rankings is not None:
-            evidence, after["predictions"] = online.fold_relevance(
-                plan.reward_model, before["predictions"], evidence, events.rankings, events.raw_fields
-            )
-        elif self._needs("prediction"):
-            blocks = self._predicted_blocks(evidence)
-            evidence, after["predictions"] = online.fold(
-                plan.reward_model, before["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
-            )
-        if self._forms:
-            evidence, after["slates"] = evidence.with_forms(events, self.policies, self._forms, before["slates"])
-        after["weights"] = largest_weights.fold(before["weights"], evidence, events)
-        return evidence, after
-
-    def _needs(self, need: Requirement) -> bool:
-        return any(need in grid.needs for grid in self._grids)
-
-    @property
-    def _forms(self) -> list[Form]:
-        """The forms of slates slot by slot that an estimator needs."""
-        return [form for form in FORMS if self._needs(form)]
-
-    def _predicted_blocks(self, evidence: Evidence) -> Mask:
-        """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
-        grids = [grid for grid in self._grids if "prediction" in grid.needs]
-        if evidence.actions is None or not all(grid.optional for grid in grids):
-            return np.ones(evidence.blocks, dtype=bool)
-        return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now, the unfinished block included; the evaluator does not change.
@@ -448,7 +406,7 @@ class Evaluator:
             else decide(
                 self._monitor,
                 state["promotion"],
-                estimates,
+                [row for row in estimates if row.reward == plan.rewards[0].name],
                 events["arrivals"],
                 events["newest"],
                 now,
@@ -456,8 +414,9 @@ class Evaluator:
                 self.promotion_lifts,
             )
         )
-        if self._learned is not None and checks:
-            checks, decisions = with_examination(checks, decisions, *self._learned.moved(learned["examination"]))
+        learned_curve = learning.examination(plan)
+        if learned_curve is not None and checks:
+            checks, decisions = with_examination(checks, decisions, *learned_curve.moved(learned["examination"]))
         checks, decisions = ramp.with_checks(plan, state["ramp"], checks, decisions)
         return Report(
             confidence=plan.confidence,
@@ -470,7 +429,7 @@ class Evaluator:
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
             calibration=ramp.calibration(plan, state["ramp"]),
-            reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
+            reward_model=online.read(plan.reward_model, state["predictions"][0]) if predicts else None,
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
@@ -481,20 +440,26 @@ class Evaluator:
         return tuple(row for row in rows if (row.estimator, row.average) in pairs)
 
     def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
-        """The rows of the grids and averages that have one of these pairs, by default all."""
+        """The rows of all rewards; or of the goal, by the grids and averages that have one of these pairs."""
+        tail, counts, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
-        for grid, state in zip(self._grids, self._state["grids"], strict=True):
-            if pairs is None or not set(grid.pairs).isdisjoint(pairs):
-                yield from report_rows(self.plan, grid, state, *present, wanted=averages)
+        for place in range(len(self.plan.rewards) if pairs is None else 1):
+            plan, known = self.plan.for_reward(place), {**learned, "slates": learned["slates"][place]}
+            last = None if tail is None else tail[place]
+            for whole, before in zip(self._grids, self._state["grids"], strict=True):
+                if pairs is None or not set(whole.pairs).isdisjoint(pairs):
+                    grid, state = whole.of_reward(before, place)
+                    yield from report_rows(plan, grid, state, last, counts, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
         """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
-        tail, counts, learned = None, self._state["counts"], self._state
+        plan, tail, counts, learned = self.plan, None, self._state["counts"], self._state
         if self._pending:
-            rest = ramp.balanced(self.plan, learned["ramp"], EventBatch.concat(self._pending))
-            tail, after = self._evidence(rest)
-            counts, learned = with_counts(counts, tail, support_known(tail, rest)), {**learned, **after}
-        return tail, counts, learned, None if self._learned is None else self._learned.now(learned["examination"])
+            rest = ramp.balanced(plan, learned["ramp"], EventBatch.concat(self._pending))
+            tail, after = learning.evidence(plan, self._grids, self._state, rest)
+            counts, learned = self._counts_after(counts, tail[0], rest), {**learned, **after}
+        examination = learning.examination(plan)
+        return tail, counts, learned, None if examination is None else examination.now(learned["examination"])
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
@@ -533,7 +498,7 @@ class Evaluator:
             "schema": STATE_SCHEMA,
             "settings": plan.settings(),
             **to_plain({name: part for name, part in self._state.items() if name not in own}),
-            "predictions": online.to_state(plan.reward_model, self._state["predictions"]),
+            "predictions": [online.to_state(plan.reward_model, each) for each in self._state["predictions"]],
             "grids": [grid.to_state(state) for grid, state in grids],
             "drift": None if plan.drift is None else plan.drift.to_state(self._state["drift"]),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
@@ -552,7 +517,8 @@ class Evaluator:
         plan, kept = Plan.without_code(state["settings"], reward_model, candidates)
         changed: State = {"settings": kept.settings()}
         if kept.reward_model != plan.reward_model:
-            changed["predictions"] = online.to_state(kept.reward_model, online.start(kept.reward_model))
+            fresh = online.to_state(kept.reward_model, online.start(kept.reward_model))
+            changed["predictions"] = [fresh for _ in kept.rewards]
         return state | changed, plan, kept
 
     @classmethod
@@ -587,7 +553,9 @@ class Evaluator:
             events[name] = None if events[name] is None else float(events[name])
         if monitor is not None and saved["promotion"] is not None:
             evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
-        evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)
+        evaluator._state["predictions"] = [
+            online.from_state(plan.reward_model, each, trusted) for each in saved["predictions"]
+        ]
         grids = zip(evaluator._grids, saved["grids"], evaluator._state["grids"], strict=True)
         evaluator._state["grids"] = [grid.from_state(state, fresh) for grid, state, fresh in grids]
         if plan.drift is not None:

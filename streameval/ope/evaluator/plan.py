@@ -32,13 +32,14 @@ from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.intervals.sequences.tracker import error_shares
+from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
 from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
+from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 18
+STATE_SCHEMA = 19
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -96,8 +97,8 @@ class Plan:
     `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
     computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
     `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
-    `intervals`: by the label of an average, where the configuration asks for one. `promotion`: None for no decisions.
-    `logging`: the arms of a ramp, if there is one.
+    `intervals`: by the label of an average, where the configuration asks for one. `rewards`: the first is the goal.
+    `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one.
     """
 
     policies: tuple[str, ...]
@@ -105,7 +106,7 @@ class Plan:
     products: tuple[Product, ...]
     default_estimators: bool
     intervals: Mapping[str, AnyInterval]
-    reward_range: tuple[float, float]
+    rewards: tuple[Reward, ...]
     confidence: float
     block: int
     reward_model: AnyRewardModel
@@ -131,6 +132,7 @@ class Plan:
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
         ranking: Ranking | Mapping[str, Any] | None = None,
         logging: Arms | Mapping[str, Any] | None = None,
+        rewards: Sequence[Reward] | None = None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`.
 
@@ -150,7 +152,7 @@ class Plan:
             intervals={
                 label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
             },
-            reward_range=_ordered(reward_range if ranking is None else ranking.metric.value_range),
+            rewards=_rewards(reward_range if ranking is None else ranking.metric.value_range, rewards),
             confidence=confidence,
             block=int(block),
             reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
@@ -189,6 +191,17 @@ class Plan:
         self._check_ranking()
         if self.logging is not None:
             self.logging.check(self.policies)
+        self._check_rewards()
+
+    def _check_rewards(self) -> None:
+        if len(self.rewards) == 1:
+            return
+        _require_distinct("rewards", [reward.name for reward in self.rewards])
+        for label, each in self.estimators.items():
+            if each.needs & {*REWARDED, "scored"}:
+                raise ValueError(f"{label} estimates one reward: the one of slots or scored outcomes")
+        if self.ranking is not None:
+            raise ValueError("rankings have clicks in place of rewards")
 
     def _check_ranking(self) -> None:
         for label, estimator in self.estimators.items():
@@ -212,6 +225,15 @@ class Plan:
     def averages(self) -> dict[str, AnyAverage]:
         """All averages, by label."""
         return {average.label: average for _, averages in self.products for average in averages}
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The range of the goal, the first reward."""
+        return self.rewards[0].range
+
+    def for_reward(self, place: int) -> Plan:
+        """The plan for one of the rewards alone."""
+        return replace(self, rewards=(self.rewards[place],))
 
     @property
     def scores(self) -> tuple[str, ...] | None:
@@ -303,14 +325,16 @@ class Plan:
                 fixed = [
                     one if len(each.alternatives) == 1 else None for each in group for one in each.alternatives.values()
                 ]
-                trackers = {}
+                trackers: dict[str, list[SequenceTracker]] = {}
                 for average, interval in zip(averages, intervals, strict=True):
                     logged = self.policies[0] == LOGGING
-                    tracker = interval.tracker(average, fixed, self.reward_range, self.block, logged)
-                    if tracker is not None:
-                        trackers[average.label] = tracker
+                    found = [
+                        interval.tracker(average, fixed, reward.range, self.block, logged) for reward in self.rewards
+                    ]
+                    trackers |= {average.label: [each for each in found if each]} if any(found) else {}
                 optional = self.default_estimators and bool(needs)
-                grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional))
+                rewards = len(self.rewards)
+                grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional, rewards))
         return tuple(grids)
 
     def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
@@ -345,7 +369,7 @@ class Plan:
             [" on ".join(pair) for pair in lifts],
             confidence=self.confidence,
             errors=self.errors[1:],
-            reward_range=self.reward_range,
+            rewards=self.rewards,
             block=self.block,
             logged=self.policies[0] == LOGGING and self.ranking is None,
             weights_average_1=self.ranking is None
@@ -424,8 +448,9 @@ class Plan:
     @staticmethod
     def describe(settings: State) -> State:
         """The production policy, the products, the reward range and the confidence, as values that JSON has."""
-        shown = ("products", "reward_range", "confidence")
-        return {"production": settings["policies"][0], **{name: settings[name] for name in shown}}
+        first = settings["rewards"][0]
+        known = {name: settings[name] for name in ("products", "confidence")}
+        return {"production": settings["policies"][0], **known, "reward_range": (first["low"], first["high"])}
 
     @classmethod
     def without_code(
@@ -497,6 +522,18 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
     if repeated or LOGGING in candidates:
         raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
     return policies
+
+
+def _rewards(reward_range: tuple[float, float], rewards: Sequence[Reward] | None) -> tuple[Reward, ...]:
+    if rewards is None:
+        return (Reward("reward", *_ordered(reward_range)),)
+    for reward in rewards:
+        _ordered(reward.range)
+        if reward.max_loss is not None and not 0 <= reward.max_loss < math.inf:
+            raise ValueError(f"the largest loss of {reward.name} must be 0 or more, found {reward.max_loss}")
+    if not rewards or rewards[0].max_loss is not None:
+        raise ValueError("the first of the rewards is the goal, and not a guardrail")
+    return tuple(rewards)
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:

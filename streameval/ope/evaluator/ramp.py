@@ -111,8 +111,8 @@ def fold(plan: Plan, state: State, events: EventBatch) -> tuple[EventBatch, Stat
         "drawn": state["drawn"] + np.stack([drawn.sum(axis=0), np.square(drawn).sum(axis=0)]),
         "blocks": state["blocks"] + len(drawn),
         "compared": state["compared"] + np.stack(_Compared.of(seen, estimated)),
-        "seen": grid.fold(state["seen"], seen)[0],
-        "estimated": grid.fold(state["estimated"], estimated)[0],
+        "seen": grid.fold(state["seen"], [seen])[0],
+        "estimated": grid.fold(state["estimated"], [estimated])[0],
     }
 
 
@@ -131,7 +131,8 @@ def _grid(plan: Plan) -> Grid:
 
 def _evidence(plan: Plan, events: EventBatch) -> tuple[Evidence, Evidence]:
     """The evidence about each policy from its own events, with weights of 1, and from those of the other arms."""
-    evidence = Evidence.from_batch(events, plan.policies, plan.block)
+    known = replace(events, reward=np.nan_to_num(events.reward))  # with several rewards an event may lack the goal
+    evidence = Evidence.from_batch(known, plan.policies, plan.block).of_reward(events.reward)
     names = np.zeros(len(events), dtype=np.uint64) if events.logging_policy is None else events.logging_policy
     own = (names[None] == fingerprints(plan.policies)[:, None]).T
     seen = np.where(own, evidence.event_weight[:, None], 0.0)

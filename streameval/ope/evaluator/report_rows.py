@@ -42,9 +42,9 @@ def report_rows(
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
-    `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
-    `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`. `curve`: the
-    learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
+    Plan and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies]
+    by name: see `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`.
+    `curve`: the learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
     slates, weights = learned["slates"], learned["weights"]
     shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
@@ -89,6 +89,7 @@ def report_rows(
                     **clicks,
                 },
                 **{name: values[column] for name, values in numbers.items()},
+                reward=plan.rewards[0].name,
             )
 
 

@@ -207,6 +207,23 @@ class Evidence:
             clicks=clicks,
         )
 
+    def of_reward(self, reward: Array) -> Evidence:
+        """The same events with another reward, of which one that is NaN makes the event missing.
+
+        Weights are shared, and so are those of slates slot by slot.
+        """
+        known = ~np.isnan(reward)
+        given = np.where(known, reward, 0.0)
+        usable = known[:, None] & _usable(self.importance_weight, given)
+        if usable.all():
+            return replace(self, reward=given)
+        return replace(
+            self,
+            reward=given,
+            sample_weight=np.where(usable, self.sample_weight, 0.0),
+            event_weight=np.where(known, self.event_weight, 0.0),
+        )
+
     def with_curve(self, curve: LearnedCurve, state: Array) -> tuple[Evidence, Array]:
         """The same evidence with a curve before each block and after the last, and the next sums of clicks by rank."""
         assert self.clicks is not None

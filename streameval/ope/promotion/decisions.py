@@ -107,6 +107,7 @@ def _decision(
     can_decide = bool(monitor.lifts) or not rule.needs_lift
     if can_decide:
         reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
+        reason = "; ".join([reason, *(() if promotable else _failing_guardrails(monitor, rule, state, place))])
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
         reason += warning
@@ -117,6 +118,7 @@ def _decision(
     return Decision(
         policy=monitor.policies[1 + place],
         rule=rule.label,
+        reward=monitor.goal,
         promotable=promotable,
         reason=reason,
         lift=known(last["lift"]) if last["events"] else None,
@@ -154,6 +156,15 @@ def _reason(
         return f"{rule.reason_to_stay(last, settings.margin)} since event {since:,.0f}"
     reason = rule.reason(last, settings.margin)
     return f"{reason}, held for {held:,.0f} of {counted(settings.hold, 'block end')}" if held else reason
+
+
+def _failing_guardrails(monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int) -> Iterator[str]:
+    """Why the candidate does not pass each guardrail that it fails."""
+    for guardrail in monitor.guardrails:
+        known = state["guardrails"][guardrail.name]["rules"][rule.label]
+        reason = guardrail.reason(rule, known, place, monitor.promotion.min_events)
+        if reason:
+            yield reason
 
 
 def _more(last: Mapping[str, float], least: int) -> float | None:

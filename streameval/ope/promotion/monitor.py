@@ -20,6 +20,7 @@ from streameval.events.origin import Origin
 from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, trust_checks
+from streameval.ope.promotion.guardrails import Guardrail, Reward
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
@@ -38,13 +39,16 @@ class PromotionMonitor:
     All decisions are made at block ends, from what is known then: reading them changes nothing. In the state,
     candidates (under `trust` and `memory`: policies) are axis 0 of every array.
 
-    `lifts`: names of the lifts that may decide, the preferred one first.
+    `lifts`: names of the lifts that may decide, the preferred one first. `guardrails`: rewards after the goal that a
+    candidate must not lose. `goal`: the name of the reward that decides.
     """
 
     promotion: Promotion
     policies: tuple[str, ...]
     context: RuleContext
     lifts: tuple[str, ...] = ("lift",)
+    guardrails: tuple[Guardrail, ...] = ()
+    goal: str = "reward"
 
     @classmethod
     def of(
@@ -55,17 +59,27 @@ class PromotionMonitor:
         *,
         confidence: float,
         errors: Array,
-        reward_range: tuple[float, float],
         block: int,
         logged: bool,
+        rewards: Sequence[Reward] = (Reward(),),
+        reward_range: tuple[float, float] | None = None,
         weights_average_1: bool = True,
         largest_loss: float | None = None,
     ) -> PromotionMonitor:
-        """A monitor whose rules read the last arguments as `RuleContext`."""
+        """A monitor whose rules read the other arguments as `RuleContext`.
+
+        `rewards`: the first is the goal, whose range is `reward_range` where that is given.
+        """
+        goal, limits = rewards[0], reward_range or rewards[0].range
         context = RuleContext(
-            promotion.margin, confidence, errors, reward_range, block, logged, weights_average_1, largest_loss
+            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss
         )
-        return cls(promotion, tuple(policies), context, tuple(lifts))
+        guardrails = tuple(
+            Guardrail(reward.name, place, context._replace(margin=-reward.max_loss, reward_range=reward.range))
+            for place, reward in enumerate(rewards)
+            if reward.max_loss is not None
+        )
+        return cls(promotion, tuple(policies), context, tuple(lifts), guardrails, goal.name)
 
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
@@ -84,8 +98,17 @@ class PromotionMonitor:
             "trust": trust_checks.start(len(self.policies)),
             "clusters": clusters.start(),
             "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
+            "guardrails": {guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
             "transitions": [],
             "taken": 0,
+        }
+
+    def _start_guardrail(self, guardrail: Guardrail) -> State:
+        candidates = len(self.policies) - 1
+        return {
+            "lifts": {name: lift.start(candidates) for name in self.lifts},
+            "by": np.full(candidates, -1),
+            "rules": {label: guardrail.start(rule) for label, rule in self.rules.items()},
         }
 
     def _start_rule(self, rule: PromotionRule) -> State:
@@ -115,12 +138,13 @@ class PromotionMonitor:
         timestamp: Array,
         propensity: Array,
         origin: Origin | None = None,
+        further: Sequence[tuple[Evidence, Sequence[Lift]]] = (),
     ) -> State:
         """The state after some whole blocks.
 
         A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
         those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events]. `origin`: of
-        the events, if it is known.
+        the events, if it is known. `further`: evidence and lifts of each reward after the goal.
         """
         shared = clusters.fold(state["clusters"], evidence)
         evidence = evidence.deciding
@@ -135,17 +159,23 @@ class PromotionMonitor:
         numbers = state["events"] + self.context.block * np.arange(1, evidence.blocks + 1)  # of the last event
         newest = np.fmax.reduce(timestamp.reshape(evidence.blocks, -1), axis=1)
         times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]  # NaN: unknown
+        guarded, guardrails = self._judge_guardrails(state["guardrails"], further)
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
             before = state["rules"][label]
             judgement, memory = rule.judge(before["memory"], evidence, sums, deciding, self.context)
+            for _, enter, stay in guarded[label]:
+                judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
             sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift:
                 sound &= ~switched
             hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times)
             rules[label] = {**before, "memory": memory, "hold": hold, "last": judgement.last}
             for place, candidate, starts in changes:
-                reason = self._why(judgement, place, candidate, starts, trustworthy[place], switched[place, candidate])
+                doubts = [name for name, *verdict in guarded[label] if not verdict[1][place, candidate]]
+                reason = self._why(
+                    judgement, place, candidate, starts, trustworthy[place], switched[place, candidate], doubts
+                )
                 bounds = [judgement.lift[place, candidate], judgement.lower[place, candidate]]
                 log = None if origin is None else list(origin.place((place + 1) * context.block - 1))
                 transitions.append([label, candidate, numbers[place], times[place], starts, *bounds, reason, log])
@@ -160,8 +190,28 @@ class PromotionMonitor:
             "trust": trust,
             "clusters": shared,
             "rules": rules,
+            "guardrails": guardrails,
             "transitions": transitions[-KEPT_TRANSITIONS:],
         }
+
+    def _judge_guardrails(
+        self, state: State, further: Sequence[tuple[Evidence, Sequence[Lift]]]
+    ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], State]:
+        """The state of all guardrails after some blocks, and for each rule their names and where a candidate passes."""
+        judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
+        after = {}
+        for guardrail in self.guardrails:
+            before, (whole, lifts) = state[guardrail.name], further[guardrail.place - 1]
+            evidence = whole.deciding
+            deciding, by, _, followed = self._follow(before, lifts, evidence.blocks)
+            sums, rules = block_sums(evidence), {}
+            for label, rule in self.rules.items():
+                enter, stay, rules[label] = guardrail.judge(
+                    rule, before["rules"][label], evidence, sums, deciding, self.promotion.min_events
+                )
+                judged[label].append((guardrail.name, enter, stay))
+            after[guardrail.name] = {"lifts": followed, "by": by, "rules": rules}
+        return judged, after
 
     def _fold_hold(
         self, state: State, judgement: Judgement, sound: Mask, numbers: Array, times: Array
@@ -195,9 +245,19 @@ class PromotionMonitor:
         return after, transitions
 
     def _why(
-        self, judgement: Judgement, place: int, candidate: int, starts: bool, trustworthy: Mask, switched: bool
+        self,
+        judgement: Judgement,
+        place: int,
+        candidate: int,
+        starts: bool,
+        trustworthy: Mask,
+        switched: bool,
+        doubts: Sequence[str],
     ) -> str:
-        """The reason of a transition after a block; `trustworthy` [policies]: whose weights pass the trust checks."""
+        """The reason of a transition after a block.
+
+        `trustworthy` [policies]: whose weights pass the trust checks. `doubts`: the failed guardrails.
+        """
         compared = bound_reason(
             judgement.lift[place, candidate], judgement.lower[place, candidate], self.context.margin, math.nan
         )
@@ -206,7 +266,9 @@ class PromotionMonitor:
         for policy in (0, 1 + candidate):
             if not trustworthy[policy]:
                 return f"the weights of {self.policies[policy]} fail a trust check"
-        return "another estimate of the lift decides from now on" if switched else compared
+        if switched:
+            return "another estimate of the lift decides from now on"
+        return f"the candidate fails the guardrail {' and '.join(doubts)}" if doubts else compared
 
     def take_transitions(self, state: State) -> list[Transition]:
         """The transitions that were not taken before; the state then has them as taken."""
@@ -243,7 +305,18 @@ class PromotionMonitor:
             elif kept["requirements"] != fresh["requirements"]:
                 kept = {**kept, "requirements": fresh["requirements"], "hold": fresh["hold"]}
             rules[label] = kept
-        return {**state, "rules": rules}
+        guardrails = {each.name: self._resume_guardrail(each, state) for each in self.guardrails}
+        return {**state, "rules": rules, "guardrails": guardrails}
+
+    def _resume_guardrail(self, guardrail: Guardrail, state: State) -> State:
+        """A rule starts from zero where a setting has changed that its memory depends on."""
+        fresh = self._start_guardrail(guardrail)
+        saved = state["guardrails"].get(guardrail.name, fresh)
+        rules = {
+            label: kept if (kept := saved["rules"].get(label, new))["memory_key"] == new["memory_key"] else new
+            for label, new in fresh["rules"].items()
+        }
+        return {**saved, "rules": rules}
 
     def select_candidates(self, state: State, candidates: Sequence[int]) -> State:
         """The state of a monitor of these candidates only, by their places."""
@@ -266,6 +339,9 @@ class PromotionMonitor:
             **taken({name: state[name] for name in ("lifts", "by", "differs")}),
             "trust": take_columns(state["trust"], len(self.policies), policies),
             "rules": rules,
+            "guardrails": {
+                name: Guardrail.select(kept, len(self.policies), policies) for name, kept in state["guardrails"].items()
+            },
             "transitions": transitions,
         }
 
@@ -278,6 +354,7 @@ class PromotionMonitor:
         if tuple(before) == self.lifts:
             return state
         fresh = self.start()
+        state = {**state, "guardrails": fresh["guardrails"]}
         names = [before[place] if place >= 0 else None for place in state["by"]]
         followed = {name: state["lifts"].get(name, start) for name, start in fresh["lifts"].items()}
         if all(name is None or name in self.lifts for name in names):

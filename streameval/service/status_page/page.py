@@ -84,7 +84,7 @@ class StatusPage:
 
     def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[bytes, bytes]:
         """As `render`, once for all clients with one choice, plain and compressed: a browser asks every two seconds."""
-        key = chosen(now.report, wanted) if now.report else None, chosen_range(wanted)
+        key = chosen(now.report.of_goal(), wanted) if now.report else None, chosen_range(wanted)
         if self._rendered is not now:
             self._rendered, self._pages = now, {}
         if key not in self._pages:
@@ -94,7 +94,7 @@ class StatusPage:
 
     def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top, and the `last` hours."""
-        report = now.report
+        report = now.report.of_goal() if now.report else None
         sections = _sections(report) if report else []
         found = answers(report) if report else []
         deciding = _deciding(report, found) if report else {}
@@ -107,6 +107,7 @@ class StatusPage:
             deciding=deciding,
             deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
             ramp=seen_lifts(report.calibration, deciding) if report else [],
+            rewards=_rewards(now.report, deciding) if now.report else [],
             sections=sections,
             marked=_marked(sections),
             firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
@@ -221,6 +222,15 @@ def seen_lifts(rows: Iterable[Calibration], deciding: Mapping[str, Estimate]) ->
         estimated, seen = (decimal(each, decimals, signed=True) for each in (row.lift_estimated, row.lift))
         found.append((policy, estimated, f"{seen} ± {decimal(half, decimals)}"))
     return found
+
+
+def _rewards(report: Report, deciding: Mapping[str, Estimate]) -> list[Estimate]:
+    """Of several rewards, the estimates of each candidate by the estimator that decides."""
+    pairs = {(each.policy, each.estimator, each.average) for each in deciding.values()}
+    rows = [each for each in report.estimates if (each.policy, each.estimator, each.average) in pairs]
+    order = [each.policy for each in report.policies if not each.production]
+    shown = [each for each in rows if each.policy in order]
+    return sorted(shown, key=lambda each: order.index(each.policy)) if len(report.rewards) > 1 else []
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:

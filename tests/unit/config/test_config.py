@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -711,3 +712,54 @@ def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
     last_blocks = evaluator.full_bytes - expected  # in which the design effect compares blocks, next to all windows
     assert 0 < last_blocks < 0.02 * expected
     assert 0.7 * expected < len(msgspec.msgpack.encode(evaluator.state())) < expected
+
+
+SEVERAL = """
+policies: {candidates: [challenger]}
+rewards: {click: {}, revenue: {field: amount, max: 200}, hide: {min: -1, max: 0, guardrail: {max_loss: 0.001}}}
+"""
+
+
+def test_several_rewards_replace_the_reward(load: Loader) -> None:
+    config = load(SEVERAL)
+    assert [tuple(each) for each in config.reward_fields] == [
+        ("click", "click", 0.0, 1.0),
+        ("revenue", "amount", 0.0, 200.0),
+        ("hide", "hide", -1.0, 0.0),
+    ]
+    assert [reward.max_loss for reward in config.plan().rewards] == [None, None, 0.001]
+    event = {"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "policies": {"challenger": 0.5}}
+    messages = [
+        event | {"click": 1, "amount": 12.5},
+        event | {"hide": -1, "click": None},
+        event,
+        event | {"amount": 201},
+    ]
+    batch = config.event_format().decode_batch([json.dumps(each).encode() for each in messages])
+    np.testing.assert_array_equal(batch.reward, [1.0, np.nan])
+    assert batch.further is not None
+    np.testing.assert_array_equal(batch.further.of("revenue"), [12.5, np.nan])
+    np.testing.assert_array_equal(batch.further.of("hide"), [np.nan, -1.0])
+    assert [each.reason for each in batch.rejected] == ["missing_field", "reward_range"]
+
+
+def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
+    (reward,) = load("policies: {candidates: [a]}\nrewards: {click: {field: clicked, max: 2}}").plan().rewards
+    assert (reward.name, reward.range) == ("click", (0.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "complaint"),
+    [
+        ("{a: {guardrail: {max_loss: 1}}}", "rewards.a.guardrail"),
+        ("{a: {}, b: {min: 2}}", "rewards.b.max"),
+        ("{a: {}}\nreward: {max: 2}", "expected nothing next to `rewards`"),
+        ("{a: {}}\nranking: {metric: dcg, examination: power}", "expected nothing next to `ranking`"),
+        ("{a: {}, b: {}}\nestimators: [iips]", "iips estimates one reward"),
+        ("{a: {}, b: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one reward, the cost of ds-json"),
+        ("{a: {}, b: {field: a}}", "each reward needs its own field"),
+        ("{a: {}, b: {min: 1, max: 2}}\nsource: {topic: t, rewards: {topic: r}}", "a number from rewards.b.min (1)"),
+    ],
+)
+def test_wrong_rewards_are_named(load: Loader, rewards: str, complaint: str) -> None:
+    assert complaint in load.complaint(f"policies: {{candidates: [c]}}\nrewards: {rewards}")

@@ -75,7 +75,8 @@ def spread(count: int = EVENTS, copies: int = 0) -> Log:
 
 
 def restarted(intake: EventPipeline, settings: Config) -> EventPipeline:
-    again = EventPipeline(settings.event_format(), settings.required_source(), settings.reward.field)
+    goal, *further = settings.reward_fields
+    again = EventPipeline(settings.event_format(), settings.required_source(), goal.field, further=further)
     again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state())))
     return again
 
@@ -140,6 +141,27 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
     expected = np.where(np.arange(EVENTS) % 3 == 0, 0.5, 0.0)
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
     np.testing.assert_allclose(out.reward, expected)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: bool) -> None:
+    late = {"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"}
+    several = {"click": {}, "sale": {"max": 9}}
+    settings = Config.model_validate(config(rewards=late).model_dump(exclude_unset=True) | {"rewards": several})
+    log = spread()
+    messages = [
+        {"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number + 3, **rewards}
+        for number in range(0, EVENTS, 3)
+        for rewards in ({"click": 1}, {"sale": 2.5}, {"sale": 1.5, "other": 7})
+    ]
+    log.parts[REWARDS, 0] = [json.dumps(each).encode() for each in [*messages, {"event_id": "e-1", "timestamp": 1e3}]]
+    log.positions[REWARDS, 0] = 0
+    out = went_through(start_fresh(settings).pipeline, log, settings, restarts, 4)
+    rewarded = np.arange(EVENTS) % 3 == 0
+    np.testing.assert_allclose(out.reward, np.where(rewarded, 1.0, 0.0))
+    assert out.further is not None
+    np.testing.assert_allclose(out.further.of("sale"), np.where(rewarded, 4.0, 0.0))
+    assert [each.detail for each in out.rejected] == ["click: missing, and so are all others of click, sale"]
 
 
 @pytest.mark.parametrize("joined", [False, True])

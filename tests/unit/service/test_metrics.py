@@ -20,19 +20,19 @@ from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
-PER_ESTIMATE = {"policy", "estimator", "average"}
+PER_ESTIMATE = {"policy", "estimator", "average", "reward"}
 PROMISED: dict[str, set[str]] = {
     "streameval_policy_value": PER_ESTIMATE,
     "streameval_policy_value_lower": PER_ESTIMATE,
     "streameval_policy_value_upper": PER_ESTIMATE,
-    "streameval_policy_interval_info": PER_ESTIMATE | {"kind", "anytime", "covers"},
+    "streameval_policy_interval_info": PER_ESTIMATE - {"reward"} | {"kind", "anytime", "covers"},
     "streameval_policy_lift": PER_ESTIMATE,
     "streameval_policy_lift_lower": PER_ESTIMATE,
     "streameval_policy_lift_upper": PER_ESTIMATE,
     "streameval_policy_lift_ratio": PER_ESTIMATE,
     "streameval_policy_lift_ratio_lower": PER_ESTIMATE,
     "streameval_policy_lift_ratio_upper": PER_ESTIMATE,
-    "streameval_policy_promotable": {"policy", "rule"},
+    "streameval_policy_promotable": {"policy", "rule", "reward"},
     "streameval_policy_deciding_info": PER_ESTIMATE,
     "streameval_policy_trust_check_ok": {"policy", "check"},
     "streameval_policy_effective_sample_size": PER_ESTIMATE,
@@ -154,7 +154,12 @@ def test_the_pair_that_decides_promotion_is_a_label_of_each_candidate_that_has_o
     rules = (decided, replace(decided, rule="anytime"), replace(decided, policy="b", estimator=None, average=None))
     samples = scrape(make_published(replace(make_report(), promotion=rules)))
     (sample,) = samples["streameval_policy_deciding_info"]
-    assert sample.labels == {"policy": "a", "estimator": "stratified_ips", "average": "mixture"}
+    assert sample.labels == {
+        "policy": "a",
+        "estimator": "stratified_ips",
+        "average": "mixture",
+        "reward": "reward",
+    }
     assert "streameval_policy_deciding_info" not in scrape(make_published(replace(make_report(), promotion=rules[2:])))
 
 
@@ -321,3 +326,16 @@ def test_without_a_state_there_is_nothing_of_snapshots() -> None:
     assert one(samples, "streameval_snapshot_failures_total") == 1
     assert "streameval_snapshot_timestamp_seconds" not in samples, "none has been written yet"
     assert not [name for name in scrape(make_published(snapshots=None)) if "snapshot" in name]
+
+
+def test_further_rewards_have_values_and_lifts_and_the_goal_has_the_rest() -> None:
+    report = make_report(candidates=1)
+    further = tuple(replace(each, reward="revenue", importance_weight_mean=7.0) for each in report.estimates)
+    both = replace(report, estimates=report.estimates + further)
+    alone, samples = (scrape(make_published(each)) for each in (report, both))
+    for name in ("streameval_policy_value", "streameval_policy_lift_lower"):
+        assert len(samples[name]) == 2 * len(alone[name])
+        assert {sample.labels["reward"] for sample in samples[name]} == {"reward", "revenue"}
+    for name in ("streameval_policy_interval_info", "streameval_policy_importance_weight_mean"):
+        assert samples[name] == alone[name]
+    assert {sample.labels["reward"] for sample in samples["streameval_policy_promotable"]} == {"reward"}

@@ -278,7 +278,7 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     for policy in ("logging", "better", "worse"):
         values = [each.report().get(policy, "stratified_dr", "mixture").value for each in (one, other)]
         assert values[0] == pytest.approx(values[1], abs=0.02)  # the start-up value knows the events before, too
-    assert one.state()["predictions"]["model"] == other.state()["predictions"]["model"]
+    assert one.state()["predictions"][0]["model"] == other.state()["predictions"][0]["model"]
 
 
 def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None:

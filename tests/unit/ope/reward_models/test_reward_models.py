@@ -207,7 +207,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
     crowded.fold_pending()
-    state = crowded.state()["predictions"]["model"]
+    state = crowded.state()["predictions"][0]["model"]
     assert len(json.loads(state["names"])) == 10
 
 

@@ -52,7 +52,10 @@ def test_metrics_are_prometheus_text(client: httpx.Client) -> None:
     answer = client.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert 'streameval_policy_value{average="cumulative",estimator="ips",policy="challenger-a"}' in answer.text
+    assert (
+        'streameval_policy_value{average="cumulative",estimator="ips",policy="challenger-a",reward="reward"}'
+        in answer.text
+    )
 
 
 def test_the_report_is_the_report(client: httpx.Client) -> None:

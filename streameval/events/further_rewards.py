@@ -1,0 +1,54 @@
+"""Rewards after the first one: their fields in messages, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import Array
+from streameval.events.action_sets import Columns
+from streameval.events.validation import BrokenRule, finite, reward_within
+
+
+class RewardField(NamedTuple):
+    """A reward: its name, the field of messages that holds it, and the range in which it lies."""
+
+    name: str
+    field: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FurtherRewards(Columns):
+    """The further rewards of n events.
+
+    names: of the columns
+    values: [n, rewards] NaN where an event lacks the reward
+    """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {"values": None}
+
+    names: Sequence[str]
+    values: Array
+
+    def of(self, name: str) -> Array:
+        """The reward of this name, [n]; NaN without such a column."""
+        if name not in self.names:
+            return np.full(len(self.values), np.nan)
+        return np.asarray(self.values[:, list(self.names).index(name)])
+
+    def infinite(self) -> Iterator[BrokenRule]:
+        """The rules that no reward is infinite."""
+        for name, column in zip(self.names, self.values.T, strict=True):
+            yield finite(name, column, np.isinf(column))
+
+    def outside(self, ranges: Sequence[RewardField]) -> Iterator[BrokenRule]:
+        """The rules that each known reward lies in its range."""
+        for each in ranges:
+            column = self.of(each.name)
+            broken, reason, detail = reward_within(column, each.low, each.high, each.name)
+            yield broken & ~np.isnan(column), reason, detail

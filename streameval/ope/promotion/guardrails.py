@@ -1,0 +1,114 @@
+"""Rewards, and those that a candidate must not lose: guardrails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Mask, State, take_columns
+from streameval.common.component import strict
+from streameval.ope.averages import Lift
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion.rules import PromotionRule, RuleContext
+
+
+@dataclass(frozen=True, config=strict)
+class Reward:
+    """A reward of decisions: its name in labels, and its smallest and largest value.
+
+    `max_loss`: of a guardrail, by how much a promotable candidate may be worse than production; None for others.
+    """
+
+    name: str = "reward"
+    low: float = 0.0
+    high: float = 1.0
+    max_loss: float | None = None
+
+    @classmethod
+    def several(cls, rewards: Mapping[str, Mapping[str, Any]]) -> tuple[Reward, ...]:
+        """The rewards of a mapping as in the configuration.
+
+        >>> Reward.several({"click": {}, "hide": {"guardrail": {"max_loss": 0.001}}})[1].max_loss
+        0.001
+        """
+        found = []
+        for name, options in rewards.items():
+            unknown = sorted(set(options) - {"field", "min", "max", "guardrail"})
+            if unknown:
+                raise ValueError(f"rewards.{name} has no option {', '.join(unknown)}; it has min, max and guardrail")
+            guardrail = options.get("guardrail")
+            max_loss = None if guardrail is None else float(guardrail["max_loss"])
+            found.append(cls(name, float(options.get("min", 0.0)), float(options.get("max", 1.0)), max_loss))
+        return tuple(found)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest value."""
+        return self.low, self.high
+
+
+@dataclasses.dataclass(frozen=True)
+class Guardrail:
+    """A reward whose lift must be above `context.margin`, minus the largest loss, by the rule that judges the goal.
+
+    `place`: that of the reward among all rewards.
+    """
+
+    name: str
+    place: int
+    context: RuleContext
+
+    def start(self, rule: PromotionRule) -> State:
+        """The state of a rule about this reward before the first event."""
+        candidates = len(self.context.errors)
+        last = {name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")}
+        return {
+            "memory": rule.start(candidates),
+            "memory_key": rule.memory_key(self.context),
+            "last": {**last, "events": np.zeros(candidates), "passes": np.zeros(candidates)},
+        }
+
+    def judge(
+        self, rule: PromotionRule, state: State, evidence: Evidence, sums: State, lift: Lift, min_events: int
+    ) -> tuple[Mask, Mask, State]:
+        """Whether a candidate passes after each block, whether it may stay promotable, and the next state.
+
+        `sums`: those of the evidence, see `monitor.block_sums`.
+        """
+        judgement, memory = rule.judge(state["memory"], evidence, sums, lift, self.context)
+        known: Mask = judgement.events >= min_events
+        enter, stay = judgement.enter & known, judgement.stay & known
+        last = {**judgement.last, "passes": enter[-1].astype(float)}
+        return enter, stay, {**state, "memory": memory, "last": last}
+
+    def reason(self, rule: PromotionRule, state: State, place: int, min_events: int) -> str:
+        """Why the candidate at this place does not pass; empty if it does."""
+        lower = rule.lower(state["memory"], state["last"], self.context)
+        last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
+        if last["passes"]:
+            return ""
+        if last["events"] < min_events:
+            return f"guardrail {self.name}: only {last['events']:,.0f} of {min_events:,} events"
+        return f"guardrail {self.name}: {rule.reason(last, self.context.margin)}"
+
+    @staticmethod
+    def select(state: State, policies: int, index: Sequence[int]) -> State:
+        """The state of some of the policies, production first."""
+        candidates = [place - 1 for place in index[1:]]
+
+        def taken(part: Any) -> Any:
+            return take_columns(part, policies - 1, candidates)
+
+        rules = {
+            label: {
+                **kept,
+                "memory": take_columns(kept["memory"], policies, index),
+                "last": taken(kept["last"]),
+            }
+            for label, kept in state["rules"].items()
+        }
+        return {"lifts": taken(state["lifts"]), "by": taken(state["by"]), "rules": rules}

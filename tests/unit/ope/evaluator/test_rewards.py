@@ -1,0 +1,195 @@
+"""Several rewards in one evaluator: each has the numbers of its own evaluator, and guardrails limit promotion."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from streameval.common.arrays import Array
+from streameval.ope.report import Estimate
+
+EVENTS = 2_050
+GUARDED = {"click": {}, "hide": {"guardrail": {"max_loss": 0.05}}}
+
+
+def rewards(seed: int = 1, events: int = EVENTS) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    clicks = (rng.random(events) < 0.3).astype(float)
+    return {"click": clicks, "revenue": 200 * rng.random(events) * clicks, "hide": -1.0 * (rng.random(events) < 0.1)}
+
+
+def batch_of(columns: Mapping[str, Array], kept: Array | slice = slice(None), seed: int = 2) -> EventBatch:
+    """A log whose first column is the goal."""
+    first, *others = columns
+    count = len(columns[first])
+    rng = np.random.default_rng(seed)
+    policies = {name: rng.choice([0.05, 0.2, 0.5], count)[kept] for name in ("one", "other")}
+    return EventBatch.from_arrays(
+        reward=columns[first][kept],
+        propensity=rng.choice([0.1, 0.2, 0.4], count)[kept],
+        policies=policies,
+        timestamp=np.arange(count, dtype=float)[kept],
+        rewards={name: columns[name][kept] for name in others} if others else None,
+    )
+
+
+LIMITS: dict[str, dict[str, Any]] = {"click": {}, "revenue": {"max": 200.0}, "hide": {"min": -1.0, "max": 0.0}}
+
+
+def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> None:
+    """All numbers are equal, in units of the width of the reward range."""
+    for name, number in msgspec.to_builtins(own).items():
+        other = getattr(found, name)
+        if name == "details":
+            assert other.keys() == number.keys()
+            for key, value in number.items():
+                assert other[key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if value is not None else None), key
+        elif name != "reward" and isinstance(number, float):
+            size = 200.0 if found.reward == "revenue" else 1.0
+            assert other == pytest.approx(number, rel=tolerance, abs=10 * tolerance * size), name
+        elif name != "reward":
+            assert other == number
+
+
+def test_each_reward_has_the_numbers_of_its_own_evaluator() -> None:
+    columns = rewards()
+    together = Evaluator(["one", "other"], rewards=LIMITS, intervals={"cumulative": "confidence_sequence"})
+    together.update(batch_of(columns))
+    report = together.report()
+    assert report.rewards == ["click", "revenue", "hide"]
+    for name, limits in LIMITS.items():
+        alone = Evaluator(
+            ["one", "other"],
+            reward_range=(limits.get("min", 0.0), limits.get("max", 1.0)),
+            intervals={"cumulative": "confidence_sequence"},
+        )
+        alone.update(batch_of({name: columns[name]}))
+        own = alone.report().estimates
+        assert len(own) == len(report.of_reward(name).estimates)
+        for each in own:
+            assert_equal(report.get(each.policy, each.estimator, each.average, name), each)
+
+
+def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
+    columns = rewards()
+    lacking = np.random.default_rng(3).random(EVENTS) < 0.3
+    columns["revenue"] = np.where(lacking, np.nan, columns["revenue"])
+    together = Evaluator(["one", "other"], rewards=LIMITS)
+    together.update(batch_of(columns))
+    report = together.report()
+    goal = Evaluator(["one", "other"])
+    goal.update(batch_of({"click": columns["click"]}))
+    for each in goal.report().estimates:
+        assert_equal(report.get(each.policy, each.estimator, each.average, "click"), each)
+    alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0))
+    alone.update(batch_of({"revenue": columns["revenue"]}, ~lacking))
+    for name in ("ips", "snips"):
+        own = alone.report().get("one", name, "cumulative")
+        found = report.get("one", name, "cumulative", "revenue")
+        assert (found.value, found.lift) == (pytest.approx(own.value), pytest.approx(own.lift))
+        assert found.effective_sample_size == pytest.approx(own.effective_sample_size)
+        assert found.importance_weight_mean == pytest.approx(own.importance_weight_mean)
+
+
+def test_the_goal_may_be_missing_too() -> None:
+    columns = rewards()
+    whole, lacking = Evaluator(["one", "other"], rewards=LIMITS), np.arange(EVENTS) % 3 == 0
+    whole.update(batch_of({**columns, "click": np.where(lacking, np.nan, columns["click"])}))
+    alone = Evaluator(["one", "other"])
+    alone.update(batch_of({"click": columns["click"]}, ~lacking))
+    report = whole.report()
+    assert report.get("one", "ips", "cumulative").value == pytest.approx(
+        alone.report().get("one", "ips", "cumulative").value
+    )
+    assert report.policies[1].events == EVENTS
+
+
+def test_a_state_with_several_rewards_continues_to_the_last_bit() -> None:
+    columns = rewards()
+    columns["hide"] = np.where(np.arange(EVENTS) % 5 == 0, np.nan, columns["hide"])
+    log, settings = batch_of(columns), {**LIMITS, "hide": {**LIMITS["hide"], "guardrail": {"max_loss": 0.1}}}
+    whole, first = (Evaluator(["one", "other"], rewards=settings) for _ in range(2))
+    whole.update(log)
+    first.update(log[:1_130])
+    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(first.state())))
+    resumed.update(log[1_130:])
+    for each in whole.report().estimates:
+        assert_equal(resumed.report().get(each.policy, each.estimator, each.average, each.reward), each)
+    assert resumed.report().promotion == whole.report().promotion
+
+
+def test_one_reward_is_labelled_with_its_name() -> None:
+    evaluator = Evaluator(["one", "other"], rewards={"click": {}})
+    evaluator.update(batch_of({"click": rewards()["click"]}))
+    assert {each.reward for each in evaluator.report().estimates} == {"click"}
+    assert {each.reward for each in evaluator.report().promotion} == {"click"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"click": {"guardrail": {"max_loss": 0.1}}}, "the first of the rewards is the goal"),
+        ({"click": {}, "hide": {"guardrail": {"max_loss": -1}}}, "the largest loss of hide must be 0 or more"),
+        ({"click": {"least": 0}}, "rewards.click has no option least"),
+        ({"click": {"min": 2}}, "reward_range must be two numbers"),
+    ],
+)
+def test_wrong_rewards_are_refused(settings: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Evaluator(["one"], rewards=settings)
+
+
+@pytest.mark.parametrize("estimator", ["iips", "rips"])
+def test_estimators_of_the_rewards_of_slots_take_one_reward(estimator: str) -> None:
+    with pytest.raises(ValueError, match=f"{estimator} estimates one reward"):
+        Evaluator(["one"], estimators=[estimator], rewards=LIMITS)
+
+
+def guarded_log(events: int, harm: float, seed: int) -> EventBatch:
+    """The candidate prefers an action with more clicks, and with fewer users who stay by `harm`."""
+    rng = np.random.default_rng(seed)
+    better = rng.random(events) < 0.5
+    click = rng.random(events) < np.where(better, 0.24, 0.2)
+    stay = rng.random(events) < 0.9 - harm * better
+    return EventBatch.from_arrays(
+        reward=click.astype(float),
+        propensity=np.full(events, 0.5),
+        policies={"new": np.where(better, 0.9, 0.1)},
+        timestamp=np.arange(events, dtype=float),
+        rewards={"stay": stay.astype(float)},
+    )
+
+
+STAYS = {"click": {}, "stay": {"guardrail": {"max_loss": 0.01}}}
+
+
+def promotable_at_any_time(log: EventBatch, settings: Mapping[str, Any] | None) -> tuple[bool, str]:
+    kept = {"estimators": ["stratified_ips"], "averages": ["mixture"], "drift": None}
+    evaluator = Evaluator(["new"], rewards=settings, **kept)
+    evaluator.update(log)
+    (decision,) = evaluator.report().promotion
+    return decision.times > 0, decision.reason
+
+
+def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
+    log = guarded_log(30_000, harm=0.1, seed=11)
+    promotable, reason = promotable_at_any_time(log, STAYS)
+    assert not promotable
+    assert "guardrail stay: decision bound of lift -0." in reason
+    assert promotable_at_any_time(log, {"click": {}, "stay": {}})[0]
+
+
+@pytest.mark.slow
+def test_a_harmful_candidate_is_never_promotable_and_a_harmless_one_as_often_as_without_a_guardrail() -> None:
+    harmful, guarded, free = 0, 0, 0
+    for seed in range(200):
+        harmful += promotable_at_any_time(guarded_log(100_000, harm=0.1, seed=seed), STAYS)[0]
+        harmless = guarded_log(100_000, harm=0.0, seed=1_000 + seed)
+        guarded += promotable_at_any_time(harmless, STAYS)[0]
+        free += promotable_at_any_time(harmless, {"click": {}, "stay": {}})[0]
+    assert harmful == 0
+    assert guarded >= free - 0.05 * 200
+    assert free >= 100
