@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -185,6 +186,8 @@ class NumberFormat:
 
 class Recorder:
     """A learner that remembers the rewards in order, and how many Reports it was asked for."""
+
+    plan = SimpleNamespace(margin=None)
 
     def __init__(self) -> None:
         self.rewards: list[float] = []
