@@ -32,6 +32,9 @@ class Reward:
     def several(cls, rewards: Mapping[str, Mapping[str, Any]]) -> tuple[Reward, ...]:
         """The rewards of a mapping as in the configuration.
 
+        Raises:
+            ValueError: A reward has an unknown option.
+
         >>> Reward.several({"click": {}, "hide": {"guardrail": {"max_loss": 0.001}}})[1].max_loss
         0.001
         """
