@@ -32,7 +32,7 @@ RANKINGS = {
 ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
 """Of both daemons. With the default span, the drift rate would be known after 50,000 events."""
-CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
+CHOSEN = {"policy": "candidate-1", "reward": "reward", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 120.0
 
 
