@@ -297,13 +297,12 @@ def _trust() -> Placed:
         About(
             "Estimated less seen, during a ramp",
             "Of each arm of a ramp, the estimate from the events of the other arms less the mean reward of its own "
-            "events, with the interval. An interval that does not include 0 means wrong propensities. Empty without "
-            "arms.",
+            "events, with the interval. An interval that does not include 0 means wrong propensities. 0 without arms.",
             "short",
         ),
-        Query(f"min by (policy) (streameval_policy_calibration_error_lower{{{POLICY}}})", "{{policy}}, lower"),
-        Query(f"avg by (policy) (streameval_policy_calibration_error{{{POLICY}}})", "{{policy}}"),
-        Query(f"max by (policy) (streameval_policy_calibration_error_upper{{{POLICY}}})", "{{policy}}, upper"),
+        Query(or_none(f"min by (policy) (streameval_policy_calibration_error_lower{{{POLICY}}})"), "{{policy}}, lower"),
+        Query(or_none(f"avg by (policy) (streameval_policy_calibration_error{{{POLICY}}})"), "{{policy}}"),
+        Query(or_none(f"max by (policy) (streameval_policy_calibration_error_upper{{{POLICY}}})"), "{{policy}}, upper"),
     )
     return [
         (24, 7, checks),
