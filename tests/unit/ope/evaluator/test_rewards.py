@@ -163,7 +163,7 @@ def guarded_log(events: int, harm: float, seed: int) -> EventBatch:
     )
 
 
-STAYS = {"click": {}, "stay": {"guardrail": {"max_loss": 0.01}}}
+STAYS = {"click": {}, "stay": {"guardrail": {"max_loss": 0.03}}}
 
 
 def promotable_at_any_time(log: EventBatch, settings: Mapping[str, Any] | None) -> tuple[bool, str]:
@@ -175,7 +175,7 @@ def promotable_at_any_time(log: EventBatch, settings: Mapping[str, Any] | None) 
 
 
 def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
-    log = guarded_log(30_000, harm=0.1, seed=11)
+    log = guarded_log(30_000, harm=0.2, seed=11)
     promotable, reason = promotable_at_any_time(log, STAYS)
     assert not promotable
     assert "guardrail stay: decision bound of lift -0." in reason
@@ -183,10 +183,11 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_harmful_candidate_is_never_promotable_and_a_harmless_one_as_often_as_without_a_guardrail() -> None:
     harmful, guarded, free = 0, 0, 0
     for seed in range(200):
-        harmful += promotable_at_any_time(guarded_log(100_000, harm=0.1, seed=seed), STAYS)[0]
+        harmful += promotable_at_any_time(guarded_log(100_000, harm=0.2, seed=seed), STAYS)[0]
         harmless = guarded_log(100_000, harm=0.0, seed=1_000 + seed)
         guarded += promotable_at_any_time(harmless, STAYS)[0]
         free += promotable_at_any_time(harmless, {"click": {}, "stay": {}})[0]
