@@ -20,7 +20,7 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     mixture, count = Mixture(), len(policies)
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     blocks = Blocks.of(evidence, [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED])
-    start = mixture.start(*layout, BLOCK)
+    start = mixture.start(layout.components, layout.candidates, BLOCK)
     values = DecayBank.after(start["values"], blocks, blocks.components, slice(None), layout, mixture.rate)
     differences, parts = lift_blocks(blocks, values.path, layout)
     lifts = DecayBank.after(start["lifts"], differences, parts, slice(None), lift_layout(layout), mixture.rate)

@@ -556,7 +556,16 @@ def test_check_refuses_a_state_directory_that_run_refuses(run: Run) -> None:
     store = SnapshotStore(Path("state"))
     in_use = run("check", "c.yaml")
     assert (in_use.code, in_use.err.partition(" (")[0]) == (1, "error: state is in use by another streameval")
-    store.write({**header(Config.load("c.yaml")), "written": 0.0, "offsets": {}, "pipeline": {}, "evaluator": NOTHING})
+    store.write(
+        {
+            **header(Config.load("c.yaml")),
+            "written": 0.0,
+            "offsets": {},
+            "pipeline": {},
+            "evaluator": NOTHING,
+            "decisions": [],
+        }
+    )
     store.close()
     write_config(FILE, reward={"max": 5})
     other = run("check", "c.yaml")

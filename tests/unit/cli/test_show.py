@@ -50,7 +50,7 @@ def write(directory: Path, config: Config, *documents: dict[str, Any]) -> None:
     writer = SnapshotWriter(SnapshotStore(directory), 0.0, header(config), clock=lambda: 1_700_000_000.0)
     with capture_logs():
         for document in documents:
-            writer.write_last(partial(dict, document))
+            writer.write_last(partial(dict, document, decisions=[]))
     writer.close()
 
 
@@ -137,7 +137,7 @@ def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding:
     events = "buffered events 45 2023-11-14 22:13:35 UTC 2023-11-14 22:14:19 UTC"
     assert "Buffers" in rows
     assert any(row.startswith(events) for row in rows)
-    assert "rewards whose event has not arrived 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 410" in rows
+    assert "rewards whose event has not arrived 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 420" in rows
     assert "ids of events, to recognise duplicates 10 – – 80" in rows
     assert "watermark 2023-11-14 22:13:35 UTC, 0 events released before their turn" in rows
     assert "rewards 2 joined, 0 late, 0 unmatched" in rows

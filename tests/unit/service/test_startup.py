@@ -303,7 +303,7 @@ def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
     snapshots = SnapshotStore(place.state)
     snapshots.write({"schema": 99})
     snapshots.close()
-    with pytest.raises(StateError, match="schema 99, this version reads 7"):
+    with pytest.raises(StateError, match="schema 99, this version reads"):
         place.daemon()
     assert len(found_in(place.state)) == 1
 
