@@ -155,7 +155,7 @@ def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
         10,
         START + 51,
         START + 60,
-        410,
+        420,
     )
     assert (counted["count"], counted["oldest"], counted["newest"]) == (15, START, START + 14.0)
     assert (ids["count"], ids["oldest"], ids["bytes"]) == (later["count"], None, later["bytes"]) == (10, None, 80)
