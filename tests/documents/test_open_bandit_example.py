@@ -68,7 +68,7 @@ def test_the_intervals_of_the_limitations_are_those_of_the_log(
     mean, largest = row["importance_weight_mean"], row["importance_weight_max"]
     figures = [bounds, f"average {mean:.3f}".replace(" 0", " "), f"missing {1 - mean:.3f}".replace(" 0", " ")]
     text = (EXAMPLE / "README.md").read_text()
-    assert [each for each in (*figures, f"one click of weight {largest:.1f}") if each not in text] == []
+    assert [each for each in (*figures, f"One click of weight {largest:.1f}") if each not in text] == []
 
 
 def test_the_licence_of_the_data_is_there_with_its_text() -> None:

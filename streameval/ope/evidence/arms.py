@@ -17,8 +17,8 @@ from streameval.events.origin import Identity, fingerprints
 
 SHARES_HORIZON = 10_000.0
 """Horizon in events of the measured shares."""
-FEWEST_OF_ARMS = 1000.0
-"""Events, decayed, before which measured shares are not used."""
+FEWEST_OF_ARM = 20.0
+"""Events of each arm, decayed, before which measured shares are not used: their error is then a quarter at most."""
 ROUNDED = 1e-6
 """The sum of configured shares may differ from 1 by this much."""
 
@@ -35,7 +35,8 @@ class Arms:
     `1 / s` for an arm: an action that production hardly takes weighs little, as soon as the arm that prefers it has a
     share. An event that lacks an arm, or has slots, keeps its logged propensity.
 
-    `arms`: the shares; or the names alone, whose shares are measured from `logging_policy` over the last 10,000 events.
+    `arms`: the shares; or the names alone, whose shares are measured from `logging_policy` over the last 10,000 events,
+    and used as soon as each arm has about 20 of them.
     `weights`: `logged` keeps the logged propensities of all events.
 
     >>> arms = Arms({"production": 0.9, "challenger": 0.1})
@@ -100,8 +101,8 @@ class Arms:
         if self.shares is not None:
             return np.broadcast_to(self.shares, path.shape)
         before = np.concatenate([state["counts"][None], path[:-1]])
-        total = before.sum(axis=1, keepdims=True)
-        return np.where(total >= FEWEST_OF_ARMS, before / np.maximum(total, 1.0), np.nan)
+        known = before.min(axis=1, keepdims=True) >= FEWEST_OF_ARM
+        return np.where(known, before / np.maximum(before.sum(axis=1, keepdims=True), 1.0), np.nan)
 
     def balanced(self, events: EventBatch, shares: Array) -> EventBatch:
         """The events with the mixture of the arms in place of the logged propensities; `shares` [n, arms]."""
