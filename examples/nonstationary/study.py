@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import Store, perform_all
-from summary import fill_in, means, read, write
+from summary import fill_in, read, stored, write
 from worlds import scene
 
 from streameval import InputError
@@ -101,11 +101,11 @@ def figures(
     events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
     results: Results = RESULTS,
 ) -> None:
-    """Draw the figures from the results and from one more run."""
+    """Draw the figures from the tables and from one more run."""
     from figures import after_jumps, estimates, forgetting
 
     stage = scene(world)
-    found = means(Store(results / f"{stage.name}.jsonl").read())
+    found = stored(results / f"{stage.name}.json")
     forgetting(found, results / f"{stage.name}_forgetting.png")
     after_jumps(found, results / f"{stage.name}_jumps.png", stage.span)
     estimates(stage, results / f"{stage.name}_estimates.png", events)

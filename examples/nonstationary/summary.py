@@ -111,17 +111,26 @@ def _short(number: float) -> float:
 
 
 def write(scores: Sequence[Score], path: Path) -> None:
-    """`path` with the suffixes .md and .json."""
+    """`path` with the suffixes .md and .json, in which rows of contestants that were not run again stay."""
     found = means(scores)
-    path.with_suffix(".md").write_text(markdown(found))
-    path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
+    kept = {_key(each): each for each in stored(path.with_suffix(".json"))} | {_key(each): each for each in found}
+    merged = sorted(kept.values(), key=lambda each: SETTINGS.index(each.setting))
+    path.with_suffix(".md").write_text(markdown(merged))
+    path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, merged)) + b"\n]\n")
+
+
+def _key(mean: Mean) -> tuple[str, str, int]:
+    return mean.setting, mean.contestant, mean.events
+
+
+def stored(path: Path) -> list[Mean]:
+    """The means of a world that `write` wrote; none if there is no such file."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Mean]) if path.exists() else []
 
 
 def read(results: Path) -> dict[str, list[Mean]]:
     """The means of all worlds that `write` wrote."""
-    decoder = msgspec.json.Decoder(list[Mean])
-    worlds = ("lastfm", *SYNTHETIC)
-    return {world: decoder.decode((results / f"{world}.json").read_bytes()) for world in worlds}
+    return {world: stored(results / f"{world}.json") for world in ("lastfm", *SYNTHETIC)}
 
 
 def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]]) -> str:
@@ -133,9 +142,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "early": _early(worlds["lastfm"], SHOWN_EARLY),
         "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
-        "horizons": _table(["", "", *settings], variants["horizons"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
-        "drift_aware": _table(["", "seeds", *settings], variants["drift_aware"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
