@@ -343,9 +343,9 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
-        every, learned = learning.evidence(self.plan, self._grids, self._state, events)
+        whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events)
         evidence = every[0]
-        counts = self._counts_after(self._state["counts"], evidence, events)
+        counts = with_counts(self._state["counts"], whole, support_known(whole, events))
         if self.plan.drift is not None:
             self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
         lifts: dict[Pair, list[Lift]] = {}
@@ -370,13 +370,6 @@ class Evaluator:
                     for place, each in enumerate(every[1:], start=1)
                 ],
             )
-
-    def _counts_after(self, counts: Mapping[str, Array], evidence: Evidence, events: EventBatch) -> dict[str, Array]:
-        """The counts after some events, where an event counts although it lacks the goal."""
-        if len(self.plan.rewards) > 1:
-            whole = Evidence.from_batch(learning.unrewarded(events), self.policies, self.plan.block)
-            evidence = replace(evidence, sample_weight=whole.sample_weight)
-        return with_counts(counts, evidence, support_known(evidence, events))
 
     def _with_error_of_curve(self, pair: Pair, lift: Lift, evidence: Evidence) -> Lift:
         assert evidence.curve is not None
@@ -456,8 +449,8 @@ class Evaluator:
         plan, tail, counts, learned = self.plan, None, self._state["counts"], self._state
         if self._pending:
             rest = ramp.balanced(plan, learned["ramp"], EventBatch.concat(self._pending))
-            tail, after = learning.evidence(plan, self._grids, self._state, rest)
-            counts, learned = self._counts_after(counts, tail[0], rest), {**learned, **after}
+            whole, tail, after = learning.evidence(plan, self._grids, self._state, rest)
+            counts, learned = with_counts(counts, whole, support_known(whole, rest)), {**learned, **after}
         examination = learning.examination(plan)
         return tail, counts, learned, None if examination is None else examination.now(learned["examination"])
 

@@ -54,13 +54,13 @@ def forms(grids: Sequence[Grid]) -> list[Form]:
     return [form for form in FORMS if needs(grids, form)]
 
 
-def unrewarded(events: EventBatch) -> EventBatch:
-    """The events with rewards of 0, as those of several rewards may lack some."""
-    return replace(events, reward=np.zeros(len(events)))
+def evidence(
+    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch
+) -> tuple[Evidence, list[Evidence], State]:
+    """The evidence of these events for the goal and for each reward, and the parts of the state that learn, after them.
 
-
-def evidence(plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch) -> tuple[list[Evidence], State]:
-    """The evidence of these events for each reward, and the parts of the state that learn, after them."""
+    The first one has all events, also those that lack the goal; the others have those with their reward.
+    """
     shared, after = _weights(plan, before, events)
     every = [shared]
     if len(plan.rewards) > 1:
@@ -70,7 +70,7 @@ def evidence(plan: Plan, grids: Sequence[Grid], before: State, events: EventBatc
     for name in OF_REWARDS:
         after[name] = [own.get(name, before[name][place]) for place, (_, own) in enumerate(learned)]
     after["weights"] = largest_weights.fold(before["weights"], every[0], events)
-    return every, after
+    return replace(every[0], sample_weight=shared.sample_weight), every, after
 
 
 def _rewards_of(plan: Plan, events: EventBatch) -> Iterator[Array]:
@@ -85,8 +85,8 @@ def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, S
     after: State = {}
     signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
     if plan.ranking is None:
-        known = events if len(plan.rewards) == 1 else unrewarded(events)
-        found = Evidence.from_batch(known, plan.policies, plan.block)
+        of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
+        found = of_events(events, plan.policies, plan.block)
     else:
         learned, curves = examination(plan), None
         if learned is not None:

@@ -131,8 +131,7 @@ def _grid(plan: Plan) -> Grid:
 
 def _evidence(plan: Plan, events: EventBatch) -> tuple[Evidence, Evidence]:
     """The evidence about each policy from its own events, with weights of 1, and from those of the other arms."""
-    known = replace(events, reward=np.nan_to_num(events.reward))  # with several rewards an event may lack the goal
-    evidence = Evidence.from_batch(known, plan.policies, plan.block).of_reward(events.reward)
+    evidence = Evidence.without_rewards(events, plan.policies, plan.block).of_reward(events.reward)
     names = np.zeros(len(events), dtype=np.uint64) if events.logging_policy is None else events.logging_policy
     own = (names[None] == fingerprints(plan.policies)[:, None]).T
     seen = np.where(own, evidence.event_weight[:, None], 0.0)

@@ -182,6 +182,11 @@ class Evidence:
         )
 
     @classmethod
+    def without_rewards(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
+        """The importance weights alone, of events that may lack a reward: see `of_reward`."""
+        return cls.from_batch(replace(batch, reward=np.zeros(len(batch))), policies, block)
+
+    @classmethod
     def of_rankings(
         cls,
         batch: EventBatch,
