@@ -98,20 +98,19 @@ class Guardrail:
             return f"guardrail {self.name}: only {last['events']:,.0f} of {min_events:,} events"
         return f"guardrail {self.name}: {rule.reason(last, self.context.margin)}"
 
-    @staticmethod
-    def select(state: State, policies: int, index: Sequence[int]) -> State:
-        """The state of some of the policies, production first."""
-        candidates = [place - 1 for place in index[1:]]
 
-        def taken(part: Any) -> Any:
-            return take_columns(part, policies - 1, candidates)
+def of_candidates(state: State, policies: int, candidates: Sequence[int]) -> State:
+    """The lifts, the choice between them and the rules, of the goal or of a guardrail, for these candidates only.
 
-        rules = {
-            label: {
-                **kept,
-                "memory": take_columns(kept["memory"], policies, index),
-                "last": taken(kept["last"]),
-            }
-            for label, kept in state["rules"].items()
+    `candidates`: their places among the candidates of a state of this number of policies.
+    """
+    index = [0, *(1 + candidate for candidate in candidates)]
+    rules = {
+        label: {
+            **kept,
+            "memory": take_columns(kept["memory"], policies, index),
+            **take_columns({name: kept[name] for name in ("hold", "last") if name in kept}, policies - 1, candidates),
         }
-        return {"lifts": taken(state["lifts"]), "by": taken(state["by"]), "rules": rules}
+        for label, kept in state["rules"].items()
+    }
+    return {**take_columns({name: state[name] for name in ("lifts", "by")}, policies - 1, candidates), "rules": rules}

@@ -20,7 +20,7 @@ from streameval.events.origin import Origin
 from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, trust_checks
-from streameval.ope.promotion.guardrails import Guardrail, Reward
+from streameval.ope.promotion.guardrails import Guardrail, Reward, of_candidates
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
@@ -320,15 +320,7 @@ class PromotionMonitor:
 
     def select_candidates(self, state: State, candidates: Sequence[int]) -> State:
         """The state of a monitor of these candidates only, by their places."""
-        policies = [0, *(1 + candidate for candidate in candidates)]
-
-        def taken(part: Any) -> Any:
-            return take_columns(part, len(self.policies) - 1, candidates)
-
-        rules = {}
-        for label, kept in state["rules"].items():
-            memory = take_columns(kept["memory"], len(self.policies), policies)
-            rules[label] = {**kept, "memory": memory, "hold": taken(kept["hold"]), "last": taken(kept["last"])}
+        count, policies = len(self.policies), [0, *(1 + candidate for candidate in candidates)]
         transitions = [
             [label, candidates.index(candidate), *rest]
             for label, candidate, *rest in state["transitions"]
@@ -336,12 +328,10 @@ class PromotionMonitor:
         ]
         return {
             **state,
-            **taken({name: state[name] for name in ("lifts", "by", "differs")}),
-            "trust": take_columns(state["trust"], len(self.policies), policies),
-            "rules": rules,
-            "guardrails": {
-                name: Guardrail.select(kept, len(self.policies), policies) for name, kept in state["guardrails"].items()
-            },
+            **of_candidates(state, count, candidates),
+            "differs": take_columns(state["differs"], count - 1, candidates),
+            "trust": take_columns(state["trust"], count, policies),
+            "guardrails": {name: of_candidates(kept, count, candidates) for name, kept in state["guardrails"].items()},
             "transitions": transitions,
         }
 
