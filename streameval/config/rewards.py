@@ -15,13 +15,20 @@ from streameval.events.schema import event_type
 from streameval.ingest.base import StrictModel
 from streameval.ope.promotion.guardrails import Reward
 
+Smallest = Annotated[
+    float, Field(allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
+]
+Largest = Annotated[
+    float, Field(allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
+]
+
 
 class RewardSettings(StrictModel):
     """The field of an event that holds the reward, and its range."""
 
     field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
-    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
-    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
+    min: Smallest = 0.0
+    max: Largest = 1.0
 
 
 class GuardrailSettings(StrictModel):
@@ -38,8 +45,8 @@ class NamedReward(StrictModel):
     field: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="the key of the reward in an event; by default the name of the reward"
     )
-    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
-    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
+    min: Smallest = 0.0
+    max: Largest = 1.0
     guardrail: GuardrailSettings | None = Field(
         None, description="what a promotable candidate may lose of this reward, e.g. {max_loss: 0.001}"
     )

@@ -193,8 +193,7 @@ class EventBatch(Batch):
                 yield from self.further.infinite()
             if field is not None:
                 yield missing, "missing_field", lambda _: f"{field}: missing"
-            lacking = np.isnan(self.reward) if self.further is None else missing
-            yield finite("reward", self.reward, np.isinf(self.reward) | lacking)
+            yield finite("reward", self.reward, np.isinf(self.reward) | missing)
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
         yield in_unit_interval("sampling_probability", self.sampling_probability)

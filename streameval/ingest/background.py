@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 import structlog
@@ -54,6 +54,24 @@ class WorkerStatus:
     dropped: int = 0
     waiting: int = 0
     trouble: str = ""
+
+
+Item = TypeVar("Item", contravariant=True)
+
+
+class Sink(Protocol[Item]):
+    """Destination of the items of a worker.
+
+    `write` returns how many items it took; the others can never be written there. It raises `RetryError` for a failure
+    that may pass.
+    """
+
+    def write(self, items: Sequence[Item], /) -> int: ...
+
+    def abort(self) -> None:
+        """Let a `write` that waits fail soon, and all later ones; called from another thread."""
+
+    def close(self) -> None: ...
 
 
 class Worker(Generic[T]):

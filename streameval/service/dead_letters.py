@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
 import structlog
@@ -19,7 +19,7 @@ import structlog
 from streameval.config.model import AnyDeadLetters, DeadLetterFile
 from streameval.errors import InputError
 from streameval.events import Rejected
-from streameval.ingest.background import RetryError, Worker, WorkerStatus
+from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
@@ -73,21 +73,6 @@ class DeadLetter:
         return _encoder.encode(self.origin | value) + b"\n"
 
 
-class Sink(Protocol):
-    """Destination of dead letters.
-
-    `write` returns how many dead letters it took; the others can never be written there. It raises `RetryError` for a
-    failure that may pass.
-    """
-
-    def write(self, dead_letters: Sequence[DeadLetter]) -> int: ...
-
-    def abort(self) -> None:
-        """Let a `write` that waits fail soon, and all later ones; called from another thread."""
-
-    def close(self) -> None: ...
-
-
 def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
     """The dead letters of messages rejected from these records, or from earlier ones, whose bytes are gone by now."""
     ends = list(accumulate(map(len, records)))
@@ -124,7 +109,7 @@ class DeadLetterQueue:
     their origin identifies repetitions. Dead letters that were queued when the snapshot was taken are lost.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink[DeadLetter]) -> None:
         self._worker: Worker[DeadLetter] = Worker(
             sink.write,
             name="streameval-dead-letters",

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from streameval.common.arrays import State
 from streameval.events.schema import described_schema
-from streameval.ingest.background import Worker, WorkerStatus
+from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Transition
@@ -118,16 +118,6 @@ class KeyedMessage(NamedTuple):
         return [("streameval.id", self.id.encode())]
 
 
-class DecisionSink(Protocol):
-    """Destination of decisions: see `dead_letters.Sink`."""
-
-    def write(self, messages: Sequence[KeyedMessage]) -> int: ...
-
-    def abort(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class DecisionOutbox:
     """Sends decisions to a sink in its own thread, one after the other, each once a snapshot holds it.
 
@@ -139,7 +129,7 @@ class DecisionOutbox:
     """
 
     def __init__(
-        self, sink: DecisionSink, production: str, configuration: str, waiting: Iterable[Mapping[str, Any]] = ()
+        self, sink: Sink[KeyedMessage], production: str, configuration: str, waiting: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         self._production, self._configuration = production, configuration
         self._unconfirmed: dict[str, KeyedMessage] = {}
