@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -11,18 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from support.messages import message
+
 pytest.importorskip("confluent_kafka")
 pytestmark = pytest.mark.servers
 
 STREAMEVAL = [sys.executable, "-c", "from streameval.cli.app import main; main()"]
-EVENT = {
-    "event_id": "e-0",
-    "timestamp": 1574553634.5,
-    "action": "a",
-    "propensity": 0.25,
-    "reward": 1,
-    "policies": {"challenger": 0.5},
-}
 
 
 def streameval(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +32,7 @@ def test_the_configuration_that_it_prints_works_until_ctrl_c(tmp_path: Path) -> 
             first, section = process.stdout.readline(), process.stdout.readline()
             assert re.match(r"the broker listens at 127\.0\.0\.1:\d+ until Ctrl-C", first)
             (tmp_path / "streameval.yaml").write_text(section + "policies: {candidates: [challenger]}\n")
-            (tmp_path / "log.ndjson").write_text(json.dumps(EVENT) + "\n")
+            (tmp_path / "log.ndjson").write_bytes(message(0, policies={"challenger": 0.5}) + b"\n")
             produced = streameval(tmp_path, "produce", "log.ndjson", "--config", "streameval.yaml")
             assert produced.returncode == 0, produced.stderr
             assert "1 event sent to clicks" in produced.stderr
