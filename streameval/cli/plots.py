@@ -33,7 +33,6 @@ HEIGHT, HEAD, LIFTS, PANEL, STRIP = 5.2, 1.3, 2.2, 2.0, 0.25
 """Inches: of a plot, its texts, and the panel of lifts; of the panel of one candidate, and the strip of one rule."""
 MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
 SUFFIXES = (".png", ".svg", ".pdf")
-WHOLE_BLOCK = 100  # events of a block by default: estimates between blocks take longer
 UNSETTLED_SHARE = 0.15  # share of the first points that do not set the scale: their intervals are wide
 
 
@@ -64,8 +63,8 @@ class Trace:
     def update(self, evaluator: Evaluator, batch: EventBatch, share: float | None = None) -> None:
         """Give a batch to the evaluator, split where estimates are due; `share`: of the log read by now, if known."""
         if not self.taken and share:
-            between = len(batch) / share / (1.5 * self.points)
-            self.every = max(self.every, int(between // WHOLE_BLOCK) * WHOLE_BLOCK)
+            between, block = len(batch) / share / (1.5 * self.points), evaluator.plan.block
+            self.every = max(self.every, int(between // block) * block)  # estimates between blocks take longer
         while len(batch) >= (missing := self.every - self.taken % self.every):
             self._give(evaluator, batch[:missing])
             batch = batch[missing:]
