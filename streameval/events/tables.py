@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from itertools import chain
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from streameval.events.action_sets import ActionSets, Features, Index, cumulativ
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, Table
 from streameval.events.origin import Origin
+from streameval.events.schema import Identifier
 from streameval.events.validation import MAX_FEATURES, Fault, at_most_one
 
 Row: TypeAlias = Mapping[str, Any] | Fault
@@ -31,8 +33,88 @@ REQUIRED_IDENTIFIERS = ("event_id", "action")
 ONLY_NUMBERS = ("timestamp", "propensity", "sampling_probability")  # never booleans
 LISTS = {"actions", "propensities", "features"}
 
-CellColumn: TypeAlias = Array | list[str | int | None] | None
-"""Numbers, NaN for none; or identifiers; None where cells are neither."""
+NO_LIST, NOT_A_LIST = -1, -2  # in place of the size of a list: an empty cell, and a cell with something else
+
+
+class ListColumn(NamedTuple):
+    """The lists of n cells: their `sizes` [n], or `NO_LIST` or `NOT_A_LIST`; and all their `values`, end to end.
+
+    The values are numbers, NaN for null; or the numbers of names, -1 for null; or lists themselves.
+    """
+
+    sizes: Index
+    values: Any
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[Any] | Fault | None], values: Callable[[list[Any]], Any]) -> ListColumn:
+        """From lists as Python values; `values` makes a column of their values."""
+        given = [() if each is None or isinstance(each, Fault) else each for each in lists]
+        sizes = np.array(list(map(len, given)), dtype=np.int64)
+        sizes[[row for row, each in enumerate(lists) if each is None]] = NO_LIST
+        sizes[[row for row, each in enumerate(lists) if isinstance(each, Fault)]] = NOT_A_LIST
+        return cls(sizes, values(list(chain.from_iterable(given))))
+
+    @property
+    def counts(self) -> Index:
+        """The number of values of each cell, [n]."""
+        return np.maximum(self.sizes, 0)
+
+    @property
+    def owner(self) -> Index:
+        """The cell of each value."""
+        return np.repeat(np.arange(len(self.sizes)), self.counts)
+
+    def fits(self, sizes: Index) -> Mask:
+        """Whether each cell is empty, or has a list of this size without null."""
+        fits: Mask = (self.sizes == sizes) | (self.sizes == NO_LIST)
+        values, owner = self.values, self.owner
+        fits[owner[values.sizes < 0 if isinstance(values, ListColumn) else np.isnan(values)]] = False
+        return fits
+
+    def entries(self, sizes: Index) -> Array:
+        """The numbers for all actions of lists of these sizes; NaN for those of a cell without a list that fits."""
+        has_list, counts = self.sizes == sizes, np.maximum(sizes, 0)
+        entries = np.full(counts.sum(), np.nan)
+        entries[np.repeat(has_list, counts)] = self.values[has_list[self.owner]]
+        return entries
+
+
+class ActionColumns(NamedTuple):
+    """The actions that n events choose from, and the logged ones, [n]; equal names have equal numbers.
+
+    The number of a logged action is -2 where no list has it.
+    """
+
+    lists: ListColumn
+    logged: Index
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[Identifier] | Fault | None], logged: Sequence[Identifier | None]) -> Self:
+        """From names as Python values."""
+        numbers: dict[Identifier | None, int] = {}
+
+        def numbered(names: list[Identifier]) -> Index:
+            return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+
+        return cls(ListColumn.of(lists, numbered), np.array([numbers.get(name, -2) for name in logged], dtype=np.int64))
+
+    def positions(self) -> tuple[Index, Mask]:
+        """The position of each logged action in its list, -1 if it is not there; and whether a list is a set."""
+        sizes, codes = self.lists
+        owner = self.lists.owner
+        is_logged = codes == self.logged[owner]
+        first = cumulative_offsets(self.lists.counts)[owner]
+        index, is_set = np.full(len(sizes), -1), (sizes > 0) | (sizes == NO_LIST)
+        index[owner[is_logged]] = (np.arange(len(codes)) - first)[is_logged]
+        names = codes.max(initial=-1) + 2
+        keys = np.sort(owner * names + codes + 1)
+        is_set[keys[1:][keys[1:] == keys[:-1]] // names] = False  # one action twice
+        is_set[owner[codes < 0]] = False
+        return index, is_set
+
+
+CellColumn: TypeAlias = Array | list[str | int | None] | ListColumn | None
+"""Numbers, NaN for none; or identifiers; or lists of numbers or of features; None where cells are none of these."""
 
 
 def _by_their_names(value: object) -> object:
@@ -158,24 +240,28 @@ class TableLayout:
         columns: Sequence[CellColumn],
         is_whole: Mask,
         rows: Callable[[Index], list[Row]],
-        sets: ActionSets | None = None,
+        actions: ActionColumns | None = None,
     ) -> Table | list[Row]:
-        """The table of these columns of fields; all rows as values where some hold neither numbers nor identifiers.
+        """The table of these columns of fields; all rows as values where a column that is read is None.
 
-        `sets`: those of the columns with lists, which are in place of these columns.
+        `actions`: those of the column `actions` or of its constant, without which other lists mean nothing.
         """
         every = np.arange(len(is_whole))
         numbers: dict[str, Array] = {} if self.is_timed else {"timestamp": np.zeros(len(every))}
         policies: dict[str, Array] = {}
         identifiers: dict[str, list[str | int | None]] = {}
-        is_plain = is_whole.copy()
+        is_plain, sets = is_whole.copy(), None
+        if actions is not None:
+            sets, are_lists = self._sets(columns, actions)
+            is_plain &= are_lists
         for each, column in zip(self.fields, columns, strict=True):
             if isinstance(column, list) and each.field in IDENTIFIERS:
                 identifiers[each.field] = column
                 if each.field in REQUIRED_IDENTIFIERS and None in column:
                     is_plain &= np.array([name is not None for name in column])
-            elif sets is not None and each.field in LISTS:
-                continue
+            elif sets is not None and (each.field == "actions" or isinstance(column, ListColumn)):
+                if each.field == "policies":
+                    policies[each.part or ""] = np.full(len(every), np.nan)
             elif isinstance(column, np.ndarray) and each.field not in (*IDENTIFIERS, *LISTS):
                 by_name, name = (policies, each.part) if each.field == "policies" else (numbers, each.field)
                 by_name[name or ""] = column
@@ -183,6 +269,30 @@ class TableLayout:
                 return rows(every)
         has_columns = sets is not None or ("propensity" in numbers and "actions" not in self.constants)
         return Table(numbers, policies, identifiers, is_plain, rows, sets) if has_columns else rows(every)
+
+    def _sets(self, columns: Sequence[CellColumn], actions: ActionColumns) -> tuple[ActionSets, Mask]:
+        """The action sets in columns with lists, and the rows [rows] whose lists they hold."""
+        by_field = {(each.field, each.part): column for each, column in zip(self.fields, columns, strict=True)}
+        lists = {key: column for key, column in by_field.items() if isinstance(column, ListColumn)}
+        sizes = actions.lists.sizes
+        index, is_whole = actions.positions()
+        for column in lists.values():
+            is_whole &= column.fits(sizes)
+        features = None
+        if ("features", None) in lists:
+            features, are_even = _features(lists.pop(("features", None)))
+            is_whole &= are_even
+        entries = {key: column.entries(sizes) for key, column in lists.items()}
+        unknown = np.full(len(actions.lists.values), np.nan)
+        policies = [entries.get(key, unknown) for key in by_field if key[0] == "policies"]
+        sets = ActionSets(
+            offsets=cumulative_offsets(actions.lists.counts),
+            index=index,
+            propensities=at_most_one(entries.get(("propensities", None), unknown.copy())),
+            features=features,
+            probabilities=np.array(policies).reshape(len(policies), len(unknown)).T,
+        )
+        return sets, is_whole
 
     def decoded(self, rows: Table | list[Row], decoder: JsonDecoder, path: str, first: int) -> EventBatch:
         """The events of consecutive rows; `path` and the number of the first row are their origin."""
@@ -271,14 +381,9 @@ def arrow_rows(table: Any, layout: TableLayout) -> Table | list[Row]:
         values = {name: _arrow_values(column.take(numbers)) for name, column in given.items()}
         return [layout.event(row) for row in zip(*(values[each.column] for each in layout.fields), strict=True)]
 
-    sets, is_whole = _arrow_sets(given, layout, table.num_rows)
-    columns = [
-        _arrow_column(given[each.column], each)
-        if sets is None or not _is_list(given[each.column])
-        else np.full(table.num_rows, np.nan)  # a list is not the probability of the logged action
-        for each in layout.fields
-    ]
-    return layout.table(columns, is_whole, rows, sets)
+    columns = [_arrow_column(given[each.column], each) for each in layout.fields]
+    is_whole = np.ones(table.num_rows, dtype=bool)
+    return layout.table(columns, is_whole, rows, _arrow_actions(given, layout, table.num_rows))
 
 
 def _arrow_column(column: Any, field: TableField) -> CellColumn:
@@ -286,6 +391,8 @@ def _arrow_column(column: Any, field: TableField) -> CellColumn:
     import pyarrow as pa
 
     types = pa.types
+    if _is_list(column.type):
+        return _arrow_lists(column) if _is_of_numbers(field.field, column.type) else None
     is_number = types.is_floating(column.type) or types.is_integer(column.type)
     is_text = types.is_string(column.type) or types.is_large_string(column.type)
     if field.field in IDENTIFIERS:
@@ -353,116 +460,37 @@ def _without_nan(value: Any) -> Any:
     return None if value != value else value
 
 
-# --- Action sets in Arrow ---
+# --- Lists in Arrow ---
 
 
-class ListColumn(NamedTuple):
-    """The lists of n cells: their `sizes` [n], -1 for a cell without one; all `values`; and the cell of each value."""
-
-    sizes: Index
-    values: Any
-    owner: Index
-
-    @classmethod
-    def of(cls, lists: Any) -> ListColumn:
-        """From an Arrow array of lists."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-        sizes = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return cls(sizes, pc.list_flatten(lists), np.repeat(np.arange(len(sizes)), np.maximum(sizes, 0)))
-
-    @property
-    def numbers(self) -> Array:
-        """The values as numbers, NaN for null."""
-        return np.asarray(self.values.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-    def fits(self, sizes: Index) -> Mask:
-        """Whether each cell has no list, or one of this size without null."""
-        fits: Mask = (self.sizes == sizes) | (self.sizes < 0)
-        if _is_list(self.values):
-            fits[self.owner[ListColumn.of(self.values).sizes < 0]] = False
-        else:
-            fits[self.owner[np.isnan(self.numbers)]] = False
-        return fits
-
-    def entries(self, sizes: Index) -> Array:
-        """The numbers for all actions of lists of these sizes; NaN for those of a cell without a list that fits."""
-        has_list, counts = self.sizes == sizes, np.maximum(sizes, 0)
-        entries = np.full(counts.sum(), np.nan)
-        entries[np.repeat(has_list, counts)] = self.numbers[has_list[self.owner]]
-        return entries
+def _arrow_lists(lists: Any) -> ListColumn:
+    """An Arrow array of lists, of numbers or of lists of these."""
+    sizes, values = _sizes_and_values(lists)
+    if _is_list(values.type):
+        return ListColumn(sizes, _arrow_lists(values))
+    return ListColumn(sizes, np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64))
 
 
-def _arrow_sets(given: Mapping[str, Any], layout: TableLayout, rows: int) -> tuple[ActionSets | None, Mask]:
-    """The action sets in columns with lists, and the rows [rows] whose lists they hold; those of other rows are wrong.
-
-    No sets where the columns do not name the actions, or have lists of other types.
-    """
-    columns = {(each.field, each.part): given[each.column] for each in layout.fields}
-    lists = {key: column for key, column in columns.items() if _is_list(column)}
-    names = _named_actions(lists.pop(("actions", None), None), columns["action", None], layout, rows)
-    if names is None or not all(_is_of_numbers(field, column) for (field, _), column in lists.items()):
-        return None, np.ones(rows, dtype=bool)
-    actions, found = ListColumn.of(names), {key: ListColumn.of(column) for key, column in lists.items()}
-    index, is_whole = _logged_positions(actions, columns["action", None])
-    for column in found.values():
-        is_whole &= column.fits(actions.sizes)
-    features = None
-    if ("features", None) in found:
-        features, are_even = _features(found.pop(("features", None)))
-        is_whole &= are_even
-    entries = {key: column.entries(actions.sizes) for key, column in found.items()}
-    unknown = np.full(len(actions.owner), np.nan)
-    policies = [entries.get(key, unknown) for key in columns if key[0] == "policies"]
-    sets = ActionSets(
-        offsets=cumulative_offsets(np.maximum(actions.sizes, 0)),
-        index=index,
-        propensities=at_most_one(entries.get(("propensities", None), unknown.copy())),
-        features=features,
-        probabilities=np.array(policies).reshape(len(policies), len(unknown)).T,
-    )
-    return sets, is_whole
-
-
-def _logged_positions(actions: ListColumn, logged: Any) -> tuple[Index, Mask]:
-    """The position of each logged action in its list, -1 if it is not there; and whether the list, if any, is a set."""
+def _sizes_and_values(lists: Any) -> tuple[Index, Any]:
+    """The sizes of the lists of an Arrow array, and their values as another one."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    encoded = actions.values.dictionary_encode()
-    names = encoded.dictionary.cast(logged.type)
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    wanted = pc.fill_null(pc.index_in(logged, value_set=names), -2).to_numpy(zero_copy_only=False)
-    is_logged = codes == wanted[actions.owner]
-    first = cumulative_offsets(np.maximum(actions.sizes, 0))[actions.owner]
-    index, is_set = np.full(len(actions.sizes), -1), actions.sizes != 0
-    index[actions.owner[is_logged]] = (np.arange(len(codes)) - first)[is_logged]
-    keys = np.sort(actions.owner * (len(names) + 1) + codes + 1)
-    is_set[keys[1:][keys[1:] == keys[:-1]] // (len(names) + 1)] = False  # one action twice
-    is_set[actions.owner[codes < 0]] = False
-    return index, is_set
+    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    sizes = pc.fill_null(pc.list_value_length(lists), NO_LIST).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sizes, pc.list_flatten(lists)
 
 
-def _features(lists: ListColumn) -> tuple[Features, Mask]:
-    """The features of the actions in lists of lists, and whether those of a row have one size and no null."""
-    table = ListColumn.of(lists.values)
-    owner, widths = lists.owner[table.owner], np.zeros(len(lists.sizes), dtype=np.int64)
-    widths[lists.owner] = table.sizes
-    are_even = widths <= MAX_FEATURES
-    are_even[lists.owner[table.sizes != widths[lists.owner]]] = False
-    are_even[owner[np.isnan(table.numbers)]] = False
-    return Features(cumulative_offsets(np.bincount(owner, minlength=len(widths))), table.numbers), are_even
-
-
-def _named_actions(lists: Any, logged: Any, layout: TableLayout, rows: int) -> Any:
-    """The lists of actions as an Arrow array: those of a column, or the same one for all rows.
+def _arrow_actions(given: Mapping[str, Any], layout: TableLayout, rows: int) -> ActionColumns | None:
+    """The actions of a column, or the same ones for all rows.
 
     None without either, or where the actions and the logged one are not all text or integers of one type.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    fixed = layout.constants.get("actions")
+    columns = {each.field: given[each.column] for each in layout.fields}
+    logged, lists, fixed = columns["action"], columns.get("actions"), layout.constants.get("actions")
     if fixed is not None:
         try:
             names = pa.array(fixed)
@@ -470,27 +498,45 @@ def _named_actions(lists: Any, logged: Any, layout: TableLayout, rows: int) -> A
             return None
         offsets = np.arange(rows + 1, dtype=np.int32) * len(fixed)
         lists = pa.ListArray.from_arrays(offsets, names.take(np.tile(np.arange(len(fixed)), rows)))
-    if lists is None:
+    if lists is None or not _is_list(lists.type):
         return None
     kinds = {lists.type.value_type, logged.type}
     is_text = kinds <= {pa.string(), pa.large_string()}
-    return lists if is_text or (len(kinds) == 1 and pa.types.is_integer(logged.type)) else None
+    if not is_text and not (len(kinds) == 1 and pa.types.is_integer(logged.type)):
+        return None
+    sizes, values = _sizes_and_values(lists)
+    encoded = values.dictionary_encode()
+    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    wanted = pc.fill_null(pc.index_in(logged, value_set=encoded.dictionary.cast(logged.type)), -2)
+    return ActionColumns(ListColumn(sizes, codes), wanted.to_numpy(zero_copy_only=False))
 
 
-def _is_list(column: Any) -> bool:
-    """Whether an Arrow array has lists."""
+def _features(lists: ListColumn) -> tuple[Features, Mask]:
+    """The features of the actions in lists of lists, and whether those of a row have one size and no null."""
+    table: ListColumn = lists.values
+    actions, widths = lists.owner, np.zeros(len(lists.sizes), dtype=np.int64)
+    owner = actions[table.owner]
+    widths[actions] = table.sizes
+    are_even = widths <= MAX_FEATURES
+    are_even[actions[table.sizes != widths[actions]]] = False
+    are_even[owner[np.isnan(table.values)]] = False
+    return Features(cumulative_offsets(np.bincount(owner, minlength=len(widths))), table.values), are_even
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether an Arrow type is that of lists."""
     import pyarrow as pa
 
-    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _is_of_numbers(field: str, lists: Any) -> bool:
-    """Whether an Arrow array has lists of numbers, or of features, lists of those."""
+def _is_of_numbers(field: str, kind: Any) -> bool:
+    """Whether an Arrow type is that of lists of numbers, or of features, lists of those."""
     import pyarrow as pa
 
-    kind = lists.type.value_type
+    kind = kind.value_type
     if field == "features":
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        if not _is_list(kind):
             return False
         kind = kind.value_type
     is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
+from streameval.common.arrays import floats
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Table
 from streameval.events.action_sets import Index
-from streameval.events.diagnosis import explain, parse
+from streameval.events.diagnosis import DECODE_ERRORS, explain, parse, refusal
 from streameval.events.tables import (
     IDENTIFIERS,
+    ActionColumns,
     CellColumn,
     ColumnNames,
+    ListColumn,
     Row,
     TableLayout,
     arrow_rows,
@@ -32,6 +36,8 @@ from streameval.ingest.files.source import Advance, read_lines
 BATCH_ROWS = 2000
 READ_AHEAD = 64 * 1024  # bytes of a Parquet column, so that memory does not depend on the size of the file
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
+
+NAMES, NUMBERS, FEATURES = (msgspec.json.Decoder(kind) for kind in (list[str], list[float], list[list[float]]))
 
 LayoutOf = Callable[[Sequence[str]], TableLayout]
 """The layout of a table with these names of columns."""
@@ -139,12 +145,17 @@ def _csv_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: in
         rows, is_whole = partial(rows_of, batch), np.array([not isinstance(line, Fault) for line in batch])
         cells = list(zip(*(empty if isinstance(line, Fault) else line for line in batch), strict=True))
         columns = [_csv_column(cells[place], field) for field, place, _ in cells_read]
-        yield layout, layout.table(columns, is_whole, rows)
+        actions = _csv_actions({field: cells[place] for field, place, _ in cells_read}, layout)
+        yield layout, layout.table(columns, is_whole, rows, actions)
 
 
 def _csv_column(cells: Sequence[str], field: str) -> CellColumn:
-    """The cells of a column as numbers or identifiers; None where some are neither."""
+    """The cells of a column as numbers, identifiers or lists; None where some are none of these."""
     text = "".join(cells)
+    if field == "features":
+        return ListColumn.of(_csv_lists(cells, FEATURES), lambda rows: ListColumn.of(rows, floats))
+    if field == "propensities" or (field == "policies" and "[" in text):
+        return ListColumn.of(_csv_lists(cells, NUMBERS), floats)
     try:
         text.encode()
         if field in IDENTIFIERS:
@@ -155,6 +166,26 @@ def _csv_column(cells: Sequence[str], field: str) -> CellColumn:
         return np.array([moment if isinstance(moment, float) else math.nan for moment in moments])
     except (ValueError, RecursionError):
         return None
+
+
+def _csv_actions(cells: Mapping[str, Sequence[str]], layout: TableLayout) -> ActionColumns | None:
+    """The actions of a column, or the same ones for all rows; None without either, or with bytes that are not UTF-8."""
+    logged, fixed = _csv_column(cells["action"], "action"), layout.constants.get("actions")
+    if not isinstance(logged, list) or (fixed is None and "actions" not in cells):
+        return None
+    return ActionColumns.of([fixed] * len(logged) if fixed else _csv_lists(cells["actions"], NAMES), logged)
+
+
+def _csv_lists(cells: Sequence[str], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
+    """The list in each cell, None for an empty one; a `Fault` for another value, which is read again with its row."""
+    lists: list[Any] = []
+    texts = iter(list(map(str.strip, cells)))
+    while len(lists) < len(cells):
+        try:
+            lists.extend(decoder.decode(text) if text else None for text in texts)
+        except DECODE_ERRORS as error:
+            lists.append(refusal(error))
+    return lists
 
 
 def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:

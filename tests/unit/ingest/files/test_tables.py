@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import csv
 import decimal
 import gzip
 import json
 import math
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch, JsonDecoder, Origin
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.reading import read_events
-from streameval.ingest.files.tables import read_table
+from streameval.ingest.files.tables import read_rows, read_table
 from streameval.ope.report import Report
 from support.commands import command
 from support.strategies import examples
@@ -345,6 +347,51 @@ def test_lists_in_csv_are_json(tmp_path: Path) -> None:
         '1,b,1,"[""a"", ""b""]","[0.5, 0.5]","[0.25, 0.75]"',
     )
     assert replayed(tmp_path, file, text=PLAIN).get("challenger", "ips", "cumulative").importance_weight_mean == 1.5
+
+
+ODD = ["", "[", "[]", "{}", "0.5", "[null]", "[0.5, 1e400]", "[NaN, 1]", "[1, 2", "[0.5],[0.5]", "[1e22, 0]"]
+LISTS: dict[str, list[str]] = {
+    "action": ["a", "b", "", "z", "1", "é"],
+    "propensity": ["0.5", "0.25", "", "2"],
+    "actions": ['["a", "b"]', ' ["b", "c", "a"] ', '["b", "b"]', '["a", "\udcff"]', '["a", 1]', '["\\u00e9", "a"]'],
+    "propensities": ["[0.5, 0.5]", "[0.25, 0.25, 0.5]", "[1, 0]", "[0.5, 0.6]", "[true, 0]"],
+    "features": ["[[1], [2]]", "[[1, 2], [3, 4], [5, 6]]", "[[], []]", "[[1], [2, 3]]", "[[1], 2]", '[{"x": 1}, {}]'],
+    "listed": ["[0.25, 0.75]", "[0.2, 0.3, 0.5]", "0.25", "[0.9, 0.3]", "[0.5, null]"],
+    "single": ["0.25", "0.5", "", "3"],
+    "reward": ["1", "0", "", "7"],
+}
+
+
+@pytest.mark.parametrize("absent", ["", "actions", "propensities", "features", "listed", "single"])
+@pytest.mark.parametrize("good", [0.98, 0.7])
+def test_lists_in_csv_are_those_that_the_rows_give_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
+    """Rows have fitting lists of two or three actions; each cell is any of `LISTS` with the probability `1 - good`."""
+    rng, number, path = np.random.default_rng(7), 600, tmp_path / "log.csv"
+    possible = {name: [*cells, *(ODD if "[" in cells[0] else ())] for name, cells in LISTS.items()}
+    with path.open("w", newline="", errors="surrogateescape") as file:
+        writer = csv.DictWriter(file, ["timestamp", *(name for name in LISTS if name != absent)], extrasaction="ignore")
+        writer.writeheader()
+        for row, kind in enumerate(rng.integers(2, size=number).tolist()):
+            fitting = {name: cells[kind if "[" in cells[0] else 0] for name, cells in LISTS.items()}
+            odd = {name: cells[rng.integers(len(cells))] for name, cells in possible.items() if rng.random() > good}
+            writer.writerow({"timestamp": row, **fitting, **odd})
+    names = ColumnNames(actions=["a", "b"] if absent == "actions" else "actions")
+    decoder = JsonDecoder(["listed", "single"], reward_range=(0.0, 1.0))
+    found = decoded(path, decoder, names)
+    rows = chain.from_iterable(read_rows(str(path), "csv", names, decoder, lambda read, total: None))
+    expected = decoder.decode_rows(list(rows), Origin.of(str(path), [(0, range(1, number + 1))]))
+    assert found.rejected == expected.rejected
+    np.testing.assert_equal(found.to_state(), expected.to_state())
+    assert 0 < len(found) < number
+
+
+def test_lists_in_csv_are_read_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = '1,b,1,"[""a"", ""b""]","[0.5, 0.5]","[[1], [2]]","[0.25, 0.75]"'
+    file = csv_of(tmp_path / "x.csv", "timestamp,action,reward,actions,propensities,features,challenger", *[line] * 3)
+    monkeypatch.setattr(JsonDecoder, "decode_rows", None)
+    batch = decoded(file, JsonDecoder(["challenger"]), ColumnNames())
+    assert batch.action_sets is not None
+    assert batch.action_sets.index.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
