@@ -9,7 +9,6 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,34 +16,10 @@ import yaml
 from streameval.config.model import Config
 from support.deployed import DEPLOY, PROMETHEUS
 from support.dockerfiles import stages
+from support.kustomized import FOUND, KUBERNETES, KUSTOMIZATION, with_tls
 from support.programs import output
 from support.published import compile_as_types, published_types, validate
 
-KUBERNETES = DEPLOY / "kubernetes"
-KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
-
-
-def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    """Objects of the kustomization, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
-    found = [
-        part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
-    ]
-    for made in KUSTOMIZATION["configMapGenerator"]:
-        data = {name: (KUBERNETES / name).read_text() for name in made["files"]}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
-    for container in (container for part in found for container in containers(part)):
-        for image in KUSTOMIZATION["images"]:
-            if container["image"] == image["name"]:
-                container["image"] += f":{image['newTag']}"
-    return {(part["kind"], part["metadata"]["name"]): part for part in found}
-
-
-def containers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
-    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
-
-
-FOUND = manifests()
 STATEFUL = FOUND["StatefulSet", "streameval"]
 POD = STATEFUL["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
@@ -58,29 +33,6 @@ LOGIN = {f"STREAMEVAL_HTTP__{name}_FILE": __file__ for name in ("TOKEN", "USERS"
 def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
     """Whether it means these, and is about streameval and no other program."""
     return "app.kubernetes.io/name" in selector and selector.items() <= labels.items()
-
-
-def merged(base: Any, patch: Any) -> Any:
-    """A strategic merge: keys are joined, named parts of lists by their names; new ones come first."""
-    if isinstance(base, dict) and isinstance(patch, dict):
-        return base | {key: merged(base[key], value) if key in base else value for key, value in patch.items()}
-    if isinstance(base, list) and isinstance(patch, list):
-        old, new = ({part["name"]: part for part in parts} for parts in (base, patch))
-        added = [part for name, part in new.items() if name not in old]
-        return added + [merged(part, new.get(name, {})) for name, part in old.items()]
-    return patch
-
-
-def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The StatefulSet and the ServiceMonitor as the component `tls` makes them."""
-    component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
-    pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
-    monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
-    for operation in scrape:
-        *way, last = operation["path"].strip("/").split("/")
-        assert (operation["op"], way) == ("add", ["spec", "endpoints", "0"])
-        monitor["spec"]["endpoints"][0][last] = operation["value"]
-    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), monitor
 
 
 @pytest.fixture(scope="module")

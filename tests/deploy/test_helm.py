@@ -1,0 +1,232 @@
+"""deploy/helm by Helm's own renderer and linter: the objects of kustomize; each value has an effect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.deployed import DEPLOY
+from support.go_toolchain import built
+from support.kustomized import FOUND, KUBERNETES, with_tls
+from support.paths import TESTS
+from support.published import compile_as_types, published_types, validate
+
+CHART = DEPLOY / "helm" / "streameval"
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+RELEASE = "streameval"
+EVERYTHING: dict[str, Any] = {
+    "image": {"repository": "example.org/streameval", "tag": "1.2.3", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "config": {
+        "source": {"kind": "file", "bootstrap_servers": "other:9093", "topic": "clicks", "client": "kafka-python"},
+        "policies": {"candidates": ["bold", "careful"]},
+        "http": {"host": "::", "token_file": "/run/secrets/token", "users_file": "/run/secrets/users"},
+        "state": {"dir": "/var/lib/streameval/other"},
+    },
+    "secretName": "login",
+    "tls": {"secretName": "certificate", "serverName": "streameval.example.org"},
+    "replicas": 2,
+    "persistence": {"size": "2Gi", "storageClass": "fast"},
+    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "3", "memory": "2Gi"}},
+    "podAnnotations": {"example.org/owner": "ranking"},
+    "nodeSelector": {"kubernetes.io/arch": "amd64"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "prometheusOperator": {
+        "labels": {"release": "prometheus"},
+        "interval": "10s",
+        "scrapeTimeout": "9s",
+        "grafanaUrl": "https://grafana.example.org",
+    },
+    "networkPolicy": {
+        "ingress": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+        "kafkaPorts": {"first": 9192, "last": 9194},
+        "egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}],
+    },
+}
+"""Another value of each key, except the two switches."""
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # Go compiles Helm's packages once for each machine
+]
+
+
+class Helm:
+    """Helm's renderer and linter."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = str(program)
+
+    def run(self, values: dict[str, Any], release: str = RELEASE, code: int = 0) -> str:
+        """The output of the program, or its error if it must end with `code` 1."""
+        command = [self._program, str(CHART), release]
+        ran = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False, timeout=60)
+        assert ran.returncode == code, ran.stderr
+        return ran.stderr if code else ran.stdout
+
+    def objects(self, values: dict[str, Any] | None = None, release: str = RELEASE) -> Objects:
+        """The objects of `helm template`, by kind and name."""
+        templates = json.loads(self.run(values or {}, release))["templates"]
+        texts = [text for name, text in templates.items() if not name.endswith(("NOTES.txt", ".tpl"))]
+        parts = [part for text in texts for part in yaml.safe_load_all(text) if part]
+        return {(part["kind"], part["metadata"]["name"]): part for part in parts}
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(built(TESTS / "deploy" / "helm_reader", tmp_path_factory.mktemp("helm")))
+
+
+SWITCHES = [("prometheusOperator", "enabled"), ("networkPolicy", "enabled")]
+TLS: dict[str, Any] = {"tls": {"secretName": "streameval-tls"}}
+COMPONENT = "app.kubernetes.io/component"
+MARKS = {"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"}
+"""Labels of Helm: they distinguish releases."""
+
+
+def comparable(objects: Objects) -> Objects:
+    """The objects without the marks of Helm: its labels, its checksum, and its order of the configuration."""
+    plain = {name: without_marks(part) for name, part in objects.items()}
+    for part in plain.values():
+        if COMPONENT not in part["metadata"].get("labels", {}):
+            part["metadata"].pop("labels", None)  # nothing selects it
+        if part["kind"] == "StatefulSet":
+            part["spec"]["template"]["metadata"].pop("annotations", None)
+        if part["kind"] == "ConfigMap":
+            part["data"] = {name: yaml.safe_load(text) for name, text in part["data"].items()}
+    return plain
+
+
+def without_marks(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: without_marks(value) for name, value in part.items() if name not in MARKS}
+    return [without_marks(each) for each in part] if isinstance(part, list) else part
+
+
+def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all values except non-empty mappings."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def merged(base: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """The values with another value at a path."""
+    key, *rest = path
+    return base | {key: merged(base.get(key, {}), tuple(rest), value) if rest else value}
+
+
+def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
+    for key in path:
+        values = values[key]
+    return values
+
+
+@pytest.mark.parametrize("https", [False, True], ids=["http", "https"])
+def test_the_chart_makes_the_objects_of_kustomize(helm: Helm, https: bool) -> None:
+    """All of them, and every field: image, ports, probes, security, volumes, labels that select."""
+    expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if https}
+    assert comparable(helm.objects(TLS if https else {})) == comparable(expected)
+
+
+def test_helm_lint_finds_nothing(helm: Helm) -> None:
+    for values in ({}, TLS, EVERYTHING):
+        messages = json.loads(helm.run(values))["lint"]
+        assert [message for message in messages if not message.startswith("[INFO]")] == []
+
+
+def test_every_object_is_of_the_published_types_and_schemas(helm: Helm, tmp_path: Path) -> None:
+    published = published_types(tmp_path)
+    parts = [part for values in ({}, TLS, EVERYTHING) for part in helm.objects(values).values()]
+    assert compile_as_types(published, parts) == ""
+    assert validate(published, parts) == ""
+
+
+def test_every_value_has_an_effect(helm: Helm) -> None:
+    paths = [*leaves(EVERYTHING), *SWITCHES]
+    lacking = [path for path in leaves(DEFAULTS) if not any(path == other[: len(path)] for other in paths)]
+    assert lacking == [], "EVERYTHING has another value for each"
+    base = helm.objects(TLS)
+    ignored = [
+        path
+        for path in paths
+        if helm.objects(merged(TLS, path, False if path in SWITCHES else at(EVERYTHING, path))) == base
+    ]
+    assert ignored == []
+
+
+def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: Helm) -> None:
+    kinds = {kind for kind, _ in FOUND}
+    without = helm.objects({"prometheusOperator": {"enabled": False}, "networkPolicy": {"enabled": False}})
+    assert kinds - {kind for kind, _ in without} == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"imagee": {}}, "imagee"),
+        ({"image": {"tagg": "1"}}, "tagg"),
+        ({"replicas": "2"}, "replicas"),
+        ({"persistence": {"size": "two"}}, "size"),
+        ({"config": {"http": {"port": 8080}}}, "port"),
+        ({"config": {"state": {"dir": "/data"}}}, "dir"),
+        ({"networkPolicy": {"kafkaPorts": {"first": 0}}}, "first"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_value_is_refused_with_its_name(helm: Helm, values: dict[str, Any], complaint: str) -> None:
+    assert complaint in helm.run(values, code=1)
+
+
+def test_two_releases_in_a_namespace_share_nothing(helm: Helm) -> None:
+    one, two = helm.objects(release="music"), helm.objects(release="films")
+    assert not set(one) & set(two)
+    pods = one["StatefulSet", "music"]["spec"]["template"]["metadata"]["labels"]
+    for kind, *path in (
+        ("StatefulSet", "spec", "selector", "matchLabels"),
+        ("Service", "spec", "selector"),
+        ("PodDisruptionBudget", "spec", "selector", "matchLabels"),
+        ("NetworkPolicy", "spec", "podSelector", "matchLabels"),
+    ):
+        assert at(one[kind, "music"], tuple(path)).items() <= pods.items()
+        assert not at(two[kind, "films"], tuple(path)).items() <= pods.items()
+    monitored = one["ServiceMonitor", "music"]["spec"]["selector"]["matchLabels"].items()
+    assert monitored <= one["Service", "music-pods"]["metadata"]["labels"].items()
+    assert not monitored <= two["Service", "films-pods"]["metadata"]["labels"].items()
+
+
+def test_a_new_configuration_restarts_the_pods_and_loads(helm: Helm) -> None:
+    old, new = (helm.objects({"config": {"policies": {"candidates": names}}}) for names in (["a"], ["a", "b"]))
+    checksums = [
+        each["StatefulSet", RELEASE]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        for each in (old, new)
+    ]
+    assert checksums[0] != checksums[1]
+    settings = yaml.safe_load(new["ConfigMap", RELEASE]["data"]["streameval.yaml"])
+    assert settings["policies"]["candidates"] == ["a", "b"]
+    assert settings["source"] == yaml.safe_load((KUBERNETES / "streameval.yaml").read_text())["source"]
+
+
+def test_links_in_alerts_lead_to_the_given_grafana(helm: Helm) -> None:
+    rule = json.dumps(
+        helm.objects({"prometheusOperator": {"grafanaUrl": "https://g.example"}})["PrometheusRule", RELEASE]
+    )
+    assert "https://g.example/d/streameval" in rule
+    assert "https://g.example/public/runbooks/" in rule
+    assert "localhost" not in rule
+
+
+def test_the_version_of_the_chart_is_that_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version("streameval")

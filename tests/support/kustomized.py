@@ -1,0 +1,59 @@
+"""The objects that kustomize makes of deploy/kubernetes, also with the component `tls`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from support.deployed import DEPLOY
+
+KUBERNETES = DEPLOY / "kubernetes"
+KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+
+
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    """Objects of the kustomization, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
+    found = [
+        part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
+    ]
+    for made in KUSTOMIZATION["configMapGenerator"]:
+        data = {name: (KUBERNETES / name).read_text() for name in made["files"]}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
+    for container in (container for part in found for container in containers(part)):
+        for image in KUSTOMIZATION["images"]:
+            if container["image"] == image["name"]:
+                container["image"] += f":{image['newTag']}"
+    return {(part["kind"], part["metadata"]["name"]): part for part in found}
+
+
+def containers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+FOUND = manifests()
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """A strategic merge: keys are joined, named parts of lists by their names; new ones come first."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return base | {key: merged(base[key], value) if key in base else value for key, value in patch.items()}
+    if isinstance(base, list) and isinstance(patch, list):
+        old, new = ({part["name"]: part for part in parts} for parts in (base, patch))
+        added = [part for name, part in new.items() if name not in old]
+        return added + [merged(part, new.get(name, {})) for name, part in old.items()]
+    return patch
+
+
+def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The StatefulSet and the ServiceMonitor as the component `tls` makes them."""
+    component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
+    pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
+    monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
+    for operation in scrape:
+        *way, last = operation["path"].strip("/").split("/")
+        assert (operation["op"], way) == ("add", ["spec", "endpoints", "0"])
+        monitor["spec"]["endpoints"][0][last] = operation["value"]
+    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), monitor
