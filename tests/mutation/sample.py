@@ -2,14 +2,14 @@
 
     make mutants ARGS="list"
     make mutants ARGS="run tests/mutation/RECORD.json"
-    make mutants ARGS="summary tests/mutation/RECORD.json"
+    make mutants ARGS="summary tests/mutation/RECORD.json [tests/mutation/EARLIER.json]"
 
 `parts.toml` lists the parts of the package with their tests. The sample has a fixed number of mutants of each kind,
 spread over the parts in proportion to the places where that kind is possible; the same sources give the same sample.
 `run` writes one mutant at a time into a copy of the checkout and runs the doctests of the module, its mirror test
 file, then the other tests of its part, until one fails. It writes the record after each mutant, and continues a record
 that is not complete. A survivor that no test can kill gets a key `equivalent` with the reason, by hand; `summary`
-leaves it out of the share.
+leaves it out of the share. With an earlier record, `summary` compares the shares of each kind.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Copy:
 
 def run(record: Path, jobs: int) -> None:
     """Judge what the record does not have yet."""
-    judged = _read(record) if record.exists() else []
+    judged = read(record) if record.exists() else []
     chosen = [one for one in sample() if not any(one.entry().items() <= entry.items() for entry in judged)]
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
@@ -224,25 +224,38 @@ def _alternating(chosen: Sequence[Chosen]) -> list[Chosen]:
     return random.Random(SEED).sample(chosen, len(chosen))
 
 
-def summary(record: Path) -> None:
-    """Print the shares that were killed, by part and by kind, and all survivors."""
-    judged = _read(record)
-    for by in ("part", "kind"):
-        for name in sorted({entry[by] for entry in judged}):
-            print(f"{by} {name}: {_share([entry for entry in judged if entry[by] == name])}")
-    print(f"all: {_share(judged)}")
+def summary(record: Path, earlier: Path | None = None) -> None:
+    """Print the shares that were killed, by part and by kind, those of an earlier record, and all survivors."""
+    judged = read(record)
+    for name, count in shares(judged, "part").items():
+        print(f"part {name}: {_text(count)}")
+    before = {} if earlier is None else shares(read(earlier), "kind")
+    for name, count in shares(judged, "kind").items():
+        print(f"kind {name}: {_text(count)}" + (f", before: {_text(before[name])}" if name in before else ""))
+    print(f"all: {_text(share(judged))}" + ("" if earlier is None else f", before: {_text(share(read(earlier)))}"))
     for entry in judged:
         if entry["outcome"] == "survived" and "equivalent" not in entry:
             print(f"survived: {entry['file']}:{entry['line']} {entry['from']!r} -> {entry['to']!r}")
 
 
-def _share(judged: Sequence[dict[str, Any]]) -> str:
+def shares(judged: Sequence[dict[str, Any]], by: str) -> dict[str, tuple[int, int]]:
+    """For each `part` or `kind`, how many mutants were killed, and how many a test can kill."""
+    names = sorted({entry[by] for entry in judged})
+    return {name: share([entry for entry in judged if entry[by] == name]) for name in names}
+
+
+def share(judged: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """How many mutants were killed, and how many a test can kill."""
     count = [entry for entry in judged if "equivalent" not in entry]
-    killed = sum(entry["outcome"] == "killed" for entry in count)
-    return f"{killed} of {len(count)} ({killed / len(count):.3f})" if count else "none"
+    return sum(entry["outcome"] == "killed" for entry in count), len(count)
 
 
-def _read(record: Path) -> list[dict[str, Any]]:
+def _text(count: tuple[int, int]) -> str:
+    killed, possible = count
+    return f"{killed} of {possible} ({killed / possible:.3f})" if possible else "none"
+
+
+def read(record: Path) -> list[dict[str, Any]]:
     mutants: list[dict[str, Any]] = json.loads(record.read_text())["mutants"]
     return mutants
 
@@ -264,6 +277,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("verb", choices=["list", "run", "summary"])
     parser.add_argument("record", type=Path, nargs="?")
+    parser.add_argument("earlier", type=Path, nargs="?", help="a record to compare with")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are judged at the same time")
     arguments = parser.parse_args()
     if arguments.verb == "list":
@@ -274,7 +288,7 @@ def main() -> None:
     elif arguments.verb == "run":
         run(arguments.record, arguments.jobs)
     else:
-        summary(arguments.record)
+        summary(arguments.record, arguments.earlier)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from mutation.mutants import mutants_of
-from mutation.sample import ROOT, SIZES, parts, sample
+from mutation.sample import ROOT, SIZES, parts, read, sample, share, shares
 
 
 def mutations(source: str) -> set[tuple[str, str]]:
@@ -91,24 +90,21 @@ def test_every_module_of_the_estimation_the_events_and_the_stages_belongs_to_one
 
 def judged(record: str) -> list[dict[str, Any]]:
     """The mutants of a record."""
-    found: list[dict[str, Any]] = json.loads(Path(__file__).with_name(record).read_text())["mutants"]
-    return found
+    return read(Path(__file__).with_name(record))
 
 
-def killed(record: str, at_least: bool = False) -> float:
-    """The share of mutants that the tests killed, of those that a test can kill; `at_least`: if no others are."""
+def test_the_tests_kill_no_smaller_share_of_any_kind_than_before_the_package_had_its_layout() -> None:
+    before, after = (shares(judged(record), "kind") for record in ("before.json", "after.json"))
+    assert before.keys() == after.keys() == SIZES.keys()
+    for kind, (killed, possible) in after.items():
+        assert killed / possible >= before[kind][0] / before[kind][1], kind
+    killed, possible = share(judged("after.json"))
+    assert killed / possible >= 0.85
+
+
+@pytest.mark.parametrize("record", ["before.json", "after.json"])
+def test_a_record_has_each_mutant_once_and_as_many_of_a_kind_as_the_sample(record: str) -> None:
     mutants = judged(record)
-    counted = [each["outcome"] == "killed" for each in mutants if not each.get("equivalent")]
-    return sum(counted) / (len(counted) + at_least * (sum(SIZES.values()) - len(mutants)))
-
-
-def test_the_tests_kill_no_smaller_share_than_before_the_package_had_its_layout() -> None:
-    assert killed("after.json") >= killed("before.json")
-    assert killed("after.json", at_least=True) >= 0.85
-
-
-def test_a_record_has_each_mutant_once_and_no_more_of_a_kind_than_the_sample() -> None:
-    mutants = judged("after.json")
     places = {(each["file"], each["line"], each["kind"], each["from"], each["to"]) for each in mutants}
     assert len(places) == len(mutants)
-    assert Counter(each["kind"] for each in mutants) <= Counter(SIZES)
+    assert Counter(each["kind"] for each in mutants) == SIZES

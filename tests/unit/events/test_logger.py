@@ -138,7 +138,9 @@ def test_a_full_buffer_drops_and_counts(caplog: pytest.LogCaptureFixture) -> Non
         messages.append(message)
 
     logger = EventLogger.to_function(slow, max_bytes=100_000)
-    for _ in range(2_000):
+    logger.decision(*CHOICE, reward=0)
+    assert not caplog.records
+    for _ in range(1_999):
         logger.decision(*CHOICE, reward=0)
     counts = logger.counts
     assert counts.written == counts.failed == counts.invalid == 0

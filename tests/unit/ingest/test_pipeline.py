@@ -122,7 +122,9 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
 @pytest.mark.parametrize("restarts", [False, True])
 def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: bool) -> None:
     settings = config(order="arrival", duplicates=100)
-    out = went_through(start_fresh(settings).pipeline, spread(copies=1), settings, restarts, 3)
+    pipeline = start_fresh(settings).pipeline
+    assert list(pipeline.ahead()) == []
+    out = went_through(pipeline, spread(copies=1), settings, restarts, 3)
     np.testing.assert_allclose(np.sort(out.timestamp), 1000.0 + 0.1 * np.arange(EVENTS))
     assert len(out.rejected) == EVENTS // 10
 

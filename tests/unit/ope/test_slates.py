@@ -404,6 +404,12 @@ def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
     assert slate_weights(joined, [POLICY])[1:] == pytest.approx(slate_weights(batch, [POLICY]), nan_ok=True)
 
 
+def test_a_product_over_the_slots_of_no_slate_is_empty() -> None:
+    plain = mixed_batch()[2:3].slates
+    assert plain is not None
+    assert plain.running_product(np.ones((0, 1))).shape == (0, 1)
+
+
 def test_policies_found_in_slots_alone_become_columns_when_none_are_configured() -> None:
     events = [slate_message(action=1, propensity=0.5, policies={"b": 0.5}), slate_message(slots=[coin(0), coin(1)])]
     batch = JsonDecoder().decode_batch(events)

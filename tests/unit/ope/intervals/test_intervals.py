@@ -84,6 +84,15 @@ def test_the_normal_interval_is_z_standard_errors_wide(stream: Stream) -> None:
             assert half_width(found) == pytest.approx(expected, rel=1e-7)
 
 
+def test_an_interval_outside_the_reward_range_stays_there() -> None:
+    everything = np.ones(300)
+    batch = EventBatch.from_arrays(reward=everything, propensity=everything / 2, policies={"new": everything})
+    evaluator = Evaluator(["new"], estimators=["ips"], averages=["cumulative"], intervals={"cumulative": "normal"})
+    evaluator.update(batch)
+    found = evaluator.report().get("new", "ips", "cumulative")
+    assert (found.lower, found.value, found.upper) == (2.0, 2.0, 2.0)
+
+
 @pytest.mark.parametrize(
     ("average", "kernel", "horizon"),
     [
