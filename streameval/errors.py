@@ -5,7 +5,15 @@ from __future__ import annotations
 __all__ = ["ConfigError", "DamagedError", "InputError", "SourceError", "StateError", "StreamevalError"]
 
 
-class StreamevalError(Exception):
+class _ErrorType(type):
+    """The type of the errors: `dir` and `help` list their own names, not those of `Exception`."""
+
+    def __dir__(cls) -> list[str]:
+        own = (name for base in cls.__mro__ if base.__module__ == __name__ for name in vars(base))
+        return [name for name in dict.fromkeys(own) if not name.startswith("_")]
+
+
+class StreamevalError(Exception, metaclass=_ErrorType):
     """Base of all errors raised on purpose; the command line prints `message` and then `hint: ...`.
 
     >>> print(StreamevalError("the topic 'clicks' does not exist", hint="create it first").report())

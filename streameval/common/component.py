@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -12,8 +12,15 @@ from pydantic.dataclasses import dataclass
 strict = ConfigDict(extra="forbid")
 
 
+class Configurable(type):
+    """The type of the classes that people configure: `dir` and `help` list the options of such a class."""
+
+    def __dir__(cls) -> list[str]:
+        return [option.name for option in fields(cls) if option.repr] if is_dataclass(cls) else []
+
+
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Component:
+class Component(metaclass=Configurable):
     """A configured choice; its label is what people see in metrics and reports, so two of one kind need names."""
 
     name: str | None = field(default=None, repr=False)

@@ -1,8 +1,9 @@
-"""The docstring of a public function that raises an error lists it under `Raises:`."""
+"""The docstring of a public function that raises an error lists it under `Raises:`; `help` is of a readable size."""
 
 from __future__ import annotations
 
 import ast
+import pydoc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+import streameval
 from support.paths import ROOT
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -96,3 +98,15 @@ def test_no_sentence_names_an_error_that_is_raised(package: str) -> None:
 def test_functions_that_raise_are_found() -> None:
     found = ast.parse("def open(path):\n    if not path:\n        raise OSError(path)\ndef close():\n    raise").body
     assert [raises(node) for node in found if isinstance(node, Function)] == [True, False]
+
+
+def test_the_help_of_the_package_explains_every_public_name_and_can_be_read() -> None:
+    text = pydoc.plain(pydoc.render_doc(streameval))
+    assert len(text.splitlines()) <= 2_500
+    assert [name for name in streameval.__all__ if not re.search(rf"^    (class )?{name}\(", text, re.MULTILINE)] == []
+    assert "pydantic" not in text
+
+
+def test_dir_lists_the_options_of_a_configurable_class_and_all_names_of_its_instances() -> None:
+    assert dir(streameval.Window) == ["resolution", "span", "tau"]
+    assert {"label", "tau"} <= set(dir(streameval.Window()))

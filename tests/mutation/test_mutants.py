@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mutation.mutants import mutants_of
-from mutation.sample import ROOT, SIZES, parts, read, sample, share, shares
+from mutation.sample import ROOT, SIZES, Chosen, parts, read, sample, share, shares
 
 
 def mutations(source: str) -> set[tuple[str, str]]:
@@ -66,15 +66,18 @@ def test_options_that_decide_no_result_may_change(source: str) -> None:
     assert mutations(source) == set()
 
 
-def test_the_sample_is_the_same_each_time_and_has_a_fixed_number_of_each_kind() -> None:
-    chosen = sample()
+@pytest.fixture(scope="module")
+def chosen() -> list[Chosen]:
+    return sample()
+
+
+def test_the_sample_is_the_same_each_time_and_has_a_fixed_number_of_each_kind(chosen: list[Chosen]) -> None:
     assert chosen == sample()
     assert Counter(one.mutant.kind for one in chosen) == SIZES
     assert sum(SIZES.values()) == 150
 
 
-def test_every_mutant_is_a_program_that_differs() -> None:
-    chosen = sample()
+def test_every_mutant_is_a_program_that_differs(chosen: list[Chosen]) -> None:
     originals = {source: (ROOT / source).read_bytes() for source in {one.source for one in chosen}}
     trees = {source: ast.dump(ast.parse(original)) for source, original in originals.items()}
     for one in chosen:

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
-from streameval.common.component import Component, kind_as_mapping, strict
+from streameval.common.component import Component, Configurable, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.rankings import Rankings
@@ -269,7 +269,7 @@ class Clicks:
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Ranking:
+class Ranking(metaclass=Configurable):
     """How rankings are judged by clicks: the metric, and how often users look at each rank."""
 
     metric: AnyMetric = DCG()

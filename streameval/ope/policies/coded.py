@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
-from streameval.common.component import strict
+from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
@@ -34,7 +34,7 @@ def _factory(target: str) -> str:
 
 
 @dataclass(frozen=True, config=strict)
-class Logged:
+class Logged(metaclass=Configurable):
     """The probabilities that events carry under the policy's name."""
 
     kind: Literal["logged"] = field(default="logged", kw_only=True, repr=False)
@@ -43,7 +43,7 @@ class Logged:
 ScoresField = Annotated[str, Field(min_length=1)]
 
 
-class ComputedPolicy:
+class ComputedPolicy(metaclass=Configurable):
     """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
 
     def prepare(self) -> Ask:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from streameval.common.component import kind_as_mapping, strict
+from streameval.common.component import Configurable, kind_as_mapping, strict
 from streameval.common.text import Seconds
 from streameval.ope.promotion.rules import AnyRule, Paired
 
@@ -18,7 +18,7 @@ SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
 
 @dataclass(frozen=True, config=strict)
-class Trust:
+class Trust(metaclass=Configurable):
     """Limits of the trust checks. Nothing is promotable while a policy exceeds one of them."""
 
     error: float = Field(
@@ -55,7 +55,7 @@ class Trust:
 
 
 @dataclass(frozen=True, config=strict)
-class Promotion:
+class Promotion(metaclass=Configurable):
     """When a candidate may replace production.
 
     A rule must hold for `hold` block ends in a row, after `min_events` events that the candidate has, while all trust
