@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,8 +14,9 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
 from streameval.events.origin import Origin
+from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import Advance, read_records
-from streameval.ingest.files.tables import read_rows, table_format
+from streameval.ingest.files.tables import read_rows
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.settings import KafkaSettings
 
@@ -37,6 +40,8 @@ def connection_of(config: Config | None, topic: str | None, changes: Mapping[str
 
 class FileMessages:
     """The messages of a file of events: its lines, or the rows of a table as JSON.
+
+    A table without a column of ids gives each row its number as its id; one without a column of times, the time of now.
 
     Args:
         file: NDJSON or CSV, plain, gzip or zstd, or Parquet; `-` is standard input
@@ -71,9 +76,13 @@ class FileMessages:
             hint = "add --candidates with their names, or --config with a configuration"
             raise InputError(f"{self._file} is a table, and no column of a candidate is named", hint=hint)
         columns, decoder = self._config.columns, self._config.event_format("json")
-        first = 1
-        for rows in read_rows(self._file, self._written, columns, decoder, advance):
-            origin = Origin.of(self._file, [(0, range(first, first + len(rows)))])
+        first, name = 1, Path(self._file).name
+        for given in read_rows(self._file, self._written, columns, decoder, advance, timed=False):
+            origin = Origin.of(self._file, [(0, range(first, first + len(given)))])
+            rows = [
+                row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}
+                for number, row in enumerate(given, first)
+            ]
             first += len(rows)
             batch = decoder.decode_rows(rows, origin) if self._is_validated else None
             yield from self._accepted(list(map(_encoded, rows)), batch)

@@ -16,9 +16,9 @@ from streameval.common.text import counted, significant
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.action_sets import Index
+from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.source import read_lines
-from streameval.ingest.files.tables import table_format
 
 ERROR = 0.01
 """The probability that a correct log has any finding."""

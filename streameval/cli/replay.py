@@ -18,9 +18,9 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.files.lines import check
+from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, read_records
-from streameval.ingest.files.tables import read_table, table_format
+from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.report import Report
@@ -95,7 +95,9 @@ class Replay:
             for place, file in enumerate(files):
                 before = sum(size or 0 for size in sizes[:place])
                 for batch in self._batches(
-                    file, written or table_format(file), partial(self._advance, advance, before, total)
+                    file,
+                    written or table_format(file) or self.config.written,
+                    partial(self._advance, advance, before, total),
                 ):
                     self._counts.add(batch)
                     batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
@@ -113,12 +115,12 @@ class Replay:
             raise InputError(f"no event was accepted: {found}", hint=hint)
         return report
 
-    def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
+    def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
             events = self.config.event_format("json", of_log=True)
             yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed)
             return
-        events = self.config.event_format(written or self.config.written, of_log=True)
+        events = self.config.event_format(written, of_log=True)
         for lines in read_records([file], advance=advance):
             self._first_lines = self._first_lines or lines.values
             yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))

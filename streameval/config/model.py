@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.further_rewards import RewardField
+from streameval.events.records import RowDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
@@ -296,7 +297,9 @@ class Config(StrictModel):
             return RankingDecoder(plan.logged_policies, given, plan.scores is not None, self._identified(of_log))
         vowpal_wabbit = (written or self.written) == "dsjson"
         joined = self.reward_topic is not None and written is None
-        form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
+        form: Callable[..., JsonDecoder] = DsjsonDecoder if vowpal_wabbit else JsonDecoder
+        if (written or self.written) == "csv":
+            form = partial(RowDecoder, columns=self.columns)
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
@@ -492,8 +495,9 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
     if "reward" in config.model_fields_set:
         found = expecting("nothing next to `ranking`", "a reward")
         yield Problem(("reward",), found, "remove it: the clicks are the reward, and the metric limits it")
-    if config.written == "dsjson" or config.reward_topic is not None:
-        found = expecting("events in JSON that have their clicks", "ds-json or a topic of rewards")
+    if config.written != "json" or config.reward_topic is not None:
+        written = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
+        found = expecting("events in JSON that have their clicks", written)
         yield Problem(("ranking",), found, "write each page with its clicks as one event")
 
 

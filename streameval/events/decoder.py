@@ -346,7 +346,7 @@ def _read(
             decoded.extend(map(decode_each, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
             place = len(decoded) + len(faults)
-            found = _fault_of_length(messages[place]) or refused(cast(bytes, messages[place]), error)
+            found = fault_of_length(messages[place]) or refused(cast(bytes, messages[place]), error)
             if isinstance(found, Fault):
                 faults[place] = found
             else:
@@ -354,7 +354,7 @@ def _read(
     return decoded
 
 
-def _fault_of_length(message: bytes | None) -> Fault | None:
+def fault_of_length(message: bytes | None) -> Fault | None:
     if message is None:
         return Fault("malformed", "a tombstone: the message has no value")
     if len(message) > MAX_MESSAGE_BYTES:

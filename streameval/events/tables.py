@@ -219,6 +219,12 @@ class TableLayout:
         is_timed = "timestamp" in fields
         return cls(present, constants if is_timed else constants | {"timestamp": 0.0}, is_timed)
 
+    @classmethod
+    def of_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
+        """The layout of records, each of which may lack a field."""
+        constants = {"actions": columns.actions} if isinstance(columns.actions, list) else {}
+        return cls([each for each in _wanted(columns, decoder, True) if each.is_read], constants)
+
     @property
     def columns(self) -> list[str]:
         """The names of the columns that are read, each once."""
@@ -234,6 +240,11 @@ class TableLayout:
                 event.setdefault(each.field, {})[each.part] = value
         event["timestamp"] = in_seconds(event["timestamp"])
         return event
+
+    def without_constants(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """An event of this layout without the identifier and the time that it has from no column."""
+        given = {"actions", *(each.field for each in self.fields)}
+        return {field: value for field, value in event.items() if field in given}
 
     def table(
         self,

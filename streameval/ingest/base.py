@@ -298,8 +298,9 @@ def _existing(value: str) -> str:
 ExistingFile = Annotated[str, AfterValidator(_existing)]
 """A pydantic type: the path of a file that exists."""
 
-WireFormat = Literal["json", "dsjson"]
-"""How the events of a source are encoded: streameval's own JSON, or the decision logs of Vowpal Wabbit."""
+WireFormat = Literal["json", "dsjson", "csv"]
+"""How the events of a source are encoded: streameval's own JSON, the decision logs of Vowpal Wabbit, or rows of CSV."""
+JSON_FORMATS = "How events are encoded: json, or dsjson (Vowpal Wabbit)"
 
 DedupeWindow = Annotated[
     int,
@@ -428,14 +429,9 @@ class SourceSettings(StageSettings):
 
 
 class LogSettings(SourceSettings):
-    """The settings of a log of messages: how they are encoded, and whether one event may be in it twice."""
+    """The settings of a log of messages, one of which may be in it twice."""
 
-    format: WireFormat = Field("json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
     duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
-
-    @property
-    def wire_format(self) -> WireFormat:
-        return self.format
 
     @property
     def dedupe_window(self) -> int:

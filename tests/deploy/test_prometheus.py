@@ -32,8 +32,9 @@ def expectations() -> list[dict[str, Any]]:
     return [expected for test in tests for expected in test["alert_rule_test"]]
 
 
-def test_prometheus_accepts_its_configuration(promtool: str) -> None:
-    message = output(promtool, "check", "config", *LINTS, str(PROMETHEUS / "prometheus.yml"))
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_prometheus_accepts_its_configuration(promtool: str, name: str) -> None:
+    message = output(promtool, "check", "config", *LINTS, str(PROMETHEUS / name))
     assert f"{len(RULES)} rule files found" in message
 
 

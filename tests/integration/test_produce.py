@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,15 @@ def test_candidates_name_the_columns_of_a_table(run: Run, broker: Broker) -> Non
     assert run("produce", "log.csv", "produced-named", "--candidates", "new", *to).code == 0
     (message,) = sent(broker, "produced-named", 1)
     assert json.loads(message)["policies"] == {"new": 0.25}
+
+
+def test_rows_without_ids_and_times_count_in_their_order_each_once(run: Run, broker: Broker) -> None:
+    Path("log.csv").write_text("action,propensity,reward,new\nx,0.5,1,0.25\ny,0.5,0,0.75\n")
+    to, before = ("--bootstrap-servers", broker.bootstrap), time.time()
+    assert run("produce", "log.csv", "produced-numbered", "--candidates", "new", *to).code == 0
+    first, second = sorted(map(json.loads, sent(broker, "produced-numbered", 2)), key=lambda row: row["event_id"])
+    assert (first["event_id"], second["event_id"]) == ("log.csv:1", "log.csv:2")
+    assert before <= first["timestamp"] <= second["timestamp"] <= time.time()
 
 
 def test_a_table_without_names_of_candidates_is_refused(run: Run, broker: Broker) -> None:

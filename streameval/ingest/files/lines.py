@@ -29,8 +29,14 @@ larger, and is lost if the piece is damaged."""
 MAX_READ_BYTES = 32 * 2**20  # bytes of a file after which lines are returned even if they are few
 
 STDIN = "-"
+TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
 LOOK_AGAIN = 0.1  # seconds between looks at the end of a file that is followed
 SAMPLE = 4096  # bytes at the start of a file, and before a position in it, by which the file is recognised
+
+
+def table_format(file: str) -> str | None:
+    """The format of the table in a file, by its suffixes; None for other files."""
+    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in Path(file).suffixes), None)
 
 
 class Members:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.tables import ColumnNames
-from streameval.ingest.files.lines import check
+from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import AnyPath, read_lines
-from streameval.ingest.files.tables import read_table, table_format
+from streameval.ingest.files.tables import read_table
 
 EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv"]
 

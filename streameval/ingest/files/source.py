@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from streameval.errors import InputError
 from streameval.ingest.base import (
+    JSON_FORMATS,
     BackfillStart,
     DataLoss,
     LogSettings,
@@ -23,8 +24,10 @@ from streameval.ingest.base import (
     Source,
     SourceOffsets,
     SourceStatus,
+    WireFormat,
 )
-from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume
+from streameval.ingest.files.csv_rows import CsvFile
+from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume, table_format
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Advance: TypeAlias = Callable[[int, int | None], None]  # called with the bytes read, as stored, of all (None: a pipe)
@@ -39,11 +42,33 @@ class FileSettings(LogSettings):
     path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         min_length=1, description="The files, read one after another; `-` is standard input."
     )
+    format: Literal["json", "dsjson", "csv"] = Field(
+        "json", description=f"{JSON_FORMATS}, or csv, the default for files with `.csv` in their names."
+    )
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
     on_lost_offsets: OnLostOffsets = Field(
         default="continue",
         description="If the file was replaced: count the gap and read the new file from its start, or stop.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _format_of_names(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "format" in given or "path" not in given:
+            return given
+        names = [given["path"]] if isinstance(given["path"], str) else given["path"]
+        are_csv = isinstance(names, list) and any(table_format(str(name)) == "csv" for name in names)
+        return given | {"format": "csv"} if are_csv else given
+
+    @model_validator(mode="after")
+    def _are_of_one_format(self) -> FileSettings:
+        for path in self.path:
+            form = table_format(path)
+            if form == "parquet":
+                raise ValueError(f"expected NDJSON or CSV, and {path} is Parquet; `streameval produce` sends its rows")
+            if form == "csv" and self.format != "csv":
+                raise ValueError(f"expected files of one format, and {path} is CSV")
+        return self
 
     @model_validator(mode="after")
     def _each_file_once(self) -> FileSettings:
@@ -59,8 +84,13 @@ class FileSettings(LogSettings):
     def identity(self) -> dict[str, Any]:
         return {"kind": self.kind, "path": self.path, "format": self.format}
 
+    @property
+    def wire_format(self) -> WireFormat:
+        return self.format
+
     def open(self, offsets: SourceOffsets | None = None) -> Source:
-        return FileSource(self.path, follow=self.follow, offsets=offsets, on_lost=self.on_lost_offsets)
+        rows = CsvFile if self.format == "csv" else TailedFile
+        return FileSource(self.path, follow=self.follow, offsets=offsets, on_lost=self.on_lost_offsets, opened=rows)
 
     def backfill_start(self, text: str) -> BackfillStart:
         if "-" in self.path:
@@ -97,7 +127,7 @@ class FileSource(Source):
 
     With `offsets`, a file is recognised by its content (see `FileIdentity`). If the path is another file now, that is
     read from its start, and line numbers continue; unread lines of the old file are lost, or, with `on_lost` `fail`,
-    stop the source. Standard input and pipes are read from where they are.
+    stop the source. Standard input and pipes are read from where they are. `opened`: reads one file.
     """
 
     def __init__(
@@ -108,7 +138,9 @@ class FileSource(Source):
         batch: int = 2000,
         offsets: SourceOffsets | None = None,
         on_lost: OnLostOffsets = "continue",
+        opened: type[TailedFile] = TailedFile,
     ) -> None:
+        self._opened = opened
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         self._paths = [os.fspath(path) for path in given]
         sizes = [check(path) for path in self._paths]
@@ -179,7 +211,7 @@ class FileSource(Source):
                 line = self._positions[self._index]
                 self._losses[path].record(kind, 0, line=line, resume_after_line=start.lines)
         is_last = self._index == len(self._paths) - 1
-        return TailedFile(path, follow=self._follow and is_last, start=start)
+        return self._opened(path, follow=self._follow and is_last, start=start)
 
     def _next_file(self, file: TailedFile) -> None:
         if file.lines_to_skip:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,7 +17,8 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Table
 from streameval.events.action_sets import Index
-from streameval.events.diagnosis import DECODE_ERRORS, explain, parse, refusal
+from streameval.events.diagnosis import DECODE_ERRORS, explain, refusal
+from streameval.events.records import cell_identifier, cell_value
 from streameval.events.tables import (
     IDENTIFIERS,
     ActionColumns,
@@ -35,18 +35,12 @@ from streameval.ingest.files.source import Advance, read_lines
 
 BATCH_ROWS = 2000
 READ_AHEAD = 64 * 1024  # bytes of a Parquet column, so that memory does not depend on the size of the file
-TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
 
 NAMES, NUMBERS, FEATURES = (msgspec.json.Decoder(kind) for kind in (list[str], list[float], list[list[float]]))
 
 LayoutOf = Callable[[Sequence[str]], TableLayout]
 """The layout of a table with these names of columns."""
 Tables: TypeAlias = Iterator[tuple[TableLayout, Table | list[Row]]]
-
-
-def table_format(file: str) -> str | None:
-    """The format of the table in a file, by its suffixes; None for other files."""
-    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in Path(file).suffixes), None)
 
 
 def read_table(
@@ -78,12 +72,18 @@ def read_table(
 
 
 def read_rows(
-    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance
+    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance, *, timed: bool = True
 ) -> Iterator[Sequence[Row]]:
-    """The rows of a table as events in Python values by field, or faults; for arguments and errors see `read_table`."""
-    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=True)
-    for _, rows in _tables(path, kind, layout_of, advance, BATCH_ROWS):
-        yield rows.rows(np.arange(len(rows.is_plain))) if isinstance(rows, Table) else rows
+    """The rows of a table as events in Python values by field, or faults; for arguments and errors see `read_table`.
+
+    Without `timed`, rows have neither an `event_id` nor a `timestamp` where the table has no such column.
+    """
+    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
+    for layout, rows in _tables(path, kind, layout_of, advance, BATCH_ROWS):
+        given = rows.rows(np.arange(len(rows.is_plain))) if isinstance(rows, Table) else rows
+        if not timed:
+            given = [row if isinstance(row, Fault) else layout.without_constants(row) for row in given]
+        yield given
 
 
 def _tables(path: str, kind: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
@@ -132,12 +132,12 @@ def _csv_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: in
         ) from error
     layout, whole_lines = layout_of(header), _csv_lines(lines, len(header))
     cells_read = [
-        (each.field, header.index(each.column), _csv_identifier if each.field in IDENTIFIERS else _csv_value)
+        (each.field, header.index(each.column), cell_identifier if each.field in IDENTIFIERS else cell_value)
         for each in layout.fields
     ]
 
     def rows_of(batch: Sequence[list[str] | Fault], numbers: Index) -> list[Row]:
-        values = [_csv_values(batch[row], cells_read) for row in numbers.tolist()]
+        values = [_values(batch[row], cells_read) for row in numbers.tolist()]
         return [each if isinstance(each, Fault) else layout.event(each) for each in values]
 
     empty = [""] * len(header)
@@ -162,7 +162,7 @@ def _csv_column(cells: Sequence[str], field: str) -> CellColumn:
             return [cell.strip() or None for cell in cells]
         if field != "timestamp":
             return None if "_" in text else np.array([float(cell or "nan") for cell in cells])
-        moments = [in_seconds(_csv_value(cell.strip())) for cell in cells]
+        moments = [in_seconds(cell_value(cell.strip())) for cell in cells]
         return np.array([moment if isinstance(moment, float) else math.nan for moment in moments])
     except (ValueError, RecursionError):
         return None
@@ -204,7 +204,7 @@ def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | F
             yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
 
 
-def _csv_values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, Callable[[str], Any]]]) -> list[Any] | Fault:
+def _values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, Callable[[str], Any]]]) -> list[Any] | Fault:
     """The values of the wanted fields, each of which is in the cell at its place."""
     if isinstance(cells, Fault):
         return cells
@@ -215,23 +215,3 @@ def _csv_values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, Calla
         except (ValueError, RecursionError) as error:
             return Fault("malformed", f"{field}: {explain(error)}")
     return values
-
-
-def _csv_value(text: str) -> Any:
-    """The value of a cell: lists and objects are JSON, others numbers if possible; ValueError: bad JSON or UTF-8."""
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        if text[0] in "[{":
-            return parse(text)[0]
-        return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else _csv_identifier(text)
-    if "_" in text:
-        return text
-    return None if math.isnan(number) else number
-
-
-def _csv_identifier(text: str) -> str | None:
-    text.encode()  # ValueError where the bytes are not UTF-8
-    return text or None

@@ -227,9 +227,12 @@ class ConfluentClient:
 class ConfluentProducer:
     """As much of `kafka.KafkaProducer` as the writers of `producer.py` use, on librdkafka."""
 
-    def __init__(self, connection: KafkaConnection, delivery_timeout: float, block_timeout: float) -> None:
-        options = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": milliseconds(delivery_timeout)}
-        options = connection_options(connection) | options | connection.client_options
+    def __init__(
+        self, connection: KafkaConnection, delivery_timeout: float, block_timeout: float, compression: str = "none"
+    ) -> None:
+        options: dict[str, Any] = {"linger.ms": 20, "enable.idempotence": True, "compression.type": compression}
+        options = connection_options(connection) | options | {"message.timeout.ms": milliseconds(delivery_timeout)}
+        options |= connection.client_options
         self._producer = Producer(options | {"error_cb": self._note})
         self._block_timeout, self._trouble = block_timeout, "no answer in time"
 

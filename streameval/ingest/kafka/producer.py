@@ -36,7 +36,8 @@ CONNECT_TIMEOUT = 10.0
 DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0
 """Seconds for the acknowledgement of events, and of messages of a `MessageSender`, which tries again."""
 SENDER_BLOCKS = 5.0
-BATCH_BYTES = 256 * 1024
+BATCH_BYTES, COMPRESSION = 256 * 1024, "gzip"
+"""Of events. Every broker and client has this codec, and an embedded broker then keeps more of them."""
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
@@ -52,7 +53,8 @@ def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *,
     failures: list[Exception] = []
     sent = 0
     with _explained(connection):
-        producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, batch_size=BATCH_BYTES)
+        options = {"batch_size": BATCH_BYTES, "compression_type": COMPRESSION}
+        producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, **options)
         try:
             existing = sorted(producer.partitions_for(topic))
             for value in values:
@@ -96,7 +98,7 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
     if connection.client == "confluent":
         from streameval.ingest.kafka.confluent import ConfluentProducer  # an extra
 
-        return ConfluentProducer(connection, delivery_timeout, block_timeout)
+        return ConfluentProducer(connection, delivery_timeout, block_timeout, options.get("compression_type", "none"))
     request_timeout = min(connection.request_timeout, delivery_timeout / 2)
     options |= connection_options(connection) | {
         "linger_ms": 20,

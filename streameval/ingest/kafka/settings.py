@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, Field, PositiveInt, TypeAdapter, model_valid
 from streameval.common.text import Seconds
 from streameval.errors import InputError
 from streameval.ingest.base import (
+    JSON_FORMATS,
     BackfillReader,
     BackfillStart,
     LogSettings,
@@ -18,6 +19,7 @@ from streameval.ingest.base import (
     Source,
     SourceOffsets,
     TopicPartition,
+    WireFormat,
 )
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.stages import EventOrder, RewardStore
@@ -29,6 +31,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
     keeps_position: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
+    format: Literal["json", "dsjson"] = Field("json", description=f"{JSON_FORMATS}.")
     order: Literal["event_time", "arrival"] | None = Field(
         None,
         description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
@@ -78,6 +81,10 @@ class KafkaSettings(KafkaTopic, LogSettings):
         known = offsets or {}
         sources = [KafkaSource(self.model_copy(update={"topic": topic}), known.get(topic)) for topic in self.topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
+
+    @property
+    def wire_format(self) -> WireFormat:
+        return self.format
 
     @property
     def clock_tolerance(self) -> float:

@@ -1,0 +1,119 @@
+"""CSV files as a source: rows in place of lines, with their numbers, through restarts and rotations."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from streameval.errors import InputError
+from streameval.ingest.base import Source, SourceOffsets
+from streameval.ingest.files.source import FileSettings
+
+HEADER = "action,reward\n"
+
+
+def rows(source: Source) -> list[tuple[int, Any]]:
+    """All rows until the source is exhausted, or waits, with their numbers."""
+    found: list[tuple[int, Any]] = []
+    while True:
+        records = source.poll(0.0)
+        for part in records:
+            found += zip(part.offsets, (json.loads(value or b"") for value in part.values), strict=True)
+        if source.status().exhausted or not records:
+            return found
+
+
+def numbered(source: Source) -> list[tuple[int, Any]]:
+    return [(number, row["action"] if isinstance(row, dict) else row) for number, row in rows(source)]
+
+
+Opened = Callable[..., Source]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens a file as a source, which is closed after the test."""
+    with ExitStack() as stack:
+
+        def source(path: Path, offsets: SourceOffsets | None = None, **options: Any) -> Source:
+            return stack.enter_context(closing(FileSettings(path=[str(path)], **options).open(offsets)))
+
+        yield source
+
+
+def test_a_row_is_an_object_with_its_place_and_the_time_of_reading(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(HEADER + "a,1\nb,0\n")
+    (_, first), (_, second) = rows(opened(tmp_path / "log.csv"))
+    assert first | {"timestamp": ""} == {"action": "a", "reward": "1", "event_id": "log.csv:2", "timestamp": ""}
+    assert float(first["timestamp"]) <= float(second["timestamp"])
+
+
+def test_columns_of_ids_and_times_are_kept(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("event_id,timestamp\nx,2026-01-01\n")
+    assert rows(opened(tmp_path / "log.csv")) == [(2, {"event_id": "x", "timestamp": "2026-01-01"})]
+
+
+def test_numbers_are_those_of_lines_where_rows_have_several_or_none(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress((HEADER + 'a,1\n"b\nb",0\n\nc,1\nd\n').encode()))
+    assert numbered(opened(tmp_path / "log.csv.gz")) == [(2, "a"), (3, "b\nb"), (6, "c"), (7, ["d"])]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+def test_a_restart_continues_with_the_next_row_and_the_same_header(opened: Opened, tmp_path: Path, name: str) -> None:
+    text, path = (HEADER + "a,1\n" * 3000 + "z,1\n").encode(), tmp_path / name
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    before = opened(path)
+    (records,) = before.poll(1.0)
+    after = opened(path, before.offsets())
+    assert numbered(after)[-1] == (3002, "z")
+    assert len(records) == 1999
+
+
+def test_a_followed_log_may_be_replaced_by_one_with_other_columns(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(HEADER + "a,1\n")
+    source = opened(path, follow=True)
+    assert numbered(source) == [(2, "a")]
+    with path.open("a") as file:
+        file.write("b,1\n")
+    (tmp_path / "next.csv").write_text("reward,action\n1,c\n")
+    os.replace(tmp_path / "next.csv", path)
+    found: list[Any] = []
+    while len(found) < 2:
+        found += [action for _, action in numbered(source)]
+    assert found == ["b", "c"]
+
+
+def test_two_columns_of_one_name_are_refused(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("action,action\na,b\n")
+    with pytest.raises(InputError, match="two columns 'action'"):
+        opened(tmp_path / "log.csv").poll(1.0)
+
+
+def test_bytes_that_are_not_utf_8_spoil_their_row_only(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(HEADER.encode() + b"\xff,1\nb,1\n")
+    assert [action for _, action in numbered(opened(tmp_path / "log.csv"))][1] == "b"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"path": "log.parquet"}, "`streameval produce` sends its rows"),
+        ({"path": "log.csv", "format": "json"}, "log.csv is CSV"),
+    ],
+)
+def test_other_tables_are_refused(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        FileSettings.model_validate(options)
+
+
+def test_standard_input_may_be_csv() -> None:
+    assert FileSettings(path=["-"], format="csv").wire_format == "csv"
