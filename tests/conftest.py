@@ -46,6 +46,7 @@ LENGTHY = [
         "ingest/test_background.py",
         "ingest/test_delayed_writers.py",
         "ingest/test_pipeline_reports.py",
+        "ingest/test_simulated.py",
         "ope/averages/test_event_time.py",
         "ope/averages/test_lifts.py",
         "ope/averages/test_mixture.py",
@@ -55,11 +56,15 @@ LENGTHY = [
         "ope/evaluator/test_everything.py",
         "ope/evaluator/test_mixed_streams.py",
         "ope/reward_models",
+        "ope/test_examination.py",
+        "ope/test_slot_rewards.py",
+        "service/status_page",
+        "service/test_history.py",
         "service/test_logging.py",
         "service/test_process.py",
         "service/test_reload.py",
         "service/test_startup.py",
-        "simulation/test_simulation.py",
+        "simulation",
     )
 ]
 """Files and folders that take half of the time of the unit tests."""

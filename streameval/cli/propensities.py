@@ -16,14 +16,13 @@ from streameval.common.text import counted, significant
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.action_sets import Index
+from streameval.events.validation import PROPENSITY_TOLERANCE
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.source import read_lines
 
 ERROR = 0.01
 """The probability that a correct log has any finding."""
-ROUNDED = 1e-6
-"""The relative rounding error allowed in propensities."""
 FEWEST_CHOSEN = 20
 """Choices of an action, expected or logged, before it is judged."""
 BUCKET_EDGES = np.array([0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
@@ -117,7 +116,7 @@ class Frequencies:
             chosen, inverse, variance = self._single[place] if place < len(self._single) else (0.0, 0.0, 0.0)
             if chosen >= FEWEST_CHOSEN:
                 ratio = (self._without_list + listed[place]) / inverse
-                apart = abs(ratio - 1.0) > ROUNDED
+                apart = abs(ratio - 1.0) > PROPENSITY_TOLERANCE
                 deviations = (ratio - 1.0) * inverse / math.sqrt(variance) if variance else math.inf
                 yield f"action {name}", float(ratio), float(deviations) if apart else 0.0
 

@@ -62,8 +62,9 @@ def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike
     given = np.array(names, dtype=object)
     if given.shape != (n,):
         raise ValueError(f"{field}: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
-    for row, name in enumerate(given):
-        if not isinstance(name, str | int | np.integer | None):
+    others = {kind for kind in set(map(type, given)) if not issubclass(kind, str | int | np.integer | None)}
+    for row, name in enumerate(given if others else ()):
+        if type(name) in others:
             raise ValueError(f"row {row}: {field}: expected a string or an integer, found {name!r}")
     return name_fingerprints(given.tolist())
 

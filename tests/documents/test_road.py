@@ -51,7 +51,8 @@ def classes_met() -> dict[type, set[str]]:
 
     def note(value: Any, module: str) -> None:
         for found in (value, *(value[:1] if isinstance(value, list | tuple) else ())):
-            met[type(found)] |= {room_of(module)} if module.startswith("streameval.") else set()
+            if not isinstance(found, type):  # the `cls` of a class method
+                met[type(found)] |= {room_of(module)} if module.startswith("streameval.") else set()
 
     def profile(frame: FrameType, event: str, value: Any) -> None:
         module = frame.f_globals.get("__name__", "")

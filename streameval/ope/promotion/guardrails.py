@@ -67,13 +67,8 @@ class Guardrail:
 
     def start(self, rule: PromotionRule) -> State:
         """The state of a rule about this reward before the first event."""
-        candidates = len(self.context.errors)
-        last = {name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")}
-        return {
-            "memory": rule.start(candidates),
-            "memory_key": rule.memory_key(self.context),
-            "last": {**last, "events": np.zeros(candidates), "passes": np.zeros(candidates)},
-        }
+        state = start_rule(rule, self.context)
+        return {**state, "last": {**state["last"], "passes": np.zeros(len(self.context.errors))}}
 
     def judge(
         self, rule: PromotionRule, state: State, evidence: Evidence, sums: State, lift: Lift, min_events: int
@@ -97,6 +92,17 @@ class Guardrail:
         if last["events"] < min_events:
             return f"guardrail {self.name}: only {last['events']:,.0f} of {min_events:,} events"
         return f"guardrail {self.name}: {rule.reason(last, self.context.margin)}"
+
+
+def start_rule(rule: PromotionRule, context: RuleContext) -> State:
+    """The state before the first event of a rule about the goal or another reward, and its last judgement."""
+    candidates = len(context.errors)
+    last = {name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")}
+    return {
+        "memory": rule.start(candidates),
+        "memory_key": rule.memory_key(context),
+        "last": {**last, "events": np.zeros(candidates)},
+    }
 
 
 def of_candidates(state: State, policies: int, candidates: Sequence[int]) -> State:

@@ -17,10 +17,11 @@ from streameval.common.arrays import Array, Mask, State, per_block, take_columns
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
+from streameval.events.validation import PROPENSITY_TOLERANCE
 from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, trust_checks
-from streameval.ope.promotion.guardrails import Guardrail, Reward, of_candidates
+from streameval.ope.promotion.guardrails import Guardrail, Reward, of_candidates, start_rule
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
@@ -28,8 +29,6 @@ from streameval.ope.report import Transition
 
 KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
-ROUNDED = 1e-6
-"""The relative rounding error allowed in propensities: a logged one can differ from its distribution by this much."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +115,12 @@ class PromotionMonitor:
         candidates = len(self.policies) - 1
         shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
         return {
-            "memory": rule.start(candidates),
-            "memory_key": rule.memory_key(self.context),
+            **start_rule(rule, self.context),
             "requirements": {**shared, **asdict(rule), "confidence": self.context.confidence},
             "hold": {
                 **{name: np.zeros(candidates) for name in ("held", "times", "total")},
                 **{name: np.full((candidates, 3), np.nan) for name in ("since", "first")},
                 "later": np.zeros((candidates, 2)),
-            },
-            "last": {
-                **{name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")},
-                "events": np.zeros(candidates),
             },
         }
 
@@ -445,7 +439,7 @@ def differing(evidence: Evidence, before: Mask) -> Mask:
     if len(new):
         both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, 1 + new] > 0)
         production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, 1 + new]
-        apart = both & (np.abs(terms - production) > ROUNDED * np.abs(production))
+        apart = both & (np.abs(terms - production) > PROPENSITY_TOLERANCE * np.abs(production))
         path[:, new] = np.logical_or.accumulate(apart.reshape(evidence.blocks, -1, len(new)).any(axis=1), axis=0)
     return path
 

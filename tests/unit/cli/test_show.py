@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
 import streameval as se
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets, Records
-from streameval.service.snapshots import SnapshotStore, SnapshotWriter, found_in, read_document
-from streameval.service.startup import header, start_fresh
+from streameval.service.snapshots import SnapshotStore, found_in, read_document
+from streameval.service.startup import start_fresh
 from support.commands import Outcome, command
 from support.messages import message
+from support.snapshots import snapshot_document
 
 TOPIC, REWARDS = "clicks", "earned"
 PLACES = (TOPIC, 0), (TOPIC, 1), (REWARDS, 0)
@@ -45,13 +44,12 @@ def settings(**source: Any) -> Config:
     )
 
 
-def write(directory: Path, config: Config, *documents: dict[str, Any]) -> None:
-    """Write these documents as the daemon does."""
-    writer = SnapshotWriter(SnapshotStore(directory), 0.0, header(config), clock=lambda: 1_700_000_000.0)
-    with capture_logs():
-        for document in documents:
-            writer.write_last(partial(dict, document, decisions=[]))
-    writer.close()
+def write(directory: Path, *documents: dict[str, Any]) -> None:
+    """Write these documents."""
+    store = SnapshotStore(directory)
+    for document in documents:
+        store.write(document)
+    store.close()
 
 
 @pytest.fixture
@@ -66,8 +64,8 @@ def state(tmp_path: Path) -> Path:
         )
         start.evaluator.update(events)
         offsets = {TOPIC: Offsets({0: 70, 3: 30}, "topic-id").to_state()}
-        documents.append({"offsets": offsets, "pipeline": start.pipeline.state(), "evaluator": start.evaluator.state()})
-    write(tmp_path / "state", config, *documents)
+        documents.append(snapshot_document(config, start, offsets=offsets, written=START))
+    write(tmp_path / "state", *documents)
     return tmp_path / "state"
 
 
@@ -123,11 +121,7 @@ def holding(tmp_path: Path) -> Path:
     due = start.pipeline.take(parts, dict.fromkeys(PLACES), START + 60.0)
     start.evaluator.update(due)
     offsets = {TOPIC: Offsets({0: 30, 1: 30}).to_state(), REWARDS: Offsets({0: len(clicks)}).to_state()}
-    write(
-        tmp_path / "holding",
-        config,
-        {"offsets": offsets, "pipeline": start.pipeline.state(), "evaluator": start.evaluator.state()},
-    )
+    write(tmp_path / "holding", snapshot_document(config, start, offsets=offsets, written=START))
     return tmp_path / "holding"
 
 
@@ -176,7 +170,7 @@ def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: R
         outcome = run("show", str(named))
         assert outcome.code == 2
         assert outcome.err.startswith(
-            f"error: {path} has schema {schema}, this version reads {header(settings())['schema']}"
+            f"error: {path} has schema {schema}, this version reads {snapshot_document(settings())['schema']}"
         )
         assert "\nhint: use the version that wrote it, or start from zero: --reset" in outcome.err
         assert "Traceback" not in outcome.err
@@ -184,7 +178,9 @@ def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: R
 
 def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
     snapshots = SnapshotStore(state)
-    path = snapshots.write(header(settings()))
+    document = snapshot_document(settings())
+    del document["written"]
+    path = snapshots.write(document)
     snapshots.close()
     outcome = run("show", str(path))
     assert outcome.code == 2

@@ -15,8 +15,9 @@ from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.pipeline import STAGES, EventPipeline
 from streameval.ingest.stages import ClockBehindError
-from streameval.service.startup import header, resume, start_fresh
+from streameval.service.startup import resume, start_fresh
 from support.messages import message
+from support.snapshots import snapshot_document
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
 EVENTS = 600
@@ -430,9 +431,7 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     daemon.evaluator.update(daemon.pipeline.take([], log.partitions(ended=True), 1e9))
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.partitions()))
-    document = header(settings) | {"offsets": {}, "written": 0.0, "decisions": []}
-    document |= {"pipeline": daemon.pipeline.state(), "evaluator": daemon.evaluator.state()}
-    continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
+    continued = resume(settings, Path("a snapshot"), snapshot_document(settings, daemon), ["a"])
     cohorts, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
         cohorts.activate(late)
@@ -452,9 +451,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
     assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
-    document = header(settings) | {"offsets": {}, "written": 0.0, "decisions": []}
-    document |= {"pipeline": started.pipeline.state(), "evaluator": started.evaluator.state()}
-    document = msgspec.msgpack.decode(msgspec.msgpack.encode(document))
+    document = snapshot_document(settings, started)
     policies = settings.policies.model_copy(update={"candidates": ["a", "b"]})
     both = settings.model_copy(update={"policies": policies})
     late = resume(both, Path("a snapshot"), document, backfills=backfills).late
