@@ -15,7 +15,7 @@
 * averages: `Cumulative`, `Window`, `Decay`, `AdaptiveWindow`, `AdaptiveDecay`, `Mixture`
 * intervals: `Normal`, `EmpiricalLikelihood`, `EmpiricalBernstein`, `ConfidenceSequence`, `DriftAware`
 * reward models: `Ridge`, `Tabular`, `RiverModel`, `PythonModel`
-* candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`
+* candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`, `Learned`
 * when a candidate is promotable: `Promotion`, `Trust`
 * errors: `StreamevalError` and its kinds, each with a hint
 
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Normal,
     )
     from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+    from streameval.ope.policies.learned import Learned
     from streameval.ope.policies.python import Decisions
     from streameval.ope.promotion import Promotion, Trust
     from streameval.ope.report import Estimate, Report
@@ -79,13 +80,21 @@ __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "W
 __all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
-__all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
+__all__ += ["Decisions", "EpsilonGreedy", "First", "Learned", "Logged", "PythonPolicy", "Softmax", "Uniform"]
 __all__ += ["Promotion", "Trust"]
 __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
 
 _HOMES = (
-    *("errors", "events", "ope.policies.coded", "ope.policies.python", "ope.reward_models", "ope.averages"),
+    *(
+        "errors",
+        "events",
+        "ope.policies.coded",
+        "ope.policies.learned",
+        "ope.policies.python",
+        "ope.reward_models",
+        "ope.averages",
+    ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
     "ingest.files.reading",
 )

@@ -17,6 +17,9 @@ from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
 
+LARGEST_FEATURE = 1e30
+"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+
 BY_POLICY = frozenset({"probabilities", "outcomes", "support", "list_length", "ranks"})
 """Names of columns with an entry for each policy, which are contiguous over events or rows."""
 

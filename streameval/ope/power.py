@@ -12,10 +12,12 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array
+from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.policies.coded import AnyPolicy, fill, prepared
+from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
@@ -119,10 +121,19 @@ class LogSummary:
     would be c times smaller, for the same rewards.
 
     `policies`: production first. `coded`: the policies in code, which are evaluated on every event.
+
+    Raises:
+        ConfigError: A policy learns from the stream.
     """
 
     def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
         self.policies, self.reward_range = tuple(policies), reward_range
+        learning = [name for name, policy in coded.items() if isinstance(policy, Learned)]
+        if learning:
+            raise ConfigError(
+                f"{learning[0]} learns from the stream: its lift changes while it learns, so no log can predict it",
+                hint="leave this candidate out, or plan for a policy that does not change",
+            )
         self._coded = prepared(coded)
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))

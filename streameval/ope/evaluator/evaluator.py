@@ -221,6 +221,7 @@ class Evaluator:
         part._state = {
             **before,
             "failures": {name: before["failures"][name] for name in part.plan.columns if name in before["failures"]},
+            "learned_policies": {name: before["learned_policies"][name] for name in plan.learned_policies},
             **take_columns(by_policy, len(self.policies), index),
             **{name: fresh for name, fresh in learning.start(plan).items() if not used.get(name, True)},
             "drift": before["drift"] and {name: [of[place] for place in index] for name, of in before["drift"].items()},
@@ -332,7 +333,10 @@ class Evaluator:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
-        return self.plan.missing_fields(fill(batch.with_policies(self.plan.columns), self._computed)[0])
+        computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
+        return self.plan.missing_fields(
+            learning.predict_policies(self.plan, self._state["learned_policies"], computed)[0]
+        )
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -342,6 +346,8 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
+        events, faults, policies = learning.predict_policies(self.plan, self._state["learned_policies"], events)
+        self._count_failures(faults)
         events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
         whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events)
         evidence = every[0]
@@ -356,7 +362,7 @@ class Evaluator:
             lifts |= found
         if evidence.curve is not None:
             lifts = {pair: [self._with_error_of_curve(pair, lift, evidence)] for pair, (lift,) in lifts.items()}
-        self._state |= {**learned, "ramp": ramped, "counts": counts, "grids": states}
+        self._state |= {**learned, "learned_policies": policies, "ramp": ramped, "counts": counts, "grids": states}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
@@ -448,7 +454,8 @@ class Evaluator:
         """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
         plan, tail, counts, learned = self.plan, None, self._state["counts"], self._state
         if self._pending:
-            rest = ramp.balanced(plan, learned["ramp"], EventBatch.concat(self._pending))
+            rest, _, _ = learning.predict_policies(plan, learned["learned_policies"], EventBatch.concat(self._pending))
+            rest = ramp.balanced(plan, learned["ramp"], rest)
             whole, tail, after = learning.evidence(plan, self._grids, self._state, rest)
             counts, learned = with_counts(counts, whole, support_known(whole, rest)), {**learned, **after}
         examination = learning.examination(plan)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State
-from streameval.events import EventBatch
+from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.evaluator import ramp
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
-from streameval.ope.evidence.evidence import Evidence, start_recent, start_slates
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedExamination
+from streameval.ope.policies.base import Answer
+from streameval.ope.policies.coded import Faults, fill
+from streameval.ope.policies.learned import Log
 from streameval.ope.reward_models import online
 
 OF_REWARDS = ("recent", "slates", "predictions")
@@ -27,6 +31,7 @@ def start(plan: Plan) -> State:
     """The parts of the state that learn, before the first event."""
     policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
     return {
+        "learned_policies": {name: policy.start() for name, policy in plan.learned_policies.items()},
         "ramp": ramp.start(plan),
         "recent": [start_recent(policies) for _ in rewards],
         "slates": [start_slates(policies) for _ in rewards],
@@ -42,6 +47,35 @@ def examination(plan: Plan) -> LearnedExamination | None:
     """The examination, if it is learned from the stream."""
     found = None if plan.ranking is None else plan.ranking.examination
     return found if isinstance(found, LearnedExamination) else None
+
+
+def predict_policies(plan: Plan, state: State, events: EventBatch) -> tuple[EventBatch, Faults, State]:
+    """The events with the distributions of the policies that learn, each from the blocks before its own.
+
+    `state`: that of each policy by name. Returned are also the events without a distribution, and the state after the
+    whole blocks.
+    """
+    if not plan.learned_policies:
+        return events, {}, {}
+    sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
+    usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
+    propensity, sampling = (
+        np.where(usable, column, 1.0) for column in (events.propensity, events.sampling_probability)
+    )
+    log = Log(sets, propensity, np.where(usable, events.reward, np.nan), 1 / sampling, plan.block)
+    answers, after = {}, {}
+    for name, policy in plan.learned_policies.items():
+        answers[name], after[name] = policy.fold(state[name], log)
+    filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
+    return filled, faults, after
+
+
+def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
+    """The answer for these action sets; none for the slots of slates, which are other sets."""
+    if len(sets.index) == len(known.index) and np.array_equal(sets.offsets, known.offsets):
+        return answer
+    fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
+    return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:

@@ -34,12 +34,13 @@ from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
 from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 19
+STATE_SCHEMA = 20
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -256,6 +257,11 @@ class Plan:
     def logged_policies(self) -> list[str]:
         """The policies whose probabilities are in the events."""
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
+
+    @property
+    def learned_policies(self) -> dict[str, Learned]:
+        """The policies that learn from the events, by name."""
+        return {name: each for name, each in self.computed_policies.items() if isinstance(each, Learned)}
 
     @property
     def columns(self) -> list[str]:

@@ -93,9 +93,9 @@ def limits(
     kept = state["largest"][:, 1:] if forgets else state["largest"][:, :1]
     numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -WEIGHTS_KEPT:]
     tenth, largest = numbers[..., 0], numbers[..., -1]
-    with np.errstate(invalid="ignore"):  # listed slates: infinite over infinite
+    with np.errstate(invalid="ignore", over="ignore"):  # listed slates: infinite over infinite
         ratios = largest / np.maximum(tenth, np.where(np.arange(len(Kind)) == Kind.PROBABILITY, 1e-300, 1.0))
-    reached = np.where(np.isinf(largest), np.inf, largest * ratios)
+        reached = np.where(np.isinf(largest), np.inf, largest * ratios)
     beyond = np.maximum(reached[:, Kind.OTHERS], reached[:, Kind.WHOLE])
     rarest, probability = reached[:, Kind.RARITY], np.minimum(reached[:, Kind.PROBABILITY], 1.0)
     confirmed = np.where(probability > 0, rarest, 0.0) * probability

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,12 +19,9 @@ from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.events.schema import NOISE
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.validation import tolerance
+from streameval.ope.policies.base import Answer, Ask, ComputedPolicy
+from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.python import ask_policy, make
-
-Answer: TypeAlias = tuple[Array, dict[int, Fault]]
-"""A distribution over the rows of action sets, and the events for which there is none, with the reason."""
-
-Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 
 
 def _factory(target: str) -> str:
@@ -41,18 +38,6 @@ class Logged(metaclass=Configurable):
 
 
 ScoresField = Annotated[str, Field(min_length=1)]
-
-
-class ComputedPolicy(metaclass=Configurable):
-    """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
-
-    def prepare(self) -> Ask:
-        """The function that computes the distributions of this policy."""
-        return self.ask
-
-    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
-        """The distributions of this policy over the rows of `sets`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, config=strict)
@@ -156,7 +141,7 @@ class PythonPolicy(ComputedPolicy):
 
 
 AnyPolicy: TypeAlias = Annotated[
-    Logged | Uniform | First | EpsilonGreedy | Softmax | PythonPolicy, Field(discriminator="kind")
+    Logged | Uniform | First | EpsilonGreedy | Softmax | PythonPolicy | Learned, Field(discriminator="kind")
 ]
 _POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
 
@@ -222,12 +207,13 @@ Faults: TypeAlias = dict[str, dict[int, Fault]]
 
 
 def prepared(policies: Mapping[str, AnyPolicy]) -> dict[str, Ask]:
-    """The functions that compute the distributions of those policies that are code, by name.
+    """The functions that compute the distributions of those policies that are code and do not learn, by name.
 
     Raises:
         ConfigError: A policy cannot be made.
     """
-    return {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}
+    computed = {name: policy for name, policy in policies.items() if not isinstance(policy, Logged | Learned)}
+    return {name: policy.prepare() for name, policy in computed.items()}
 
 
 def fill(batch: EventBatch, asks: Mapping[str, Ask]) -> tuple[EventBatch, Faults]:

@@ -14,14 +14,12 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path, ratio
 from streameval.common.component import strict
-from streameval.events.action_sets import Index
+from streameval.events.action_sets import LARGEST_FEATURE, Index
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 MOST_ACTIONS = 100_000
 """Actions beyond this number share the mean of all, so that names that never return cannot fill the memory."""
-LARGEST_FEATURE = 1e30
-"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
 MODEL_HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])

@@ -1,0 +1,262 @@
+"""Policies that learn: gradients of the objectives, predictions before learning, any cut of the stream, resumption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy.optimize import minimize
+
+from streameval import Evaluator
+from streameval.errors import ConfigError
+from streameval.events import EventBatch
+from streameval.ope.policies.learned import Learned, ScoredEvents
+from streameval.ope.power import LogSummary
+from streameval.ope.report import Report
+
+ACTIONS, WIDTH = 4, 3
+EVERY = {
+    "ips": Learned(),
+    "snips": Learned(objective="snips"),
+    "variance": Learned(variance=0.7),
+    "normalised variance": Learned(objective="snips", variance=0.7),
+    "clip": Learned(clip=1.5),
+    "logging": Learned(start_from="logging"),
+    "per action": Learned(per_action=True),
+    "sampled": Learned(counter_sample=True),
+}
+
+
+def log(events: int, seed: int = 1, **changes: Any) -> EventBatch:
+    """A log of a bandit: the reward is most likely for the action whose features point along (1, -1, 0.5)."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(events, ACTIONS, WIDTH))
+    scores = features @ np.array([1.0, -1.0, 0.5])
+    propensities = np.exp(0.4 * rng.normal(size=scores.shape))
+    propensities /= propensities.sum(axis=1, keepdims=True)
+    action = (propensities.cumsum(axis=1) > rng.random((events, 1))).argmax(axis=1)
+    chance = 1 / (1 + np.exp(-2 * scores[np.arange(events), action]))
+    columns = {"action": action, "propensities": propensities, "features": features}
+    return EventBatch.from_arrays(**{"reward": rng.random(events) < chance, **columns, **changes})
+
+
+def evaluated(policy: Any, *batches: EventBatch) -> Evaluator:
+    evaluator = Evaluator({"apprentice": policy}, estimators=["ips", "snips"], averages=["cumulative"], drift=None)
+    for batch in batches:
+        evaluator.update(batch)
+    return evaluator
+
+
+def value(report: Report, estimator: str = "ips") -> float:
+    return report.get("apprentice", estimator, "cumulative").value or 0.0
+
+
+def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
+    rng = np.random.default_rng(seed)
+    starts = np.arange(events) * actions
+    start = np.log(rng.uniform(0.1, 1, events * actions))
+    features, logged = rng.normal(size=(events * actions, WIDTH)), starts + rng.integers(actions, size=events)
+    propensity, reward = rng.uniform(0.1, 0.9, events), (rng.random(events) < 0.6).astype(float)
+    return ScoredEvents(features, start, starts, logged, propensity, reward, np.ones(events))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_gradient_is_that_of_finite_differences(name: str) -> None:
+    policy, events = EVERY[name], scored(12)
+    events.reward[2] = np.nan
+    events.weight[:] = np.random.default_rng(4).uniform(0.5, 1.5, 12)
+    weights = np.random.default_rng(5).normal(size=(ACTIONS if policy.per_action else 1, WIDTH))
+    baseline = 0.4 if policy.objective == "snips" else 0.0
+
+    def objective(at: np.ndarray) -> float:
+        return policy.objective_of(events, events.probabilities(at), baseline)[0]
+
+    _, by_score = policy.objective_of(events, events.probabilities(weights), baseline)
+    found = events.gradient(weights, by_score)
+    for place in np.ndindex(*weights.shape):
+        step = np.zeros_like(weights)
+        step[place] = 1e-5
+        assert found[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
+
+
+def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value() -> None:
+    events, policy = scored(40, seed=8), Learned(objective="snips")
+
+    def self_normalised(at: np.ndarray) -> float:
+        importance = events.probabilities(at.reshape(1, -1))[events.logged] / events.propensity
+        return float(importance @ events.reward / importance.sum())
+
+    def best_at(baseline: float) -> np.ndarray:
+        def loss(at: np.ndarray) -> float:
+            return -policy.objective_of(events, events.probabilities(at.reshape(1, -1)), baseline)[0]
+
+        return np.asarray(minimize(loss, np.zeros(WIDTH), method="BFGS").x)
+
+    directly = -minimize(lambda at: -self_normalised(at), np.zeros(WIDTH), method="BFGS").fun
+    swept = max(self_normalised(best_at(baseline)) for baseline in np.linspace(0.5, 1, 51))
+    assert swept == pytest.approx(directly, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str) -> None:
+    batch = log(300)
+    other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
+    policy = EVERY[name]
+    weights = [evaluated(policy, each[:200], each[200:]).report().policies[1] for each in (batch, other)]
+    assert weights[0] == weights[1]
+    reports = [evaluated(policy, each).report() for each in (batch, other)]
+    means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in reports]
+    assert means[0] == means[1]
+    assert value(reports[0]) != value(reports[1])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_numbers_depend_neither_on_cuts_nor_on_an_interruption(name: str) -> None:
+    batch = log(1_450)
+    whole = evaluated(EVERY[name], batch).report()
+    evaluator = evaluated(EVERY[name], batch[:130], batch[130:700])
+    resumed = Evaluator.from_state(evaluator.state())
+    for first in range(700, 1_450, 77):
+        resumed.update(batch[first : min(first + 77, 1_450)])
+        evaluator.update(batch[first : min(first + 77, 1_450)])
+    assert resumed.report() == evaluator.report()
+    assert value(resumed.report()) == pytest.approx(value(whole), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_policy_that_learns_becomes_better_than_the_logging_policy(name: str) -> None:
+    report = evaluated(EVERY[name], log(6_000)).report()
+    logging = report.get("logging", "ips", "cumulative").value or 1.0
+    if name != "per action":  # the position of an action means nothing in this log
+        assert value(report) > logging + 0.1
+    assert report.get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
+
+
+def test_the_first_block_is_uniform() -> None:
+    batch = log(100)
+    found, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
+    assert value(found) == pytest.approx(value(uniform), rel=1e-12)
+
+
+def test_a_policy_that_starts_from_the_logging_policy_has_its_value_at_first() -> None:
+    report = evaluated(Learned(start_from="logging"), log(100)).report()
+    assert value(report) == pytest.approx(report.get("logging", "ips", "cumulative").value, rel=1e-12)
+
+
+def test_events_without_usable_features_are_missing_for_this_policy_alone() -> None:
+    batch = log(500)
+    features = np.array(batch.action_sets.features.values).reshape(500, ACTIONS, WIDTH)  # type: ignore[union-attr]
+    features[::5] = np.nan
+    report = evaluated(Learned(), log(500, features=features)).report()
+    logging, apprentice = report.policies
+    assert (logging.missing, apprentice.missing) == (0, 100)
+    assert [(each.reason, each.count) for each in apprentice.failures] == [("missing_field", 100)]
+
+
+def test_events_without_features_give_no_value() -> None:
+    report = evaluated(Learned(), log(300, features=None)).report()
+    assert report.policies[1].missing == 300
+    assert report.get("apprentice", "ips", "cumulative").value is None
+
+
+def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
+    events = scored(6)
+    events.weight[0] = 2
+    twice = np.array([0, 0, 1, 2, 3, 4, 5])
+    starts = np.arange(7) * ACTIONS
+    doubled = ScoredEvents(
+        events.features.reshape(6, -1)[twice].reshape(-1, WIDTH),
+        events.start.reshape(6, -1)[twice].ravel(),
+        starts,
+        starts + (events.logged % ACTIONS)[twice],
+        events.propensity[twice],
+        events.reward[twice],
+        np.ones(7),
+    )
+    for policy in EVERY.values():
+        weights = np.ones((ACTIONS if policy.per_action else 1, WIDTH))
+        (one, by_one), (other, by_other) = (
+            policy.objective_of(each, each.probabilities(weights), 0.2) for each in (events, doubled)
+        )
+        assert one == pytest.approx(other, rel=1e-12)
+        expected = doubled.gradient(weights, by_other)
+        assert events.gradient(weights, by_one) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_events_that_lack_the_reward_are_predicted_and_not_learned_from() -> None:
+    batch = log(400)
+    lacking = replace(batch, reward=np.where(np.arange(400) % 2, np.nan, batch.reward))
+    policy = Learned()
+    several = {"click": {"max": 1}, "buy": {"max": 1}}
+    evaluator = Evaluator({"apprentice": policy}, estimators=["ips"], averages=["cumulative"], rewards=several)
+    evaluator.update(log(400, reward=lacking.reward, rewards={"buy": batch.reward}))
+    estimates = [row for row in evaluator.report().estimates if row.policy == "apprentice"]
+    assert all(row.value is not None and np.isfinite(row.value) for row in estimates)
+
+
+def test_a_candidate_that_learns_survives_the_removal_of_another() -> None:
+    batch = log(1_000)
+    one = evaluated(Learned(), batch)
+    two = Evaluator(
+        {"other": Learned(step=0.1), "apprentice": Learned()},
+        estimators=["ips", "snips"],
+        averages=["cumulative"],
+        drift=None,
+    )
+    two.update(batch[:600])
+    two = two.continued(one.plan)
+    two.update(batch[600:])
+    assert value(two.report()) == pytest.approx(value(one.report()), rel=1e-12)
+
+
+def test_a_plan_of_an_experiment_refuses_a_candidate_that_learns() -> None:
+    with pytest.raises(ConfigError, match="apprentice learns from the stream"):
+        LogSummary(("logging", "apprentice"), {"apprentice": Learned()}, (0.0, 1.0))
+
+
+def test_events_in_json_are_learned_from() -> None:
+    batch = log(250)
+    sets, expected = batch.action_sets, evaluated(Learned(), batch).report()
+    assert sets is not None
+    assert sets.features is not None
+    features = sets.features.values.reshape(250, ACTIONS, WIDTH).tolist()
+    evaluator = evaluated(Learned())
+    for place, table in enumerate(features):
+        event = {"action": int(sets.index[place]), "actions": list(range(ACTIONS)), "features": table}
+        propensities = sets.propensities[place * ACTIONS : (place + 1) * ACTIONS].tolist()
+        evaluator.update_one({**event, "propensities": propensities, "reward": float(batch.reward[place])})
+    assert value(evaluator.report()) == pytest.approx(value(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_extreme_propensities_and_features_leave_finite_weights(name: str) -> None:
+    batch, rng = log(600), np.random.default_rng(6)
+    features = np.exp(rng.normal(0, 30, (600, ACTIONS, WIDTH))) * rng.choice([-1, 1], (600, ACTIONS, WIDTH))
+    propensities = 10 ** rng.uniform(-320, 0, (600, ACTIONS))
+    action = np.array(batch.action_sets.index)  # type: ignore[union-attr]
+    propensities[np.arange(600), action] = np.maximum(propensities[np.arange(600), action], 1e-300)
+    propensities[np.arange(600), (action + 1) % ACTIONS] = 0
+    propensities[np.arange(600), (action + 1) % ACTIONS] = np.maximum(1 - propensities.sum(axis=1), 0)
+    propensities /= propensities.sum(axis=1, keepdims=True)
+    sampling = 10 ** rng.uniform(-300, 0, 600)
+    extreme = log(
+        600,
+        action=action,
+        propensities=propensities,
+        features=features,
+        reward=batch.reward,
+        sampling_probability=sampling,
+    )
+    report = evaluated(EVERY[name], extreme, log(300)).report()
+    apprentice = report.policies[1]
+    assert apprentice.missing < 900
+    assert b"NaN" not in report.to_json()
+
+
+def test_settings_are_checked() -> None:
+    for wrong in ({"step": 0}, {"objective": "dm"}, {"clip": -1}, {"variance": -0.1}, {"start_from": "zero"}):
+        with pytest.raises(ValidationError):
+            Learned(**wrong)
