@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -54,12 +55,17 @@ OF_CHECKS = {
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
     "clusters": "log the user or session of each event as its `unit`",
+    "calibration": "log the probability that was used in the draw, and the arm that chose as `logging_policy`",
+    "arm_shares": "correct logging.arms, or find out why one arm loses events",
+    "unmatched_share": "lengthen source.rewards.window, and log decisions and rewards with the same event_id",
+    "stale": "find out why no events arrive",
 }
 """Remedies by the trust check that fails."""
 
 SHOWN_CHARACTERS = 120
 """Characters of the detail of a rejected event."""
-RUNBOOK = "deploy/runbooks/StreamevalTrustCheckFailed.md explains each check"
+RUNBOOK = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
+"""The runbook in Grafana, whose address is in the variable STREAMEVAL_GRAFANA, as for the links of alerts."""
 
 
 def remedy(rejected: Rejected) -> str:
@@ -199,13 +205,18 @@ def trust_complaints(report: Report) -> Iterator[Complaint]:
     for (check, reason), group in groupby(failed, key=_kind):
         names = [each.policy for each in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
-        yield Complaint(
-            finding, _mean_weight_remedy(report, names[0]) if check == "mean_weight" else OF_CHECKS.get(check, RUNBOOK)
-        )
+        yield Complaint(finding, _check_remedy(report, check, names[0]))
 
 
 def _kind(check: TrustCheck) -> tuple[str, str]:
     return check.check, check.reason
+
+
+def _check_remedy(report: Report, check: str, policy: str) -> str:
+    if check == "mean_weight":
+        return _mean_weight_remedy(report, policy)
+    grafana = os.environ.get("STREAMEVAL_GRAFANA", "http://localhost:3000")
+    return OF_CHECKS.get(check, RUNBOOK.format(grafana.rstrip("/")))
 
 
 def _mean_weight_remedy(report: Report, policy: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -238,10 +238,25 @@ def test_the_network_is_closed_but_for_prometheus_names_and_kafka() -> None:
     assert all(port["port"] <= kafka <= port["endPort"] for port in anywhere), "only brokers may be anywhere"
 
 
-def test_the_rules_are_those_of_deploy_prometheus() -> None:
-    sys.path.insert(0, str(KUBERNETES))
-    written = import_module("prometheusrule").manifest()
-    sys.path.pop(0)
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program that `make manifests` runs."""
+    monkeypatch.syspath_prepend(KUBERNETES)
+    return import_module("prometheusrule")
+
+
+def test_the_links_of_alerts_are_to_the_grafana_of_the_variable(export: Any) -> None:
+    rules = (PROMETHEUS / "rules" / "alerts.yml").read_text()
+    moved = export.with_links(rules, "https://grafana.example.com/of/team/")
+    links = re.findall(r"_url: '([^']*)'", moved)
+    assert len(links) == len(re.findall("_url: ", rules)) > 40
+    assert all(link.startswith("https://grafana.example.com/of/team/") for link in links)
+    assert "localhost:3000" not in moved
+    assert export.with_links(moved, "http://localhost:3000") == rules
+
+
+def test_the_rules_are_those_of_deploy_prometheus(export: Any) -> None:
+    written = export.manifest()
     assert FOUND["PrometheusRule", "streameval"] == written, "run `make manifests`"
     files = [yaml.safe_load(path.read_text())["groups"] for path in (PROMETHEUS / "rules").glob("*.yml")]
     every = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["evaluation_interval"]
