@@ -564,12 +564,14 @@ def _config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
 
 def _print_report(report: Report, everything: bool) -> None:
     """The answer in sentences, and the estimates that it is based on, or all of them."""
-    from streameval.cli.tables import answer_lines, events_line, recommended_rows, report_table
+    from streameval.cli.tables import answer_lines, events_line, recommended_rows, report_table, segments_table
 
     rows = list(report.estimates) if everything else recommended_rows(report) or list(report.estimates)
     for line in answer_lines(report, everything):
         print(line)
     console().print(report_table(report, events_line(report), rows))
+    if report.segments_by_lift():
+        console().print(segments_table(report, everything))
     if len(rows) < len(report.estimates):
         print(f"{len(rows)} of {len(report.estimates)} estimates, those that decide; --all prints the others")
 

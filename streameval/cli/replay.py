@@ -18,6 +18,7 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
+from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
@@ -148,8 +149,16 @@ class Replay:
         for missing in self._missing or ():
             yield f"warning: {missing}"
             yield f"hint: {missing.hint}"
+        for name in self._empty_segments(report):
+            yield f"warning: no event has one of the values of the segment '{name}'"
+            yield f"hint: the segment has the values of the field {self.config.segments[name].field or name}"
         for complaint in (*self._counts.complaints(), *missing_complaints(report), *trust_complaints(report)):
             yield str(complaint)
+
+    def _empty_segments(self, report: Report) -> Iterator[str]:
+        """The segments of which no event has a listed value."""
+        used = {each.segment for each in report.segments if each.events and each.segment_value != OTHER}
+        yield from (name for name in self.config.segments if report.events.accepted and name not in used)
 
     def _where(self, policy: str, report: Report) -> str:
         """Where the probability of a policy should be, by the names that the events have."""

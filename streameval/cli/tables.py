@@ -18,8 +18,8 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
 
-MOST_ANSWERS = 5
-"""The number of candidates whose answers are printed without `--all`."""
+MOST_ANSWERS, MOST_SEGMENTS = 5, 10
+"""The numbers of candidates whose answers, and of segments whose lifts, are printed without `--all`."""
 
 
 def new_table(title: str, *headings: str) -> Table:
@@ -86,6 +86,29 @@ def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | Non
                 *(decimal(each.effective_sample_size, 0), decimal(each.importance_weight_mean, 3)),
             )
         table.add_section()
+    return table
+
+
+def segments_table(report: Report, everything: bool) -> Table:
+    """The lift of candidates in each segment, the lowest one over its error first."""
+    found = report.segments_by_lift()
+    rows = found if everything else found[:MOST_SEGMENTS]
+    decimals = decimals_for(each.value for each in rows)
+    title = f"Segments, by {rows[0].estimator} on {rows[0].average}"
+    if rows != found:
+        title += f": the {len(rows)} lowest lifts over their error (--all prints {len(found)})"
+    interval = ">joint interval"
+    table = new_table(title, "policy", "segment", "value", ">share", ">value", interval, ">lift", interval)
+    for each in rows:
+        table.add_row(
+            *(Text(name, style="red" if each.is_worse else "") for name in (each.policy, each.segment)),
+            Text(each.segment_value),
+            UNKNOWN if each.share is None else f"{each.share:.1%}",
+            decimal(each.value, decimals),
+            _interval(each.lower, each.upper, decimals),
+            decimal(each.lift, decimals, signed=True),
+            _interval(each.lift_lower, each.lift_upper, decimals, signed=True),
+        )
     return table
 
 

@@ -19,11 +19,13 @@ from streameval.common.text import Seconds, counted
 from streameval.config.errors import Problem, did_you_mean, expecting, one_of, problems_of, refusal, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
 from streameval.config.rewards import NamedReward, RewardSettings, fields_of, planned_rewards, reward_problems
+from streameval.config.segments import segment_problems
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.further_rewards import RewardField
 from streameval.events.records import RowDecoder
+from streameval.events.segments import Segment, fields_of_segments
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
@@ -195,6 +197,9 @@ class Config(StrictModel):
     logging: Arms | None = Field(
         None, description="the arms of a ramp, e.g. {arms: {production: 0.9, challenger: 0.1}}, for balanced weights"
     )
+    segments: dict[Name, Segment] = Field(
+        {}, description="closed lists of values that split estimates, e.g. {country: {values: [de, fr], other: true}}"
+    )
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
@@ -303,6 +308,7 @@ class Config(StrictModel):
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
+        options |= {"segments": fields_of_segments(self.segments)} if self.segments else {}
         try:
             return form(
                 policies=plan.logged_policies,
@@ -340,6 +346,7 @@ class Config(StrictModel):
             promotion=promotion,
             ranking=self.ranking,
             logging=self.logging,
+            segments=self.segments,
         )
 
     def evaluator(self) -> Evaluator:
@@ -406,6 +413,11 @@ def _problems(config: Config) -> Iterator[Problem]:
     yield from _decision_problems(config)
     yield from _ranking_problems(config)
     yield from _arm_problems(config)
+    if config.segments:
+        parts = config.estimators or None, config.averages or None
+        split = partial(Evaluator, ["one"], *parts, production=config.policies.production, segments=config.segments)
+        fields = [reward.field for reward in config.reward_fields]
+        yield from segment_problems(config.segments, fields, config.ranking is not None, split)
     yield from refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
     if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:

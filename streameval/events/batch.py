@@ -18,6 +18,7 @@ from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
+from streameval.events.segments import SegmentColumns, SegmentField
 from streameval.events.slates import SlateColumns
 from streameval.events.validation import (
     BrokenRule,
@@ -104,6 +105,7 @@ class EventBatch(Batch):
     unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
     logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
     further: the further rewards, None if there is one reward
+    segments: the fields by which estimates are split, None if there are none
     origin: places and identities of the events; None if not requested
     rejected: messages read together with these events that are not events
     """
@@ -112,7 +114,7 @@ class EventBatch(Batch):
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
         **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "raw_fields"), ...),
         **dict.fromkeys(("unit", "logging_policy"), NO_IDENTITY),
-        "further": None,
+        **dict.fromkeys(("further", "segments")),
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
@@ -122,6 +124,7 @@ class EventBatch(Batch):
         "raw_fields": RawFields,
         "origin": Origin,
         "further": FurtherRewards,
+        "segments": SegmentColumns,
     }
 
     policies: tuple[str, ...]
@@ -136,6 +139,7 @@ class EventBatch(Batch):
     unit: Identity | None = None
     logging_policy: Identity | None = None
     further: FurtherRewards | None = None
+    segments: SegmentColumns | None = None
 
     def __repr__(self) -> str:
         return (
@@ -264,6 +268,7 @@ class EventBatch(Batch):
         logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
         rewards: Mapping[str, ArrayLike] | None = None,
+        segments: Mapping[str, Sequence[Any]] | None = None,
     ) -> EventBatch:
         """Build a batch from arrays, which are copied.
 
@@ -281,6 +286,7 @@ class EventBatch(Batch):
             logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
             rewards: [n] further rewards by name; NaN = the event lacks it. With any, `reward` may be NaN, too
+            segments: [n] values of segments by name: text, whole numbers or truth values; None = the event lacks it
 
         Raises:
             ValueError: an array has the wrong shape, or an event breaks a rule; names the first such row.
@@ -306,6 +312,8 @@ class EventBatch(Batch):
             columns = [column(name, values, len(batch)) for name, values in rewards.items()]
             values = np.array(columns).reshape(len(columns), len(batch)).T
             batch = replace(batch, further=FurtherRewards(tuple(rewards), values))
+        if segments is not None:
+            batch = replace(batch, segments=SegmentColumns.of(segments, len(batch)))
         return batch._without_faults()
 
     def _without_faults(self) -> EventBatch:
@@ -328,6 +336,7 @@ class EventBatch(Batch):
         reward_field: str = "reward",
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
+        segments: Mapping[str, str] | None = None,
     ) -> EventBatch:
         """Build a batch from a frame of pandas, polars or another library whose frames Arrow can read; needs pyarrow.
 
@@ -342,6 +351,7 @@ class EventBatch(Batch):
             reward_field: the field of the reward
             reward_range: smallest and largest reward; rows outside are rejected
             scores: fields that policies in Python read; if not None, these also see contexts and the names of actions
+            segments: by name, the field of each segment: a column, or `context.NAME` for one of those in `context`
 
         Raises:
             TypeError: this is not a frame.
@@ -355,7 +365,8 @@ class EventBatch(Batch):
         from streameval.events.tables import ColumnNames, from_frame
 
         names = ColumnNames.of(columns, policies)
-        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, scores)
+        fields = [SegmentField(*each) for each in (segments or {}).items()]
+        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, scores, segments=fields)
         return replace(from_frame(frame, names, decoder), origin=None)
 
     @classmethod

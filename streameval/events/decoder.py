@@ -26,6 +26,7 @@ from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import Identifier, attributes, event_type, reward_type
+from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
     BrokenRule,
     Fault,
@@ -75,6 +76,7 @@ class JsonDecoder:
         rewarded: False if rewards arrive separately from the decisions. They are NaN until they are joined
         identified: add the fingerprint of the `event_id` to events decoded with their origin
         further: the further rewards; an event then needs one of all rewards only
+        segments: the fields by which estimates are split
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -94,17 +96,20 @@ class JsonDecoder:
         rewarded: bool = True,
         identified: bool = False,
         further: Sequence[RewardField] = (),
+        segments: Sequence[SegmentField] = (),
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified = rewarded, identified
-        self.further = tuple(further)
+        self.further, self.segments = tuple(further), tuple(segments)
         fields = tuple(each.field for each in self.further)
-        self._event_type = event_type(self.policies, reward_field, self.scores, rewarded, fields)
-        known = attributes(self._event_type)
-        self._score_attributes = {field: known[field] for field in self.scores or ()}
+        roots = tuple(each.root for each in self.segments)
+        self._any_fields = tuple(dict.fromkeys((*(self.scores or ()), *roots))) if roots else self.scores
+        self._event_type = event_type(self.policies, reward_field, self._any_fields, rewarded, fields)
+        self._attributes = attributes(self._event_type)
+        self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
@@ -120,7 +125,7 @@ class JsonDecoder:
         Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
         """
         every = np.arange(len(table.is_plain))
-        if self.policies is None or self.scores is not None or not self.rewarded or self.further:
+        if self.policies is None or self._any_fields is not None or not self.rewarded or self.further:
             return self.decode_rows(table.rows(every), origin)
         unknown = np.full(len(every), np.nan)
         sampling = table.numbers.get("sampling_probability")
@@ -193,6 +198,8 @@ class JsonDecoder:
         events, batch = self._unchecked_columns(events, faults)
         if self.further:
             batch = replace(batch, further=further_rewards(self.further, events))
+        if self.segments:
+            batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
         ranges = () if self.reward_range is None else self.further
         broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field, further=ranges)
         if broken:

@@ -17,6 +17,7 @@ from streameval.common.text import counted
 from streameval.events.decoder import JsonDecoder
 from streameval.events.diagnosis import Diagnosis
 from streameval.events.schema import NAN, Event, Slot, attributes, derived, policies_type, score_fields
+from streameval.events.segments import SegmentField
 from streameval.events.validation import Fault
 
 BASELINE = "baseline"  # the policy that always takes the baseline action, if the log names one (`_ba`)
@@ -95,20 +96,21 @@ class DsjsonDecoder(JsonDecoder):
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
         identified: bool = False,
+        segments: Sequence[SegmentField] = (),
     ) -> None:
-        super().__init__(policies, "reward", reward_range, scores, identified=identified)
+        super().__init__(policies, "reward", reward_range, scores, identified=identified, segments=segments)
         if reward_field not in COSTS:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         self.reward_field = reward_field
         form: type[msgspec.Struct] = Interaction
-        if scores is not None:
+        if self._any_fields is not None:
             context: Any = ("context", Any, msgspec.field(name="c", default=None))
-            form = derived(Interaction, [context, *score_fields(scores, attributes(Interaction))])
+            form = derived(Interaction, [context, *score_fields(self._any_fields, attributes(Interaction))])
         logged = attributes(form)
         self._line_scores = {
-            attribute: logged[field]
-            for field, attribute in self._score_attributes.items()
-            if attribute not in Event.__struct_fields__
+            self._attributes[field]: logged[field]
+            for field in self._any_fields or ()
+            if self._attributes[field] not in Event.__struct_fields__
         }
         decode_line = msgspec.json.Decoder(form).decode
         self._decode = lambda message: self._event(decode_line(message))

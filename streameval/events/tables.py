@@ -315,9 +315,10 @@ class TableLayout:
 
 def _wanted(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> list[TableField]:
     """The columns to read. Those named in the configuration are required."""
-    always = ("timestamp", "action") if timed else ("action",)
+    roots = list(dict.fromkeys(each.root for each in decoder.segments))
+    always = (*roots, "timestamp", "action") if timed else (*roots, "action")
     given = {name: value for name, value in columns if name not in ("reward", "policies") and value is not None}
-    sees_context = decoder.scores is not None
+    sees_context = decoder.scores is not None or "context" in roots
     wanted = [
         TableField(name, column, column != name or name in always, is_read=name != "context" or sees_context)
         for name, column in given.items()
@@ -327,6 +328,7 @@ def _wanted(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> list[Tab
         wanted += [TableField("context", column, True, column, sees_context) for column in columns.context]
     wanted.append(TableField(decoder.reward_field, columns.reward or decoder.reward_field, True))
     wanted += [TableField(each.field, each.field, True) for each in decoder.further]
+    wanted += [TableField(name, name, True) for name in roots if name not in (*given, *(decoder.scores or ()))]
     wanted += [TableField(name, name, False) for name in decoder.scores or () if name not in given]
     policies = columns.policies
     return wanted + [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from streameval.common.text import decimal, decimals_for, in_words, rounded_up, utc_time
+from streameval.common.text import decimal, decimals_for, in_words, rounded_up, significant, utc_time
 from streameval.ope.report import Decision, Estimate, Report, TrustCheck
 
 __all__ = ["CandidateAnswer", "answers", "percentage", "recommended"]
@@ -77,17 +77,28 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
             policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts)}", estimate
         )
     if decision and decision.promotable and estimate:
-        return CandidateAnswer(
-            policy, "promotable", f"{_earns(report, estimate)}, promotable {_since(decision)}", estimate
-        )
+        sentence = f"{_earns(report, estimate)}, promotable {_since(decision)}{_but_worse(report, policy)}"
+        return CandidateAnswer(policy, "promotable", sentence, estimate)
     missing = _missing(report, decision, failed, estimate)
     if estimate and estimate.lift_upper is not None and estimate.lift_upper < 0:
         return CandidateAnswer(policy, "worse", _earns(report, estimate), estimate)
     if estimate and estimate.lift_lower is not None and estimate.lift_lower > 0:
         yet = f", but it is not promotable: {missing}" if decision else ""
-        return CandidateAnswer(policy, "better", f"{_earns(report, estimate)}{yet}", estimate)
+        sentence = f"{_earns(report, estimate)}{yet}{_but_worse(report, policy)}"
+        return CandidateAnswer(policy, "better", sentence, estimate)
     sentence = f"not known yet whether {policy} earns more than production: {missing}"
     return CandidateAnswer(policy, "unknown", sentence + _so_far(estimate), estimate)
+
+
+def _but_worse(report: Report, policy: str) -> str:
+    """The segments in which a candidate earns less than production, the clearest first."""
+    rows = [each for each in report.segments_by_lift() if each.policy == policy and each.is_worse]
+    lifts = [[significant(number) for number in (each.lift, each.lift_lower, each.lift_upper)] for each in rows]
+    found = ", ".join(
+        f"{each.segment} {each.segment_value} ({lift} [{lower}, {upper}])"
+        for each, (lift, lower, upper) in zip(rows, lifts, strict=True)
+    )
+    return f"; it earns less in {found}" if found else ""
 
 
 def _decision(report: Report, policy: str) -> Decision | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import import_module
@@ -25,6 +26,7 @@ __all__ = [
     "Failure",
     "PolicyCounts",
     "Report",
+    "SegmentEstimate",
     "Transition",
     "TrustCheck",
 ]
@@ -97,10 +99,6 @@ class Estimate(msgspec.Struct, frozen=True):
     def interval(self) -> Interval:
         """The interval around `value`; its bounds are None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
-
-
-_COLUMNS = tuple(field for field in Estimate.__struct_fields__ if field != "details")
-_NUMBERS = tuple(field for field in _COLUMNS if Estimate.__annotations__[field] == "float | None")
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -189,6 +187,44 @@ class Calibration(msgspec.Struct, frozen=True):
     lift_upper: float | None
 
 
+class SegmentEstimate(msgspec.Struct, frozen=True):
+    """The value of `policy` for the events of one value of a segment, by one of the estimators on one of the averages.
+
+    `segment`, `segment_value`: e.g. `country` and `de`. `share`: the share of the averaged events. `events`: the number
+    of equally weighted events that would carry as much evidence. The shares times the lifts of all values of a segment
+    add up to the lift of the estimate with this `estimator` and `average`, where every event has a value. Intervals of
+    one policy hold together with the confidence of the Report. Unknown numbers are None; lifts of production are.
+    """
+
+    policy: str
+    segment: str
+    segment_value: str
+    estimator: str
+    average: str
+    share: float | None
+    events: float | None
+    value: float | None
+    lower: float | None
+    upper: float | None
+    lift: float | None
+    lift_lower: float | None
+    lift_upper: float | None
+    kind: str
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the policy is worse than production on these events: the interval of its lift is below 0."""
+        return self.lift_upper is not None and self.lift_upper < 0
+
+    @property
+    def lift_over_error(self) -> float | None:
+        """The lift over half the width of its interval."""
+        if self.lift is None or self.lift_lower is None or self.lift_upper is None:
+            return None
+        half = (self.lift_upper - self.lift_lower) / 2
+        return self.lift / half if half else None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """How often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -212,6 +248,7 @@ class Report(msgspec.Struct, frozen=True):
     reward_model: RewardModelAccuracy | None = None
     examination: tuple[Examined, ...] = ()
     calibration: tuple[Calibration, ...] = ()
+    segments: tuple[SegmentEstimate, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:
@@ -245,6 +282,11 @@ class Report(msgspec.Struct, frozen=True):
         """The Report with the estimates of one reward alone."""
         return msgspec.structs.replace(self, estimates=tuple(each for each in self.estimates if each.reward == reward))
 
+    def segments_by_lift(self) -> list[SegmentEstimate]:
+        """The rows of candidates by segment: the lowest lift over its error first, and last those that have none."""
+        rows = [each for each in self.segments if each.policy != self.production]
+        return sorted(rows, key=lambda each: math.inf if each.lift_over_error is None else each.lift_over_error)
+
     def thin(self) -> frozenset[tuple[str, str]]:
         """Pairs of an estimator and an average that most events had no evidence for, so that displays skip them.
 
@@ -271,8 +313,12 @@ class Report(msgspec.Struct, frozen=True):
         """Return the JSON Schema (draft 2020-12) of a Report."""
         return described_schema(cls)
 
-    def to_frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
-        """The estimates as a data frame, a row for each, without their `details`; unknown numbers are missing values.
+    def to_frame(
+        self, library: Literal["pandas", "polars"] = "pandas", rows: Literal["estimates", "segments"] = "estimates"
+    ) -> Any:
+        """The estimates, or those by segment, as a data frame; unknown numbers are missing values.
+
+        Estimates are without their `details`.
 
         Raises:
             InputError: The library is not installed.
@@ -283,8 +329,12 @@ class Report(msgspec.Struct, frozen=True):
         except ImportError as error:
             hint = f"pip install {library}"
             raise InputError(f"to_frame needs {library}, which is not installed", hint=hint) from error
-        columns = {field: [getattr(each, field) for each in self.estimates] for field in _COLUMNS}
-        numbers = {field: np.array(columns[field], dtype=float) for field in _NUMBERS}  # NaN where it is None
+        kinds = (SegmentEstimate if rows == "segments" else Estimate).__annotations__
+        columns = {field: [getattr(each, field) for each in getattr(self, rows)] for field in kinds}
+        columns.pop("details", None)
+        numbers = {  # NaN where it is None
+            field: np.array(columns[field], dtype=float) for field in columns if kinds[field] == "float | None"
+        }
         return module.DataFrame(columns | numbers, **options)
 
     def _repr_html_(self) -> str:

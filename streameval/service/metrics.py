@@ -175,6 +175,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
     ),
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
+    "segments": (("segment", "value", "policy"), _reported("segments", "segment", "segment_value", "policy")),
     "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
     "deciding": (PER_REWARD, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),

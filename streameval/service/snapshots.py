@@ -57,7 +57,7 @@ WRONG_CONTENT = (
 )
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
-SCHEMA = 10
+SCHEMA = 11
 PARTS: State = {
     "version": "",
     "written": 0.0,

@@ -18,7 +18,7 @@ from streameval.ope.report import Examined
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus
-from support.factories import make_published, make_report
+from support.factories import make_published, make_report, with_segments
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -53,7 +53,9 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
-    report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2), examination=looks)
+    report = replace(
+        with_segments(make_report()), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2), examination=looks
+    )
     buffered = BufferStatus(
         events=5,
         watermark=1.7e9,

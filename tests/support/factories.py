@@ -12,11 +12,21 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from streameval.events import EventBatch, Rejected
 from streameval.events.origin import Origin
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ope.report import Calibration, Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
+from streameval.ope.report import (
+    Calibration,
+    Decision,
+    Estimate,
+    EventCounts,
+    PolicyCounts,
+    Report,
+    SegmentEstimate,
+    TrustCheck,
+)
 from streameval.service.daemon import Daemon
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, SnapshotStatus
 
@@ -96,6 +106,32 @@ def make_report(
         ),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
+
+
+def with_segments(report: Report) -> Report:
+    """The Report with the lifts by country: candidate `a` is better in `de`, and worse in `fr`."""
+    lifts = {"de": 0.02, "fr": -0.02}
+    rows = [
+        SegmentEstimate(
+            policy=each.policy,
+            segment="country",
+            segment_value=country,
+            estimator="ips",
+            average="cumulative",
+            share={"de": 0.8, "fr": 0.2}[country],
+            events=1_000.0,
+            value=0.05,
+            lower=0.04,
+            upper=0.06,
+            lift=None if each.production else lift,
+            lift_lower=None if each.production else lift - 0.01,
+            lift_upper=None if each.production else lift + 0.01,
+            kind="empirical_likelihood",
+        )
+        for each in report.policies[:2]
+        for country, lift in lifts.items()
+    ]
+    return structs.replace(report, segments=tuple(rows))
 
 
 def _lift(lift: float) -> dict[str, float]:

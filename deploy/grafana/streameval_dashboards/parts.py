@@ -142,6 +142,7 @@ def columns(
     sorted_by: str,
     yes_or_no: Mapping[str, tuple[str, str]],
     percent: Sequence[str] = (),
+    descending: bool = True,
 ) -> table.Panel:
     """A table with a row for each value of the label `key` and a column for each query.
 
@@ -153,7 +154,7 @@ def columns(
         .show_header(True)
         .cell_options(shapes.TableAutoCellOptions())
         .cell_height(shapes.TableCellHeight.MD)
-        .sort_by([common.TableSortByFieldState().display_name(sorted_by).desc(True)])
+        .sort_by([common.TableSortByFieldState().display_name(sorted_by).desc(descending)])
         .with_transformation(
             models.DataTransformerConfig(id_val="joinByField", options={"byField": key, "mode": "outer"})
         )

@@ -119,7 +119,40 @@ def _ship() -> Placed:
         (24, 6, table),
         (24, 4, promotable),
         (8, 9, repeated(marked(against_zero, at=0.0), "policy")),
+        (24, 8, _segments()),
     ]
+
+
+def _segments() -> AnyPanel:
+    def of_values(operation: str, metric: str) -> str:
+        series, row = f"streameval_segment_policy_{metric}{{{POLICY}}}", '"policy", ", ", "policy", "segment", "value"'
+        return or_none(f"{operation} by (policy) (label_join({series}, {row}))", "policy")
+
+    queries = [
+        Query(of_values("max", "share"), "share"),
+        Query(of_values("min", "events"), "effective events"),
+        Query(of_values("min", "value_lower"), "value, at least"),
+        Query(of_values("avg", "value"), "value of the policy"),
+        Query(of_values("max", "value_upper"), "value, at most"),
+        Query(of_values("min", "lift_lower"), "lift, at least"),
+        Query(of_values("avg", "lift"), "lift"),
+        Query(of_values("max", "lift_upper"), "lift, at most"),
+    ]
+    return columns(
+        About(
+            "Lift by segment",
+            "One row per candidate and value of a segment, the lowest upper bound of the lift first: below 0, the "
+            "candidate is worse than production on these events. Lifts times shares add up to the lift of the whole. "
+            "The intervals of a candidate hold together. Only where segments are configured.",
+            "short",
+        ),
+        "policy",
+        queries,
+        sorted_by="lift, at most",
+        yes_or_no={},
+        percent=("share",),
+        descending=False,
+    )
 
 
 def _worth() -> Placed:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
+from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import AnyPath, read_lines
@@ -27,6 +28,7 @@ def read_events(
     batch_size: int = 2000,
     format: EventsFormat | Literal["rankings"] | None = None,
     scores: Sequence[str] | None = None,
+    segments: Mapping[str, str] | None = None,
 ) -> Iterator[EventBatch]:
     """The events of files (NDJSON or CSV: plain, gzip or zstd; `-` is standard input; or Parquet), in batches.
 
@@ -42,11 +44,13 @@ def read_events(
         format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
             Wabbit; None = by the suffix.
         scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
+        segments: By name, the field of each segment, e.g. `{"country": "context.country"}`.
 
     Raises:
         InputError: A file is missing or damaged; raised after all lines before the damage. Or a table lacks a column.
     """
     names = ColumnNames.of(columns, policies or ())
+    fields = [SegmentField(*each) for each in (segments or {}).items()]
     files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for file in files:
         check(file)
@@ -58,13 +62,13 @@ def read_events(
                 events = RankingDecoder(policies, named=scores is not None)
             else:
                 form = DsjsonDecoder if written == "dsjson" else JsonDecoder
-                events = form(policies, reward_field, reward_range, scores)
+                events = form(policies, reward_field, reward_range, scores, segments=fields)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:
             hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
             raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = JsonDecoder(list(names.policies), reward_field, reward_range, scores)
+        rows = JsonDecoder(list(names.policies), reward_field, reward_range, scores, segments=fields)
         for batch in read_table(
             file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
         ):

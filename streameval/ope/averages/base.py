@@ -241,6 +241,11 @@ class Average(Component):
         return None
 
     @property
+    def factor(self) -> float | None:
+        """The factor by which an event counts less with each event that follows, if it is fixed; 1 where none does."""
+        return None
+
+    @property
     def effective_events(self) -> float | None:
         """The number of equally weighted events with the same variance, if it is fixed and finite."""
         return None

@@ -286,6 +286,15 @@ class Blocks:
             shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared, self.sums) * kernel)
         return self._moments(own, shared, weight.max(axis=-1), (self._magnitudes * kernel).max(axis=-1))
 
+    def by_group(self, kernel: Array) -> Array:
+        """Moments of groups of the events of one block, under one estimator, [policies * groups, rows].
+
+        `kernel` [groups, events]: the weight of each event in each group.
+        """
+        assert self.pairs is not None
+        several = replace(self, sums=np.repeat(self.sums, len(kernel), 0), pairs=np.repeat(self.pairs, len(kernel), 0))
+        return np.asarray(several.weighed(kernel[None, None])[0])
+
     def _moments(
         self, own: tuple[Array, Array], shared: tuple[Array, Array], largest_weight: Array, largest_term: Array
     ) -> Array:

@@ -61,6 +61,10 @@ class Cumulative(KernelAverage):
     def last_events(self) -> float:
         return math.inf
 
+    @property
+    def factor(self) -> float:
+        return 1.0
+
     def start_kernel(self, columns: int, block: int) -> State:
         """`rates` [columns, 2, 2]: sums over the events i with a known rate k of 1 and i, and of k and i k."""
         return {"events": 0, "moments": nothing(columns), "rates": np.zeros((columns, 2, 2))}
@@ -202,6 +206,10 @@ class Decay(KernelAverage):
     @property
     def effective_events(self) -> float | None:
         return None if isinstance(self.half_life, str) else (1 + self.decay) / (1 - self.decay)
+
+    @property
+    def factor(self) -> float | None:
+        return None if isinstance(self.half_life, str) else self.decay
 
     @property
     def decay(self) -> float:

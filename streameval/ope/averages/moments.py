@@ -222,6 +222,11 @@ def lift_of(moments: Array) -> tuple[Array, Array]:
     return lift, pairs
 
 
+def pair_weight(moments: Array) -> Array:
+    """The sum of the averaging weights of the events that both a column and production have."""
+    return np.asarray(moments[..., PAIRS.start + PairRow.WEIGHT])
+
+
 def difference_of_ratios(pairs: Array) -> Array:
     """`U / V - PU / PV`, the value of a lift; 0 where it is only rounding."""
     own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])

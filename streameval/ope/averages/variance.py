@@ -41,8 +41,13 @@ from streameval.ope.averages.moments import (
     OWN_TOTALS,
     OWN_VARIANCE,
     PAIR_VARIANCE,
+    PAIRS,
+    SQUARE_WEIGHTS,
     TAIL_ROWS,
+    TERM_SUMS,
     TERMS,
+    MomentRow,
+    PairRow,
     effective_denominators,
     fold_sums,
     linear_form,
@@ -124,6 +129,20 @@ def start(columns: int, paired: bool = True) -> State:
     none = np.zeros((columns, 0, len(BOTH_TOTALS if paired else OWN_TOTALS)))
     parts = {"sums": np.zeros((columns, sums)), **{name: np.zeros((columns, squares)) for name in ("near", "far")}}
     return {"blocks": 0, "first": {"totals": none}, "last": {"totals": none.copy()}, **parts}
+
+
+def of_moments(moments: Array) -> State:
+    """A state with the variances of moments [columns, rows], where no past is known: without a design effect.
+
+    The number of terms that are not 0 is not known either. Kish's number of equal terms, `(sum u)^2 / sum u^2`, stands
+    in for it, which is not larger.
+    """
+    state, own = start(len(moments)), moments[:, TERM_SUMS]
+    squares = moments[:, SQUARE_WEIGHTS]
+    alike = ratio(moments[:, MomentRow.U] ** 2 * moments[:, MomentRow.WEIGHT], moments[:, MomentRow.UU] * squares[:, 0])
+    known = np.column_stack([own, squares[:, 0], squares[:, 0] > 0, np.nan_to_num(alike)])
+    pair = np.column_stack([moments[:, PAIRS][:, : PairRow.WEIGHT_SQUARE], squares[:, 1], squares[:, 1] > 0])
+    return {**state, "sums": np.column_stack([known, pair])}
 
 
 def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:

@@ -228,6 +228,7 @@ class CohortEvaluator:
             reward_model=next((report.reward_model for report in reports if report.reward_model), None),
             policies=rows("policies", counting),
             calibration=rows("calibration", counting),
+            segments=rows("segments", counting),
             promotion=rows("promotion", deciding),
             trust=rows("trust", deciding),
             transitions=rows("transitions", deciding),

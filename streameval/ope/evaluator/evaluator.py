@@ -16,9 +16,10 @@ from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.batch import way_to_a_batch
 from streameval.events.further_rewards import RewardField
+from streameval.events.segments import Segment
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import learning, ramp
+from streameval.ope.evaluator import learning, ramp, segments
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, MissingField, Plan, require_schema
@@ -75,6 +76,8 @@ class Evaluator:
         rewards: several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
             {"max_loss": 0.001}}}`. The first is the goal, the `reward` of a batch; the others are its `rewards`. An
             event may lack some. A candidate is promotable only while it passes all guardrails
+        segments: closed lists of values of fields by which one estimate of the goal is split, e.g. `{"country":
+            {"values": ["de", "fr"], "other": True}}`: the `segments` of a batch, and of a Report
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -109,6 +112,7 @@ class Evaluator:
         ranking: Ranking | Mapping[str, Any] | None = None,
         logging: arms.Arms | Mapping[str, Any] | None = None,
         rewards: Mapping[str, Mapping[str, Any]] | None = None,
+        segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -125,6 +129,7 @@ class Evaluator:
             ranking,
             logging,
             None if rewards is None else Reward.several(rewards),
+            segments,
         )
         self.plan.reward_model.check()
         self._start()
@@ -155,6 +160,7 @@ class Evaluator:
             **learning.start(plan),
             "drift": None if plan.drift is None else plan.drift.start(len(plan.policies)),
             "promotion": None if self._monitor is None else self._monitor.start(),
+            "segments": segments.start(plan),
             "grids": [grid.start(plan.block) for grid in self._grids],
         }
 
@@ -294,7 +300,9 @@ class Evaluator:
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
         keeps_raw_fields = learning.needs(self._grids, "prediction") and self.plan.reward_model.needs_raw_fields
-        self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
+        raw_fields = batch.raw_fields if keeps_raw_fields else None
+        split = segments.columns_of(self.plan, batch)
+        self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
@@ -362,7 +370,9 @@ class Evaluator:
             lifts |= found
         if evidence.curve is not None:
             lifts = {pair: [self._with_error_of_curve(pair, lift, evidence)] for pair, (lift,) in lifts.items()}
+        segmented = segments.fold(self.plan, self._state["segments"], evidence, events)
         self._state |= {**learned, "learned_policies": policies, "ramp": ramped, "counts": counts, "grids": states}
+        self._state["segments"] = segmented
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
@@ -396,8 +406,10 @@ class Evaluator:
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
         plan, state, events = self.plan, self._state, self._state["events"]
-        present = _, counts, learned, curve = self._present()
+        present = tail, counts, learned, curve = self._present()
+        rest = None if tail is None else (tail[0], EventBatch.concat(self._pending))
         estimates = list(self._rows(present))
+        of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
         predicts = any("prediction" in plan.estimators[row.estimator].needs for row in estimates)
         decisions, checks, transitions = (
             ((), (), ())
@@ -405,7 +417,7 @@ class Evaluator:
             else decide(
                 self._monitor,
                 state["promotion"],
-                [row for row in estimates if row.reward == plan.rewards[0].name],
+                of_goal,
                 events["arrivals"],
                 events["newest"],
                 now,
@@ -428,6 +440,7 @@ class Evaluator:
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
             calibration=ramp.calibration(plan, state["ramp"]),
+            segments=segments.segment_rows(plan, state["segments"], rest, counts, learned["weights"], of_goal),
             reward_model=online.read(plan.reward_model, state["predictions"][0]) if predicts else None,
         )
 
@@ -544,9 +557,10 @@ class Evaluator:
     def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
         """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
         evaluator = cls.from_plan(plan)
-        monitor, own = evaluator._monitor, ("ramp", "promotion", "predictions", "grids", "drift")
+        monitor, own = evaluator._monitor, ("ramp", "segments", "promotion", "predictions", "grids", "drift")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
         evaluator._state["ramp"] = ramp.resume(plan, from_plain(saved["ramp"]))
+        evaluator._state["segments"] = segments.resume(plan, from_plain(saved["segments"]))
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
         for name in ("newest", "oldest"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from streameval.common.component import chosen, chosen_all
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder
+from streameval.events.segments import Segment, fields_of_segments
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -40,7 +41,7 @@ from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 20
+STATE_SCHEMA = 21
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -99,7 +100,7 @@ class Plan:
     computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
     `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
     `intervals`: by the label of an average, where the configuration asks for one. `rewards`: the first is the goal.
-    `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one.
+    `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one. `segments`: by name.
     """
 
     policies: tuple[str, ...]
@@ -116,6 +117,7 @@ class Plan:
     candidate_order: Mapping[str, int]
     ranking: Ranking | None = None
     logging: Arms | None = None
+    segments: Mapping[str, Segment] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -134,6 +136,7 @@ class Plan:
         ranking: Ranking | Mapping[str, Any] | None = None,
         logging: Arms | Mapping[str, Any] | None = None,
         rewards: Sequence[Reward] | None = None,
+        segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`.
 
@@ -162,6 +165,7 @@ class Plan:
             candidate_order={name: number for number, name in enumerate(candidates, start=1)},
             ranking=ranking,
             logging=None if logging is None else _ARMS.validate_python(logging),
+            segments=_SEGMENTS.validate_python(segments or {}),
         )
         plan._check()
         return plan
@@ -193,6 +197,7 @@ class Plan:
         if self.logging is not None:
             self.logging.check(self.policies)
         self._check_rewards()
+        self._check_segments()
 
     def _check_rewards(self) -> None:
         if len(self.rewards) == 1:
@@ -203,6 +208,11 @@ class Plan:
                 raise ValueError(f"{label} estimates one reward: the one of slots or scored outcomes")
         if self.ranking is not None:
             raise ValueError("rankings have clicks in place of rewards")
+
+    def _check_segments(self) -> None:
+        fields_of_segments(self.segments)
+        if self.segments and self.ranking is not None:
+            raise ValueError("segments split the estimates of decisions, and not those of rankings")
 
     def _check_ranking(self) -> None:
         for label, estimator in self.estimators.items():
@@ -246,7 +256,12 @@ class Plan:
         """Decodes the JSON of events."""
         if self.ranking is not None:
             return RankingDecoder(self.logged_policies, named=self.scores is not None)
-        return JsonDecoder(self.logged_policies, reward_range=self.reward_range, scores=self.scores)
+        return JsonDecoder(
+            self.logged_policies,
+            reward_range=self.reward_range,
+            scores=self.scores,
+            segments=fields_of_segments(self.segments),
+        )
 
     @property
     def margin(self) -> float | None:
@@ -497,6 +512,7 @@ _REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 _RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
 _ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
+_SEGMENTS: TypeAdapter[dict[str, Segment]] = TypeAdapter(dict[str, Segment])
 
 
 def _products(

@@ -53,25 +53,25 @@ def report_rows(
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     largest = counts[LARGEST[form]]
     columns, (low, high) = len(grid.columns), plan.reward_range
-    (below_cut,) = _known({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
+    (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors, wanted):
         lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
         limits = None
         if interval.limited_by_log and plan.ranking is None:
             limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
-        terms = _term_range(plan, grid, interval, largest, limits)
+        terms = term_range(plan, grid, interval, largest, limits)
         errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
-        numbers = _known(
-            _numbers(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width, errors)
+        numbers = known_numbers(
+            numbers_of(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width, errors)
         )
-        (caps,) = _known({"cap": choice.caps}).values()
-        details = _known(_details(columns, interval, reading, lift, tracked, supported, terms))
+        (caps,) = known_numbers({"cap": choice.caps}).values()
+        details = known_numbers(_details(columns, interval, reading, lift, tracked, supported, terms))
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
         for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = _known(_of_slots(slates, place, estimator, average)) if form else {}
+            slots = known_numbers(_of_slots(slates, place, estimator, average)) if form else {}
             clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
@@ -101,16 +101,14 @@ def _of_slots(slates: State, place: int, estimator: AnyEstimator, average: AnyAv
     return details
 
 
-def _term_range(
-    plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None
-) -> TermRange:
+def term_range(plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None) -> TermRange:
     """The range of the terms of all columns, without a width where a policy was never logged."""
     limit = interval.largest_weight(largest_weight)
     terms = TermRange.by_column(grid.columns, plan.reward_range, limit, limits)
     return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.columns)), terms.width, np.nan))
 
 
-def _numbers(
+def numbers_of(
     plan: Plan,
     grid: Grid,
     interval: AnyInterval,
@@ -248,7 +246,7 @@ def _after_production(estimators: int, lifts: Array) -> Array:
     return np.concatenate([np.full(estimators, np.nan), lifts])
 
 
-def _known(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
+def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
     """The finite numbers of each column, None for the others."""
     return {
         name: [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]

@@ -38,6 +38,7 @@ NO_SELECTION: Mapping[str, str] = MappingProxyType({})
 Thing = TypeVar("Thing")
 RANGES = {"12 h": 12 * 3600.0, "4 h": 4 * 3600.0, "1 h": 3600.0}
 """The seconds that the pictures over time may show, by name; the first is all of the history."""
+SEGMENTS_SHOWN = 12  # the other rows are in a part to open
 MANY_CANDIDATES = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
@@ -98,6 +99,7 @@ class StatusPage:
         sections = _sections(report) if report else []
         found = answers(report) if report else []
         deciding = _deciding(report, found) if report else {}
+        segments = report.segments_by_lift() if report else []
         return self._template.render(
             now=now,
             report=report,
@@ -107,6 +109,10 @@ class StatusPage:
             deciding=deciding,
             deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
             ramp=seen_lifts(report.calibration, deciding) if report else [],
+            segments=segments,
+            worse=_grouped((each for each in segments if each.is_worse), "policy"),
+            ahead=_ahead(found),
+            shown=SEGMENTS_SHOWN,
             rewards=_rewards(now.report, deciding) if now.report else [],
             sections=sections,
             marked=_marked(sections),
@@ -207,6 +213,12 @@ def _deciding(report: Report, found: Sequence[CandidateAnswer]) -> dict[str, Est
     pairs = [(each.estimate.estimator, each.estimate.average) for each in found if each.estimate]
     same = [each for each in report.estimates if each.policy == report.production]
     return decided | {each.policy: each for each in same if pairs and (each.estimator, each.average) == pairs[0]}
+
+
+def _ahead(found: Iterable[CandidateAnswer]) -> dict[str, str]:
+    """Of the candidates that are better on average, in what way."""
+    better = [each for each in found if each.estimate and (each.estimate.lift or 0.0) > 0]
+    return {each.policy: "promotable" if each.verdict == "promotable" else "better on average" for each in better}
 
 
 def seen_lifts(rows: Iterable[Calibration], deciding: Mapping[str, Estimate]) -> list[tuple[str, str, str]]:

@@ -36,6 +36,7 @@ def event(number: int, **fields: Any) -> bytes:
         "timestamp": 1000.0 + 0.1 * number,
         "reward": number % 2,
         "policies": {"a": 0.5},
+        "place": number % 4,
     }
     return message(number, **(common | fields))
 
@@ -150,7 +151,8 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
 def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: bool) -> None:
     late = {"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"}
     several = {"click": {}, "sale": {"max": 9}}
-    settings = Config.model_validate(config(rewards=late).model_dump(exclude_unset=True) | {"rewards": several})
+    added = {"rewards": several, "segments": {"place": {"most": 3}}}
+    settings = Config.model_validate(config(rewards=late).model_dump(exclude_unset=True) | added)
     log = spread()
     messages = [
         {"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number + 3, **rewards}
@@ -164,6 +166,9 @@ def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: 
     np.testing.assert_allclose(out.reward, np.where(rewarded, 1.0, 0.0))
     assert out.further is not None
     np.testing.assert_allclose(out.further.of("sale"), np.where(rewarded, 4.0, 0.0))
+    assert out.segments is not None
+    places = settings.segments["place"].members(out.segments.of_name("place"))
+    np.testing.assert_array_equal(places, [np.arange(EVENTS) % 4 == place for place in (1, 2, 3)])
     assert [each.detail for each in out.rejected] == ["click: missing, and so are all others of click, sale"]
 
 

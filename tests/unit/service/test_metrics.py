@@ -18,7 +18,7 @@ from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
-from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
+from support.factories import NOW, make_estimate, make_published, make_report, make_unknown, with_segments
 
 PER_ESTIMATE = {"policy", "estimator", "average", "reward"}
 PROMISED: dict[str, set[str]] = {
@@ -91,7 +91,10 @@ policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_reward_effective_sample_size
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
-policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
+policy_window_events
+segment_policy_value segment_policy_value_lower segment_policy_value_upper segment_policy_share segment_policy_events
+segment_policy_lift segment_policy_lift_lower segment_policy_lift_upper
+ready reward_model_baseline_squared_error reward_model_failures_total
 slot_lift
 reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
 snapshot_duration_seconds
@@ -142,6 +145,17 @@ def test_the_lift_of_each_slot_is_a_series() -> None:
         ("a", "1"): 0.25,
         ("a", "3"): -0.125,
     }
+
+
+def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:
+    samples = scrape(make_published(with_segments(make_report())))
+    known = {"segment": "country", "value": "fr", "policy": "challenger-a"}
+    assert one(samples, "streameval_segment_policy_lift_upper", **known) == -0.01
+    assert one(samples, "streameval_segment_policy_share", **known) == 0.2
+    assert set(samples["streameval_segment_policy_lift"][0].labels) == {"segment", "value", "policy"}
+    assert not any(each.labels["policy"] == "logging" for each in samples["streameval_segment_policy_lift"])
+    assert one(samples, "streameval_segment_policy_value", **{**known, "policy": "logging"}) == 0.05
+    assert "streameval_segment_policy_value" not in scrape(make_published(make_report()))
 
 
 def test_every_section_of_the_table_is_read() -> None:

@@ -1,0 +1,215 @@
+"""Segments: one of the estimates of each policy, split by the values of fields of the events.
+
+A segment is a set of averaging weights: those of the whole estimate for its events, and 0 for all others. Terms are
+computed once, for all events, so that the lifts of the values of a segment, each times its share, add up to the lift of
+the whole estimate, where every event has a value (`other: true`).
+
+Each value of a segment keeps the 34 moments of a policy, 272 bytes, and needs a product of matrices over the series
+that the moments are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from streameval.common.arrays import Array, State, ratio, take_columns
+from streameval.events import EventBatch
+from streameval.events.segments import SegmentColumns, fields_of_segments
+from streameval.ope.averages import AnyAverage, variance
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.blocks import Blocks, powers
+from streameval.ope.averages.moments import ALL_ROWS, fade, merge, nothing, pair_weight
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, numbers_of, term_range
+from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence.actions import FORMS
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
+from streameval.ope.report import Estimate, SegmentEstimate
+
+SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
+
+
+def columns_of(plan: Plan, events: EventBatch) -> SegmentColumns | None:
+    """The columns of the segments of a plan, which the events may lack; None without segments."""
+    if not plan.segments:
+        return None
+    names = [each.name for each in fields_of_segments(plan.segments)]
+    found = events.segments
+    return SegmentColumns.none(names, len(events)) if found is None else found.named(names)
+
+
+def labels(plan: Plan) -> list[tuple[str, str]]:
+    """The names of all segments, each with one of its values."""
+    return [(name, label) for name, each in plan.segments.items() for label in each.labels]
+
+
+def whole_of(plan: Plan) -> tuple[AnyEstimator, AnyAverage]:
+    """The estimate that segments split.
+
+    The first average with fixed weights, and of its estimators without a denominator that are not biased by design the
+    one that promotion prefers; of the default estimators, only one that needs no more than the logged action.
+
+    Raises:
+        ValueError: No estimate adds up over segments.
+    """
+    usable = [
+        (estimator, average)
+        for estimator, average, _ in plan.pairs.values()
+        if average.factor is not None
+        and not (estimator.ratio or estimator.is_biased_by_design or len(estimator.alternatives) > 1)
+        and not (plan.default_estimators and plan.needs_of(estimator))
+    ]
+    if not usable:
+        raise ValueError(
+            "segments need an unbiased estimator without a denominator, such as ips, on cumulative or decay by events"
+        )
+    return min((pair for pair in usable if pair[1] == usable[0][1]), key=lambda pair: pair[0].preference)
+
+
+def interval_on(plan: Plan, average: AnyAverage) -> AnyInterval:
+    """The interval of segments on an average: the configured one, or the usual one where that follows the stream."""
+    found = plan.interval(average)
+    return EmpiricalLikelihood() if found.anytime else found
+
+
+def start(plan: Plan) -> State:
+    """The state before the first event; empty without segments.
+
+    `moments`: policy by policy those of each value of each segment, and last those of all events.
+    """
+    if not plan.segments:
+        return {}
+    (estimator, average), policies = whole_of(plan), len(plan.policies)
+    return {
+        "policies": list(plan.policies),
+        "kind": repr((dict(plan.segments), estimator, average)),
+        "estimator": estimator.start(policies),
+        "moments": nothing(policies * (len(labels(plan)) + 1)),
+    }
+
+
+def resume(plan: Plan, state: State) -> State:
+    """A state that may be that of another plan: from zero where segments differ, or a policy is not in it."""
+    fresh, known = start(plan), state.get("policies", ())
+    if not fresh or fresh["kind"] != state.get("kind") or not set(plan.policies) <= set(known):
+        return fresh
+    kept = take_columns(state, len(known), [known.index(name) for name in plan.policies])
+    return {**kept, "policies": fresh["policies"]}
+
+
+def fold(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> State:
+    """The state after these whole blocks; `evidence`: that of the goal."""
+    if not plan.segments:
+        return state
+    moments, estimator = _with_events(plan, state, evidence, events)
+    return {**state, "moments": moments, "estimator": estimator}
+
+
+def _with_events(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> tuple[Array, State]:
+    """The moments and the state of the estimator after these events, whole blocks or an unfinished one."""
+    assert events.segments is not None
+    estimator, average = whole_of(plan)
+    visible = evidence.restricted_to(plan.needs_of(estimator))
+    terms, after = estimator.terms(visible, state["estimator"])
+    number, factor = len(events), average.factor or 1.0
+    members = [each.members(events.segments.of_name(name)) for name, each in plan.segments.items()]
+    kernel = np.concatenate([*members, np.ones((1, number))]) * powers(np.array(factor), number)
+    added = Blocks.of(replace(visible, block=number), [terms]).by_group(kernel)
+    return merge(fade(state["moments"], factor**number), added), after
+
+
+def segment_rows(
+    plan: Plan,
+    state: State,
+    tail: tuple[Evidence, EventBatch] | None,
+    counts: Mapping[str, Array],
+    weights: State,
+    estimates: Iterable[Estimate],
+) -> tuple[SegmentEstimate, ...]:
+    """The estimates of all values of all segments, policy by policy.
+
+    Each interval has its share of the error probability, so that those of a policy hold together with the configured
+    confidence. Dependent events widen it by the design effect of the whole estimate.
+
+    Args:
+        tail: the events of the unfinished block
+        counts: see `evaluator.COUNTS`
+        weights: the state of `largest_weights`
+        estimates: the rows of the goal
+    """
+    if not plan.segments:
+        return ()
+    moments = state["moments"] if tail is None else _with_events(plan, state, *tail)[0]
+    by_policy = moments.reshape(len(plan.policies), -1, ALL_ROWS)
+    weight = pair_weight(by_policy)
+    share = ratio(weight[:, :-1], weight[:, -1:])
+    reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), estimates)
+    numbers = _numbers(plan, reading, lift, counts, weights)
+    return tuple(_rows(plan, numbers | {"share": share.ravel(), "events": reading.count}))
+
+
+def _numbers(
+    plan: Plan, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: State
+) -> dict[str, Array]:
+    """The numbers of all columns, by field."""
+    estimator, average = whole_of(plan)
+    interval = interval_on(plan, average)
+    several = len(labels(plan))
+    grid = Grid(
+        estimators=(estimator,) * several,
+        averages=(average,),
+        bounds=(interval,),
+        candidates=(True,) * len(plan.policies),
+        needs=plan.needs_of(estimator),
+        trackers={},
+    )
+    form = next((form for form in FORMS if form in grid.needs), None)
+    limits = None
+    if interval.limited_by_log:
+        limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
+    terms = term_range(plan, grid, interval, counts[LARGEST[form]], limits)
+    shared = replace(plan, confidence=1.0 - (1.0 - plan.confidence) / several)
+    none = np.zeros((2, len(plan.policies) * several))
+    found = numbers_of(shared, grid, interval, reading, lift, None, counts[LARGEST[form]], terms, none[0], none)
+    return {name: found[name] for name in SHOWN}
+
+
+def _rows(plan: Plan, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
+    estimator, average = whole_of(plan)
+    kind, columns = interval_on(plan, average).kind, known_numbers(numbers)
+    places = ((policy, *each) for policy in plan.policies for each in labels(plan))
+    for column, (policy, segment, value) in enumerate(places):
+        yield SegmentEstimate(
+            policy=policy,
+            segment=segment,
+            segment_value=value,
+            estimator=estimator.label,
+            average=average.label,
+            kind=kind,
+            **{name: each[column] for name, each in columns.items()},
+        )
+
+
+def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tuple[Reading, Reading]:
+    """The reading of the values and that of the lifts, from moments [columns, rows] of all values of all segments."""
+    estimator, average = whole_of(plan)
+    pair, several = (estimator.label, average.label), len(labels(plan))
+    whole = {each.policy: each.details for each in estimates if (each.estimator, each.average) == pair}
+
+    def of_whole(name: str, policies: Sequence[str]) -> Array:
+        """A number of the whole estimate for each column, NaN where it is unknown."""
+        found = [whole.get(policy, {}).get(name) for policy in policies]
+        return np.repeat(np.array(found, dtype=float), several)
+
+    spread = variance.of_moments(moments)
+    reading = Reading(moments, spread, None, of_whole("bias_bound", plan.policies))
+    lift = reading.lift(several)
+    reading.design_effect = of_whole("design_effect", plan.policies)
+    lift.design_effect = of_whole("lift_design_effect", plan.policies[1:])
+    return reading, lift

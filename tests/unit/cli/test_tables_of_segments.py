@@ -1,0 +1,42 @@
+"""The printed table of segments, and the answer that names those in which a candidate is worse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streameval.cli.replay import Replay
+from streameval.cli.tables import answer_lines, segments_table
+from streameval.config.model import Config
+from support.factories import make_report, with_segments
+
+
+def test_the_lowest_lift_over_its_error_is_the_first_row_and_a_part_of_the_answer() -> None:
+    report = with_segments(make_report(candidates=1))
+    table = segments_table(report, everything=False)
+    assert [str(cell) for cell in table.columns[2].cells] == ["fr", "de"]
+    assert list(table.columns[3].cells) == ["20.0%", "80.0%"]
+    (answer,) = answer_lines(report, everything=False)
+    assert answer.endswith("; it earns less in country fr (-0.02 [-0.03, -0.01])")
+
+
+def test_a_segment_without_an_event_of_its_values_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, settings = tmp_path / "log.csv", tmp_path / "x.yaml"
+    log.write_text("timestamp,action,propensity,reward,a,country,place\n1,x,0.5,1,0.5,DE,2\n2,x,0.5,1,0.5,FR,3\n")
+    settings.write_text(
+        "policies: {candidates: [a]}\n"
+        "segments:\n"
+        "  country: {field: context.country, values: [de], other: true}\n"
+        "  place: {field: context.country, values: [fr]}\n"
+        "  rank: {field: place, most: 3}\n"
+        "columns: {context: [country]}\n"
+    )
+    report = Replay(Config.load(settings, {})).read([str(log)])
+    warnings = capsys.readouterr().err
+    assert "no event has one of the values of the segment 'country'" in warnings
+    assert "the segment has the values of the field context.country" in warnings
+    assert "'rank'" not in warnings
+    shares = {(each.segment, each.segment_value): each.share for each in report.segments if each.policy == "a"}
+    assert shares["country", "other"] == 1.0
+    assert shares["rank", "2"] == shares["rank", "3"] == 0.5
