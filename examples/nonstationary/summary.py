@@ -143,6 +143,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
+        "losses": _table(["mixture", *settings], variants["losses"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)

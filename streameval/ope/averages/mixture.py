@@ -35,18 +35,20 @@ from streameval.ope.evidence.evidence import Evidence
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
-"""Horizon of losses, noise variances, drift rates and diagnostics, in events."""
+"""Horizon of noise variances, drift rates and diagnostics, in events."""
+LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
+"""Horizon of the differences of losses between each decay and the next one, in events."""
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 FEWEST_POOLED = 3
-PRIOR_HORIZONS = 2e4, 4e5
+PRIOR_HORIZONS = 1e4, 4e5
 """Before any loss, the weight of a decay grows with its horizon between these two, in events."""
 DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
 """The sums of a policy's weights that each decay keeps."""
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
 """The sums of an estimator's whole term that each decay keeps."""
-POOLED_RATE, SOLO_RATE = 0.3, 1.0
+POOLED_RATE, SOLO_RATE = 0.4, 1.0
 
 
 class ColumnLayout(NamedTuple):
@@ -97,10 +99,14 @@ class Mixture(Average):
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
     the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`; the
     estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
-    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Where nothing drifts,
-    the losses of long horizons hardly differ, so longer horizons have more weight before any loss: `p_j` is the square
-    root of the horizon, or of the number of events so far if that is less, from 20,000 to 400,000. Each decay starts
-    with 500 pseudo-events at a start-up value that fades with it. It sees a block when the block ends.
+    pooled over them and the rate is 0.4, else 1 for each policy alone (`rate` overrides both).
+
+    The longer two horizons are, the less their losses differ per event, so they are compared over more events: the
+    difference of the losses of neighbours fades with twice the longer horizon, from 100,000 to a million events, and
+    `Loss_j` is the sum of the differences from j to the longest. Besides, longer horizons have more weight before any
+    loss: `p_j` is the square root of the horizon, or of the number of events so far if that is less, from 10,000 to
+    400,000. Each decay starts with 500 pseudo-events at a start-up value that fades with it. It sees a block when the
+    block ends.
 
     Lifts are a mixture of their own over the differences of terms to those of production, with its own state.
 
@@ -165,7 +171,7 @@ class Mixture(Average):
         return {
             "events": 0,
             "block": block,
-            **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "loss")},
+            **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "excess_loss")},
             "diagnostics": np.zeros((components, len(DIAGNOSTIC_ROWS), decays)),
             "overlap": np.zeros((layout.groups, decays, decays)),
             "recent": np.zeros((components, NONZERO + 1)),
@@ -259,7 +265,8 @@ class DecayBank:
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
-        sums["loss"] = path(state["loss"], charged, np.full(len(HORIZONS), forgetting))
+        excess = -np.diff(charged, axis=-1, append=charged[..., -1:])
+        sums["excess_loss"] = path(state["excess_loss"], excess, np.exp(-size / LOSS_MEMORY))
         sums["trend"] = _from(state["trend"], decayed_path(state["trend"], bank.trend_evidence[1:], forgetting))
         return bank
 
@@ -288,7 +295,8 @@ class DecayBank:
     @cached_property
     def share(self) -> Array:
         """The weight of each decay in the mixture."""
-        candidates, loss = np.array(self.layout.candidates), self.sums["loss"]
+        candidates = np.array(self.layout.candidates)
+        loss = self.sums["excess_loss"][..., ::-1].cumsum(axis=-1)[..., ::-1]
         charged = loss.reshape(len(loss), len(candidates), self.layout.parts, loss.shape[-1]).copy()
         rate = np.full(len(candidates), self.rate or SOLO_RATE)
         if candidates.sum() >= FEWEST_POOLED:

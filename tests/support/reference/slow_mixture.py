@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 LONG = 100_000
+COMPARED = [*[max(2 * longer, 1e5) for longer in HORIZONS[1:-1]], 1e6]
+"""How long the difference of losses between each horizon and the next is remembered."""
 
 
 @dataclass
@@ -91,25 +93,28 @@ class SlowMixture:
 
     def _part(self, columns: Sequence[Part]) -> list[Answer]:
         """One component of all policies, through the whole stream."""
-        loss = np.zeros((len(columns), len(HORIZONS)))
+        excess = np.zeros((len(columns), len(HORIZONS) - 1))
         means: list[list[float]] = [[] for _ in columns]
         history = []
         for done in range(self.blocks):
-            shares = [self._share(loss, index, done) for index in range(len(columns))]
+            shares = [self._share(excess, index, done) for index in range(len(columns))]
             for index, column in enumerate(columns):
                 mean, charge = self._arrives(column, done, means[index], shares[index])
                 means[index].append(mean)
-                loss[index] = loss[index] * np.exp(-self.block / LONG) + charge
-            shares = [self._share(loss, index, done + 1) for index in range(len(columns))]
+                for place, memory in enumerate(COMPARED):
+                    excess[index, place] *= np.exp(-self.block / memory)
+                    excess[index, place] += charge[place] - charge[place + 1]
+            shares = [self._share(excess, index, done + 1) for index in range(len(columns))]
             now = zip(columns, means, shares, strict=True)
             history.append([self._now(column, done + 1, known, share) for column, known, share in now])
         return self._with_drift(history)
 
-    def _share(self, loss: Array, policy: int, done: int) -> Array:
+    def _share(self, excess: Array, policy: int, done: int) -> Array:
         together = sum(self.pooled) >= 3 and self.pooled[policy]
-        total = loss[np.array(self.pooled)].sum(axis=0) if together else loss[policy]
-        favour = np.sqrt(np.minimum(HORIZONS, done * self.block).clip(2e4, 4e5))
-        share = favour * np.exp(-(0.3 if together else 1.0) * (total - total.min()))
+        steps = excess[np.array(self.pooled)].sum(axis=0) if together else excess[policy]
+        total = np.array([steps[place:].sum() for place in range(len(HORIZONS))])
+        favour = np.sqrt(np.minimum(HORIZONS, done * self.block).clip(1e4, 4e5))
+        share = favour * np.exp(-(0.4 if together else 1.0) * (total - total.min()))
         return share / share.sum()
 
     def _arrives(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, Array]:
