@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from streameval.errors import SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
+from streameval.ingest.kafka.avro import AvroFormat, SchemaRegistry, paths_of
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.settings import KafkaSettings
@@ -105,7 +106,9 @@ def of_surroundings(config: Config) -> Iterator[Finding]:
     if isinstance(sink, DeadLetterFile) and (error := unwritable(sink.path)):
         yield Finding.of("dead_letters.path", error)
     source = config.required_source()
-    problems = list(_cluster(config, source)) if isinstance(source, KafkaSettings) else []
+    problems = (
+        [*_cluster(config, source), *schema_findings(config, source)] if isinstance(source, KafkaSettings) else []
+    )
     yield from problems
     if not any(finding.level == "error" for finding in problems):
         try:
@@ -159,6 +162,37 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
             message = f"{part}.topic: the topic '{sink.topic}' does not exist; `run` creates it"
             near = did_you_mean(sink.topic, topics)
             yield Finding(f"{part}.topic", message, "warning" if near else "ok", near or "")
+
+
+def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
+    """Whether the registry answers, and the newest schema of the topic has the fields of events."""
+    if not isinstance(source.format, AvroFormat):
+        return
+    registry, types = SchemaRegistry(source.format), dict[str, Any]()
+    try:
+        newest = registry.newest(source.topic)
+        paths = [] if newest is None else list(paths_of(registry.parsed(newest, types), types))
+    except StreamevalError as error:
+        yield Finding.of("source.format", error)
+        return
+    subject = f"'{source.topic}-value'"
+    if newest is None:
+        hint = "without the usual name, only the schemas of messages are used: look at the first events below"
+        yield Finding("source.format", f"the schema registry has no schema {subject}", "warning", hint)
+        return
+    yield Finding("source.format", f"the schema registry has a schema {subject}")
+    columns, goal = config.columns, config.reward_fields[0].field
+    needed = {"event_id": columns.event_id or "event_id", "timestamp": columns.timestamp, "action": columns.action}
+    needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}
+    if source.rewards is None:
+        needed["reward"] = columns.reward or goal
+    if columns.propensities not in paths:
+        needed["propensity"] = columns.propensity
+    for field, path in needed.items():
+        if path not in paths:
+            message = f"the schema {subject} has no field '{path}' for {field}"
+            hint = did_you_mean(path, paths) or f"name it in `columns`; the schema has {', '.join(paths)}"
+            yield Finding("columns", message, "error", hint)
 
 
 def _try_connections(connection: KafkaConnection) -> None:

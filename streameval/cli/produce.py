@@ -52,7 +52,7 @@ class FileMessages:
 
     def __init__(self, file: str, config: Config | None, written: str | None, *, is_validated: bool = True) -> None:
         self._file, self._config, self._is_validated = file, config, is_validated
-        self._written = written or table_format(file) or (config.written if config else "json")
+        self._written = written or table_format(file) or (config.written_to_files if config else "json")
         self.rejections = Rejections()
 
     def read(self, advance: Advance) -> Iterator[bytes]:

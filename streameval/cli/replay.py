@@ -97,7 +97,7 @@ class Replay:
                 before = sum(size or 0 for size in sizes[:place])
                 for batch in self._batches(
                     file,
-                    written or table_format(file) or self.config.written,
+                    written or table_format(file) or self.config.written_to_files,
                     partial(self._advance, advance, before, total),
                 ):
                     self._counts.add(batch)

@@ -24,7 +24,6 @@ from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.further_rewards import RewardField
-from streameval.events.records import RowDecoder
 from streameval.events.segments import Segment, fields_of_segments
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
@@ -278,6 +277,11 @@ class Config(StrictModel):
         return "json" if self.source is None else self.source.wire_format
 
     @property
+    def written_to_files(self) -> str:
+        """The format of files whose names do not show it: that of the source, or JSON if it is only for messages."""
+        return "json" if self.written == "avro" else self.written
+
+    @property
     def reward_topic(self) -> RewardTopic | None:
         """The topic of rewards that come separately from their decisions."""
         return None if self.source is None else self.source.reward_topic
@@ -300,11 +304,10 @@ class Config(StrictModel):
         if plan.ranking is not None:
             given = isinstance(plan.ranking.examination, GivenExamination)
             return RankingDecoder(plan.logged_policies, given, plan.scores is not None, self._identified(of_log))
-        vowpal_wabbit = (written or self.written) == "dsjson"
-        joined = self.reward_topic is not None and written is None
-        form: Callable[..., JsonDecoder] = DsjsonDecoder if vowpal_wabbit else JsonDecoder
-        if (written or self.written) == "csv":
-            form = partial(RowDecoder, columns=self.columns)
+        kind, joined = written or self.written, self.reward_topic is not None and written is None
+        form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
+        if written is None and self.source is not None:
+            form = self.source.record_decoder(self.columns) or form
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
@@ -319,7 +322,7 @@ class Config(StrictModel):
                 **options,
             )
         except ValueError as error:
-            hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs its own field"
+            hint = COSTS_HINT if kind == "dsjson" else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
     def _identified(self, of_log: bool) -> bool:

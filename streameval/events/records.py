@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from msgspec import structs
@@ -36,6 +39,14 @@ ValueOf: TypeAlias = Callable[[Record], Any]
 NUMBER_TYPES, NAME_TYPES = {int, float}, {int, str}
 NO_LIST_FAULT = Fault("malformed", "")
 ALWAYS_READ = ("event_id", "action", "timestamp")  # also where no record has one, so that none counts
+
+
+CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
+    datetime: lambda moment: (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(),
+    Decimal: float,
+    UUID: str,
+    bytes: bytes.decode,
+}
 
 
 class RecordDecoder(JsonDecoder):
@@ -98,13 +109,13 @@ class RecordDecoder(JsonDecoder):
             return fault or NO_LIST_FAULT
         try:
             record = self._record_of(message)
-        except DECODE_ERRORS as error:
+            if isinstance(record, Fault):
+                return record
+            if not isinstance(record, dict):
+                return Fault("malformed", f"expected a record, found {type(record).__name__}")
+            return [plain(value_of(record)) for value_of in self._values_of]
+        except (*DECODE_ERRORS, OverflowError) as error:
             return refusal(error)
-        if isinstance(record, Fault):
-            return record
-        if not isinstance(record, dict):
-            return Fault("malformed", f"expected a record, found {type(record).__name__}")
-        return [value_of(record) for value_of in self._values_of]
 
     def _table(self, values: Sequence[Sequence[Any] | Fault]) -> Table | list[Row]:
         """The values of messages by columns, or row by row where a column has values of several types."""
@@ -165,6 +176,12 @@ def _row(message: bytes) -> Any:
     if isinstance(row, list):
         return Fault("malformed", f"{counted(len(row), 'cell')}, and the header has another number of columns")
     return row
+
+
+def plain(value: Any) -> Any:
+    """A value with a type of JSON: times as seconds since 1970, decimals as floats, UUIDs and bytes as text."""
+    convert = CONVERSIONS.get(type(value))
+    return value if convert is None else convert(value)
 
 
 def _at(path: str) -> ValueOf:

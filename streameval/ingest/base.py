@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,12 +19,14 @@ import structlog
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from streameval.common.text import Seconds
-from streameval.errors import InputError, SourceError
+from streameval.errors import InputError, SourceError, StreamevalError
+from streameval.events.records import RecordDecoder
+from streameval.events.tables import ColumnNames
 from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
 __all__ = ["Offsets", "PartitionStatus", "Records", "Source", "SourceOffsets", "SourceStatus", "TopicPartition"]
-__all__ += ["MOST_AHEAD", "BackfillReader", "BackfillStart", "DataLoss"]
+__all__ += ["MOST_AHEAD", "NotYetReadableError", "BackfillReader", "BackfillStart", "DataLoss"]
 __all__ += ["LogSettings", "RewardTopic", "SourceSettings", "StageSettings", "StrictModel"]
 
 log = structlog.get_logger(__name__)
@@ -48,6 +50,10 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+class NotYetReadableError(StreamevalError):
+    """Messages cannot be decoded now, but perhaps later; none of those decoded with them was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +304,8 @@ def _existing(value: str) -> str:
 ExistingFile = Annotated[str, AfterValidator(_existing)]
 """A pydantic type: the path of a file that exists."""
 
-WireFormat = Literal["json", "dsjson", "csv"]
-"""How the events of a source are encoded: streameval's own JSON, the decision logs of Vowpal Wabbit, or rows of CSV."""
+WireFormat = Literal["json", "dsjson", "csv", "avro"]
+"""How events are encoded: streameval's own JSON, decision logs of Vowpal Wabbit, rows of CSV, or records in Avro."""
 JSON_FORMATS = "How events are encoded: json, or dsjson (Vowpal Wabbit)"
 
 DedupeWindow = Annotated[
@@ -396,6 +402,10 @@ class SourceSettings(StageSettings):
     def wire_format(self) -> WireFormat:
         """How events are encoded."""
         return "json"
+
+    def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
+        """Makes the decoder of events whose fields have the names of `columns`, by its options; None for JSON."""
+        return None
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import structlog
 from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch
-from streameval.ingest.base import Records, Source, SourceStatus
+from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ingest.stages import BufferStatus, ClockBehindError
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -92,7 +92,7 @@ class Daemon:
         self.published = DaemonStatus(source=source.status(), at=clock())
         self._late, self._mostly_ahead = 0, False
         self._withheld: list[Records] = []
-        self._clock_problem = ""
+        self._withheld_because = ""
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
         self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
 
@@ -197,20 +197,21 @@ class Daemon:
             self._rejected[reason] += count
 
     def _through_pipeline(self, records: list[Records]) -> EventBatch:
-        """The events that count now; none while the clock of this machine is behind, until which messages are kept."""
+        """The events that count now; none while their schema or the right time is unknown: messages are then kept."""
         try:
             batch = self._pipeline.take(records, self._source.status().ended_at, self._clock())
-        except ClockBehindError as error:
-            if not self._withheld:
-                log.error("clock_behind", detail=str(error))
-            self._withheld, self._clock_problem = records, str(error)
+        except (ClockBehindError, NotYetReadableError) as error:
+            if str(error) != self._withheld_because:
+                kind = "clock_behind" if isinstance(error, ClockBehindError) else "messages_unreadable"
+                log.error(kind, detail=str(error))
+            self._withheld, self._withheld_because = records, str(error)
             if sum(map(len, records)) >= MAX_WITHHELD:  # fewer may be those of a producer with a wrong clock
                 self._source.pause(self._source.status().positions)
             time.sleep(POLL_TIMEOUT)
             return EventBatch.concat([])
         if self._withheld or self._pipeline.by_time:
             self._source.pause(self._pipeline.ahead())
-        self._withheld, self._clock_problem = [], ""
+        self._withheld, self._withheld_because = [], ""
         return batch
 
     def _document(self) -> State | None:
@@ -231,7 +232,7 @@ class Daemon:
 
     def _publish(self, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have arrived since the last one, or if that is old."""
-        failure = failure or self._clock_problem
+        failure = failure or self._withheld_because
         status, at, buffered = self._source.status(), self._clock(), self._pipeline.buffered()
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_EVERY

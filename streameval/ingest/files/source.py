@@ -6,12 +6,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from streameval.errors import InputError
+from streameval.events.records import RecordDecoder, RowDecoder
+from streameval.events.tables import ColumnNames
 from streameval.ingest.base import (
     JSON_FORMATS,
     BackfillStart,
@@ -87,6 +90,9 @@ class FileSettings(LogSettings):
     @property
     def wire_format(self) -> WireFormat:
         return self.format
+
+    def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
+        return partial(RowDecoder, columns) if self.format == "csv" else None
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         rows = CsvFile if self.format == "csv" else TailedFile

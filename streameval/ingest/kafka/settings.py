@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, PositiveInt, TypeAdapter, model_validator
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
+from streameval.events.records import RecordDecoder
+from streameval.events.tables import ColumnNames
 from streameval.ingest.base import (
     JSON_FORMATS,
     BackfillReader,
@@ -21,6 +24,7 @@ from streameval.ingest.base import (
     TopicPartition,
     WireFormat,
 )
+from streameval.ingest.kafka.avro import AvroFormat, AvroReader
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.stages import EventOrder, RewardStore
 
@@ -31,7 +35,9 @@ class KafkaSettings(KafkaTopic, LogSettings):
     keeps_position: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
-    format: Literal["json", "dsjson"] = Field("json", description=f"{JSON_FORMATS}.")
+    format: Literal["json", "dsjson"] | AvroFormat = Field(
+        "json", description=f"{JSON_FORMATS}; or avro with a schema registry, e.g. {{kind: avro, registry: URL}}."
+    )
     order: Literal["event_time", "arrival"] | None = Field(
         None,
         description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
@@ -53,7 +59,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
     )
     rewards: RewardTopic | None = Field(
-        None, description="A topic of delayed rewards, joined to their decisions by event_id."
+        None, description="A topic of delayed rewards in JSON, joined to their decisions by event_id."
     )
 
     @model_validator(mode="after")
@@ -72,7 +78,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     def identity(self) -> dict[str, Any]:
         rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json")
-        options = {"kind": self.kind, "topic": self.topic, "format": self.format}
+        options = {"kind": self.kind, "topic": self.topic, "format": self.wire_format}
         return options | {f"rewards.{key}": value for key, value in rewards.items()}
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
@@ -84,7 +90,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     @property
     def wire_format(self) -> WireFormat:
-        return self.format
+        return self.format.kind if isinstance(self.format, AvroFormat) else self.format
+
+    def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
+        form = self.format
+        return partial(RecordDecoder, AvroReader(form), columns) if isinstance(form, AvroFormat) else None
 
     @property
     def clock_tolerance(self) -> float:

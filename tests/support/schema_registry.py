@@ -1,0 +1,105 @@
+"""A schema registry with the requests and answers that Confluent publishes, and messages with its schemas."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+USER, PASSWORD = "reader", "a-secret"
+
+EVENT_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "Decision",
+    "fields": [
+        {"name": "event_id", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "choice",
+            "type": {
+                "type": "record",
+                "name": "Choice",
+                "fields": [{"name": "banner", "type": "string"}, {"name": "probability", "type": "double"}],
+            },
+        },
+        {"name": "reward", "type": ["null", "double"]},
+        {"name": "policies", "type": {"type": "map", "values": "double"}},
+    ],
+}
+EVENT_COLUMNS = {"timestamp": "at", "action": "choice.banner", "propensity": "choice.probability"}
+
+
+def event(number: int, **changes: Any) -> dict[str, Any]:
+    choice = {"banner": f"banner {number % 2}", "probability": 0.5}
+    found = {"event_id": f"e-{number}", "at": 1_700_000_000_000 + number, "choice": choice, "reward": 1.0}
+    return found | {"policies": {"challenger": 0.25}} | changes
+
+
+def encoded(record: Mapping[str, Any], number: int, schema: Any = EVENT_SCHEMA) -> bytes:
+    """A message with a record and the number of its schema."""
+    stream = BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), dict(record))
+    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+
+
+class Registry(ThreadingHTTPServer):
+    """`schemas`: the answers, by path. `requests`: the paths of all requests. `needs_login`: refuse others."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, needs_login: bool) -> None:
+        super().__init__(("127.0.0.1", port), _Answers)
+        self.needs_login = needs_login
+        self.schemas: dict[str, dict[str, Any]] = {}
+        self.requests: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def register(self, number: int, schema: Any = EVENT_SCHEMA, subject: str = "", **more: Any) -> None:
+        """Add a schema, as the newest one of a subject if it has one."""
+        answer = {"schema": json.dumps(schema)} | more
+        self.schemas[f"/schemas/ids/{number}"] = answer
+        for version in ("latest", "1") if subject else ():
+            self.schemas[f"/subjects/{subject}/versions/{version}"] = answer | {"subject": subject, "id": number}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Registry
+
+    def do_GET(self) -> None:
+        self.server.requests.append(self.path)
+        login = f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
+        found = self.server.schemas.get(self.path)
+        code, answer = (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
+        if self.server.needs_login and self.headers["Authorization"] != login:
+            code, answer = 401, {"error_code": 401, "message": "Unauthorized"}
+        body = json.dumps(answer).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the output of tests short."""
+
+
+@contextmanager
+def schema_registry(port: int = 0, *, needs_login: bool = False) -> Iterator[Registry]:
+    with Registry(port, needs_login) as registry:
+        thread = threading.Thread(target=registry.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield registry
+        finally:
+            registry.shutdown()
+            thread.join()

@@ -1,0 +1,171 @@
+"""Avro with a schema registry: records by their columns, schemas once, and everything that can be wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ingest.base import NotYetReadableError
+from streameval.ingest.kafka import avro
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.pipeline import EventPipeline
+from streameval.service.daemon import Daemon
+from support.factories import ListSource, Recorder, records, running, wait_until
+from support.ports import free_port
+from support.schema_registry import (
+    EVENT_COLUMNS,
+    EVENT_SCHEMA,
+    PASSWORD,
+    USER,
+    Registry,
+    encoded,
+    event,
+    schema_registry,
+)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with schema_registry() as found:
+        found.register(7, subject="decisions-value")
+        yield found
+
+
+def configured(url: str, columns: dict[str, Any] | None = None, **login: str) -> Config:
+    form = {"kind": "avro", "registry": url, **login}
+    return Config.model_validate(
+        {
+            "source": {"kind": "kafka", "topic": "decisions", "format": form},
+            "policies": {"candidates": ["challenger"]},
+            "columns": EVENT_COLUMNS if columns is None else columns,
+        }
+    )
+
+
+def decode(url: str, *messages: bytes | None, **login: str) -> EventBatch:
+    return configured(url, **login).event_format().decode_batch(messages)
+
+
+def test_records_become_events_by_their_columns(registry: Registry) -> None:
+    batch = decode(registry.url, encoded(event(0), 7), encoded(event(1, reward=None), 7), encoded(event(2), 7))
+    assert batch.timestamp.tolist() == [1_700_000_000.0, 1_700_000_000.002]
+    assert batch.propensity.tolist() == [0.5, 0.5]
+    assert batch.probabilities.tolist() == [[0.25], [0.25]]
+    assert [(each.reason, each.detail, each.place) for each in batch.rejected] == [
+        ("missing_field", "reward: missing", 1)
+    ]
+    assert batch.rejected[0].value == encoded(event(1, reward=None), 7)
+    assert registry.requests == ["/schemas/ids/7"]
+
+
+def test_a_schema_may_change_from_message_to_message(registry: Registry) -> None:
+    schema = EVENT_SCHEMA | {"fields": [*EVENT_SCHEMA["fields"], {"name": "unit", "type": "long"}]}
+    registry.register(8, schema)
+    batch = decode(registry.url, encoded(event(0), 7), encoded(event(1, unit=5), 8, schema), encoded(event(2), 7))
+    assert batch.unit is not None
+    assert (batch.unit != 0).tolist() == [False, True, False]
+    assert registry.requests == ["/schemas/ids/7", "/schemas/ids/8"]
+
+
+def test_a_schema_may_refer_to_others(registry: Registry) -> None:
+    fields = {field["name"]: field for field in EVENT_SCHEMA["fields"]}
+    registry.register(9, fields["choice"]["type"], subject="choice")
+    schema = EVENT_SCHEMA | {"fields": [*fields.values(), {"name": "next", "type": ["null", "Choice"]}]}
+    shortened = EVENT_SCHEMA | {"fields": [*(fields | {"choice": {"name": "choice", "type": "Choice"}}).values()]}
+    shortened["fields"].append({"name": "next", "type": ["null", "Choice"]})
+    registry.register(8, shortened, references=[{"name": "Choice", "subject": "choice", "version": 1}])
+    registry.register(10, shortened, references=[{"name": "Choice", "subject": "none", "version": 1}])
+    batch = decode(registry.url, *(encoded(event(0, next=None), number, schema) for number in (8, 10)))
+    assert batch.propensity.tolist() == [0.5]
+    assert "no version 1 of none" in batch.rejected[0].detail
+
+
+@pytest.mark.parametrize(
+    ("message", "detail"),
+    [
+        (encoded(event(0), 99), "the schema registry has no schema 99"),
+        (encoded(event(0), 5), "the schema 5 is PROTOBUF, not Avro"),
+        (encoded(event(0), 6), "the schema 6: it cannot be used"),
+        (b'{"event_id": 1}', "not Avro with the number of a schema"),
+        (b"\0", "not Avro with the number of a schema"),
+        (encoded(event(0), 7) + b"more", "4 bytes after the record of the schema 7"),
+        (encoded(event(0), 7)[:-9], "not a record of the schema 7"),
+        (None, "a tombstone"),
+    ],
+)
+def test_messages_without_a_schema_or_a_record_are_rejected(registry: Registry, message: bytes, detail: str) -> None:
+    registry.register(5, schemaType="PROTOBUF")
+    registry.register(6, {"type": "recrd"})
+    batch = decode(registry.url, message, encoded(event(1), 7))
+    assert len(batch) == 1
+    assert [each.reason for each in batch.rejected] == ["malformed"]
+    assert batch.rejected[0].detail.startswith(detail)
+
+
+def test_an_unknown_schema_is_asked_for_again_after_a_while(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, message = configured(registry.url).event_format(), encoded(event(0), 8)
+    for _ in range(2):
+        assert len(decoder.decode_batch([message, message])) == 0
+    assert registry.requests == ["/schemas/ids/8"]
+    registry.register(8)
+    now = avro.time.monotonic()
+    monkeypatch.setattr(avro.time, "monotonic", lambda: now + avro.ASK_AGAIN)
+    assert len(decoder.decode_batch([message])) == 1
+
+
+def test_damaged_messages_are_rejected_or_read(registry: Registry) -> None:
+    decoder, chance = configured(registry.url).event_format(), random.Random(17)
+    for _ in range(300):
+        damaged = bytearray(encoded(event(0), 7))
+        for _ in range(chance.randrange(1, 5)):
+            damaged[chance.randrange(5, len(damaged))] = chance.randrange(256)
+        batch = decoder.decode_batch([bytes(damaged[: chance.randrange(5, len(damaged) + 1)])])
+        assert len(batch) + len(batch.rejected) == 1
+        assert np.isfinite(batch.reward).all()
+
+
+def test_the_registry_gets_the_login_and_nothing_shows_it() -> None:
+    with schema_registry(needs_login=True) as registry:
+        registry.register(7)
+        assert len(decode(registry.url, encoded(event(0), 7), username=USER, password=PASSWORD)) == 1
+        with pytest.raises(NotYetReadableError, match=r"401: .*Unauthorized") as caught:
+            decode(registry.url, encoded(event(0), 7), username=USER, password="wrong-secret")
+        assert "wrong-secret" not in str(caught.value)
+    assert PASSWORD not in repr(configured(registry.url, username=USER, password=PASSWORD))
+
+
+def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
+    port, learner = free_port(), Recorder()
+    config = configured(f"http://127.0.0.1:{port}")
+    source = ListSource([[records(encoded(event(0), 7))], [records(encoded(event(1), 7))]], exhausted=False)
+    pipeline = EventPipeline(config.event_format(), config.required_source())
+    daemon = Daemon(source, pipeline, learner)
+    with running(daemon):
+        wait_until(lambda: "the schema registry at" in daemon.published.detail)
+        assert not daemon.published.ready
+        assert not learner.rewards
+        with schema_registry(port) as registry:
+            registry.register(7)
+            wait_until(lambda: daemon.published.ready and len(learner.rewards) == 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        ({"kind": "avro", "registry": "localhost:8081"}, "registry"),
+        ({"kind": "avro", "registry": "http://localhost:8081", "username": "me"}, "belong together"),
+        ({"kind": "avor", "registry": "http://localhost:8081"}, "format"),
+    ],
+)
+def test_mistakes_in_the_format_are_refused(form: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        KafkaSettings.model_validate({"topic": "decisions", "format": form})
