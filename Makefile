@@ -21,7 +21,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards figures schemas manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -36,7 +36,7 @@ test:  ## the deciding checks: lint, types, import contracts; tests, doctests an
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 test-all: export HYPOTHESIS_PROFILE = every
-test-all: .venv-test/ready .venv-test/go  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
+test-all: .venv-test/ready .venv-test/go .venv/docs  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 lint: .venv/ready  ## style, formatting, types, import contracts
@@ -48,7 +48,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/mypy examples/coverage
 	.venv/bin/mypy examples/rankings
 	MYPYPATH=deploy/grafana .venv/bin/mypy -p streameval_dashboards
-	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
+	MYPYPATH=deploy/site .venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes deploy/site/reference.py deploy/site/documents.py
 	.venv/bin/lint-imports --no-logo
 
 # pytest rewrites the assertions of each file: once, while lint has the other processor, not in every process at the same time.
@@ -83,6 +83,9 @@ mutants: .venv/ready  ## the share of seeded mutants that the tests kill (ARGS="
 lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
 
+docs: .venv/docs  ## the documentation as a site with search: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --config-file deploy/site/mkdocs.yml
+
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
@@ -105,6 +108,12 @@ clean:  ## remove everything that make created
 
 .venv/ready: .venv/deps pyproject.toml
 	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Only for `make docs` and its test.
+.venv/docs: .venv/ready requirements/docs.lock
+	@echo "installing requirements/docs.lock into .venv"
+	@.venv/bin/python $(PIP_INSTALL) --require-hashes -r requirements/docs.lock
 	@touch $@
 
 .venv-demo/deps: requirements/image.lock requirements/build.lock

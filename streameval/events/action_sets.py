@@ -172,14 +172,15 @@ class Features(Ragged):
 class ActionSets(Ragged):
     """The action sets of n events: `total` rows, one for each action of each event.
 
-    index: [n] position of the logged action in its event's set; -1 = the event has no set
-    propensities: [total] the logging policy's distribution; NaN = not logged
-    features: those of the actions; None = no event has features
-    probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs only
-        the probability of the logged action has NaN in the other rows.
-    items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
-    scores: [total] in the slots of slates, the score of the action where the ranking was drawn by scores, else NaN;
-        None outside slates
+    Attributes:
+        index: [n] position of the logged action in its event's set; -1 = the event has no set
+        propensities: [total] the logging policy's distribution; NaN = not logged
+        features: those of the actions; None = no event has features
+        probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs
+            only the probability of the logged action has NaN in the other rows.
+        items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
+        scores: [total] in the slots of slates, the score of the action where the ranking was drawn by scores, else NaN;
+            None outside slates
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}

@@ -73,10 +73,11 @@ class Batch(Columns):
 class RewardBatch(Batch):
     """n reward messages as columns, and the messages rejected with them.
 
-    reward: [n] the reward of the decision, or a part of it
-    timestamp: [n] time of the reward, in seconds since 1970
-    origin: places of the messages, and fingerprints of the decisions' event ids
-    further: the further rewards; `reward` is then NaN in messages without it. None if there is one reward
+    Attributes:
+        reward: [n] the reward of the decision, or a part of it
+        timestamp: [n] time of the reward, in seconds since 1970
+        origin: places of the messages, and fingerprints of the decisions' event ids
+        further: the further rewards; `reward` is then NaN in messages without it. None if there is one reward
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None}
@@ -90,24 +91,25 @@ class RewardBatch(Batch):
 class EventBatch(Batch):
     """n accepted events as columns, and the messages rejected with them.
 
-    policies: names of the P columns of `probabilities`
-    probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
-    propensity: [n] in (0, 1], the logging policy's probability of the logged action
-    reward: [n]; with `further` rewards NaN in events that lack it
-    timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
-    sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
-    action_sets: the actions that the events could choose from; None if no event lists them
-    slates: the slots of slates, whose other columns treat the slate as one action; None without slates
-    scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
-    rankings: the pages of rankings with clicks, where `probabilities` are 1 for the policies that a page has and
-        `reward` is the number of clicks; None for other events
-    raw_fields: fields as Python values, for policies and reward models in code; None if not requested
-    unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
-    logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
-    further: the further rewards, None if there is one reward
-    segments: the fields by which estimates are split, None if there are none
-    origin: places and identities of the events; None if not requested
-    rejected: messages read together with these events that are not events
+    Attributes:
+        policies: names of the P columns of `probabilities`
+        probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
+        propensity: [n] in (0, 1], the logging policy's probability of the logged action
+        reward: [n]; with `further` rewards NaN in events that lack it
+        timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
+        sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
+        action_sets: the actions that the events could choose from; None if no event lists them
+        slates: the slots of slates, whose other columns treat the slate as one action; None without slates
+        scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
+        rankings: the pages of rankings with clicks, where `probabilities` are 1 for the policies that a page has and
+            `reward` is the number of clicks; None for other events
+        raw_fields: fields as Python values, for policies and reward models in code; None if not requested
+        unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
+        logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
+        further: the further rewards, None if there is one reward
+        segments: the fields by which estimates are split, None if there are none
+        origin: places and identities of the events; None if not requested
+        rejected: messages read together with these events that are not events
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {

@@ -49,12 +49,13 @@ Messages: TypeAlias = Sequence[bytes | None]
 class Table:
     """Rows of a table as columns, and as Python values.
 
-    numbers: by field, [n]; NaN where a row has none
-    policies: by name, [n] the policy's probability of the logged action; NaN = missing
-    identifiers: by field, n strings or integers, None where a row has none
-    is_plain: [n] whether these columns hold the row
-    rows: returns some rows, by their numbers, as Python values by field or as faults
-    sets: the lists of actions, with the probabilities of `policies` in their order; None if no column has lists
+    Attributes:
+        numbers: by field, [n]; NaN where a row has none
+        policies: by name, [n] the policy's probability of the logged action; NaN = missing
+        identifiers: by field, n strings or integers, None where a row has none
+        is_plain: [n] whether these columns hold the row
+        rows: returns some rows, by their numbers, as Python values by field or as faults
+        sets: the lists of actions, with the probabilities of `policies` in their order; None if no column has lists
     """
 
     numbers: Mapping[str, Array]

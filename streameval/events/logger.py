@@ -49,11 +49,12 @@ log = logging.getLogger("streameval.events.logger")
 class Counts(NamedTuple):
     """Decisions and rewards of an `EventLogger`, by outcome.
 
-    written: taken by the file or function, or acknowledged by Kafka
-    waiting: buffered, or sent and not acknowledged yet
-    dropped: not buffered because the buffer was full, or still waiting when the logger was closed
-    invalid: refused because an evaluator would reject them
-    failed: refused by the file, function or Kafka
+    Attributes:
+        written: taken by the file or function, or acknowledged by Kafka
+        waiting: buffered, or sent and not acknowledged yet
+        dropped: not buffered because the buffer was full, or still waiting when the logger was closed
+        invalid: refused because an evaluator would reject them
+        failed: refused by the file, function or Kafka
     """
 
     written: int

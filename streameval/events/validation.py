@@ -57,11 +57,12 @@ class Fault(NamedTuple):
 class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A message that is not an event.
 
-    reason: one of `REASONS`
-    detail: the problem for a person to read, as `field: problem`
-    value: the message, for the dead letters; empty for a tombstone, a row of a table, or an event rejected later
-    place: index of the message among those decoded together, from 0
-    origin: topic, partition and offset, where known
+    Attributes:
+        reason: one of `REASONS`
+        detail: the problem for a person to read, as `field: problem`
+        value: the message, for the dead letters; empty for a tombstone, a row of a table, or an event rejected later
+        place: index of the message among those decoded together, from 0
+        origin: topic, partition and offset, where known
     """
 
     reason: str

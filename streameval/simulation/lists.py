@@ -25,10 +25,11 @@ CATALOGUE, FEATURES, LENGTH = 200, 8, 6
 class ListWorld:
     """Items whose attractiveness depends on the cluster of the user, production, and candidates.
 
-    attractiveness: [clusters, items] the probability of a click on an item at which the user looks
-    scores: [1 + candidates, items] by which policies rank items, production first
-    exploration: the probability that production changes a page by chance. `swaps`: it exchanges the items of rank 1 and
-        of another rank; `shuffles`: it puts all items into random order
+    Attributes:
+        attractiveness: [clusters, items] the probability of a click on an item at which the user looks
+        scores: [1 + candidates, items] by which policies rank items, production first
+        exploration: the probability that production changes a page by chance. `swaps`: it exchanges the items of rank 1
+            and of another rank; `shuffles`: it puts all items into random order
     """
 
     attractiveness: Array
@@ -110,9 +111,12 @@ class ListWorld:
 class ShownPages:
     """Pages that production showed, with their clicks.
 
-    shown: [n, LENGTH] the item at each rank; clicked: [n, LENGTH]; ranks: [candidates, n, LENGTH] those of candidates
-    origin: [n, LENGTH] the place at which production would show the item without an intervention, from 0
-    swap: [n] the rank whose item was exchanged with that of rank 1; 0 for none
+    Attributes:
+        shown: [n, LENGTH] the item at each rank
+        clicked: [n, LENGTH] whether it was clicked
+        ranks: [candidates, n, LENGTH] those of candidates
+        origin: [n, LENGTH] the place at which production would show the item without an intervention, from 0
+        swap: [n] the rank whose item was exchanged with that of rank 1; 0 for none
     """
 
     world: ListWorld

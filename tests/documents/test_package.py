@@ -100,6 +100,14 @@ def test_all_locks_pin_the_same_versions() -> None:
         assert pinned(lock).items() <= everything.items()
 
 
+def test_the_tools_of_the_site_are_pinned_and_as_in_the_other_locks() -> None:
+    site, everything = pinned("docs.lock"), pinned("dev.lock")
+    for requirement in map(Requirement, PYPROJECT["dependency-groups"]["docs"]):
+        assert all(map(requirement.specifier.contains, site[canonicalize_name(requirement.name)])), "run `make lock`"
+    shared = site.keys() & everything.keys()
+    assert {name: site[name] for name in shared} == {name: everything[name] for name in shared}
+
+
 def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported() -> None:
     distributions = packages_distributions()
     imported = {

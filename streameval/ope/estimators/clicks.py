@@ -89,7 +89,7 @@ class ClippedClickIPS(ClickEstimator):
     """
 
     is_biased_by_design: ClassVar[bool] = True
-    cap: Annotated[Cap, Field(gt=0)]
+    cap: Annotated[Cap, Field(gt=0, description="the largest weight of a click")]
     kind: Literal["clipped_click_ips"] = field(default="clipped_click_ips", kw_only=True, repr=False)
 
     @property
@@ -131,7 +131,7 @@ class ClickCAB(ClickEstimator):
 
     needs: ClassVar[Requirements] = frozenset({"target", "prediction"})
     is_biased_by_design: ClassVar[bool] = True
-    cap: Annotated[Cap, Field(ge=0)]
+    cap: Annotated[Cap, Field(ge=0, description="the model replaces the part of a weight above it")]
     kind: Literal["click_cab"] = field(default="click_cab", kw_only=True, repr=False)
 
     @property

@@ -58,9 +58,9 @@ class Evaluator:
     Args:
         candidates: names under which events carry the probabilities of the policies to evaluate; or policies by name,
             e.g. `{"challenger": Logged(), "even": Uniform()}`
-        estimators, averages: every estimator is evaluated on every average; two of one kind need names. Without both:
-            `ips` and `snips` on the five published averages; `stratified_ips`, and `stratified_dr` for events with
-            full distributions and features, on `mixture`
+        estimators: two of one kind need names. Without `averages` too: `ips` and `snips` on the five published
+            averages; on `mixture`, `stratified_ips`, and `stratified_dr` for events with distributions and features
+        averages: every estimator is evaluated on every average; two of one kind need names
         reward_range: smallest and largest possible reward; events outside are rejected and counted
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`; default `drift_aware` for
@@ -542,7 +542,8 @@ class Evaluator:
 
         Args:
             state: what `state()` returned
-            reward_model, candidates: must name the foreign code in the state, if there is any
+            reward_model: must name the foreign code of a model in the state, if there is any
+            candidates: must name the foreign code of policies in the state, if there is any
 
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name

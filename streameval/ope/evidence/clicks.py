@@ -33,7 +33,7 @@ from streameval.ope.policies.logged import LOGGING
 MOST_RANKS = 10_000
 """Ranks beyond this one count as this one, where gains are added up."""
 
-Cut: TypeAlias = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+Cut: TypeAlias = Annotated[int, Field(ge=1, le=MOST_RANKS, description="the number of ranks that count")]
 
 
 # --- Metrics ---
@@ -129,7 +129,7 @@ class RankBiasedPrecision(RankingMetric):
     Source: Moffat & Zobel, TOIS 2008.
     """
 
-    persistence: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    persistence: Annotated[float, Field(gt=0, lt=1, description="the probability of a look at the next rank")] = 0.8
     kind: Literal["rank_biased_precision"] = field(default="rank_biased_precision", kw_only=True, repr=False)
 
     def gain(self, rank: Array) -> Array:
@@ -191,16 +191,17 @@ AnyMetric: TypeAlias = Annotated[
 class Clicks:
     """The items of n pages for P policies, as rows laid end to end: those clicked, or all that were shown.
 
-    offsets: [n + 1] page i owns the rows `offsets[i]:offsets[i + 1]`
-    rank: [rows] the rank at which production showed the item
-    clicked: [rows] whether the item was clicked
-    probability: [rows] of a look at the rank at which production showed it
-    gain: [P, rows] of the rank that the policy gives it; 0 where that is not known
-    below: [P, rows] whether the policy shows the item below the cut of the metric
-    present: [n, P] whether a page has the policy, and the probabilities of looks at its clicks are known
-    whole: [n, P] whether the policy gives its whole list
-    unsupported: [n, P] the share of its gain at ranks whose items production did not show; NaN where not known
-    relevance: [rows] the reward model's prediction of the attractiveness, 0 without one
+    Attributes:
+        offsets: [n + 1] page i owns the rows `offsets[i]:offsets[i + 1]`
+        rank: [rows] the rank at which production showed the item
+        clicked: [rows] whether the item was clicked
+        probability: [rows] of a look at the rank at which production showed it
+        gain: [P, rows] of the rank that the policy gives it; 0 where that is not known
+        below: [P, rows] whether the policy shows the item below the cut of the metric
+        present: [n, P] whether a page has the policy, and the probabilities of looks at its clicks are known
+        whole: [n, P] whether the policy gives its whole list
+        unsupported: [n, P] the share of its gain at ranks whose items production did not show; NaN where not known
+        relevance: [rows] the reward model's prediction of the attractiveness, 0 without one
     """
 
     offsets: Index
@@ -272,8 +273,8 @@ class Clicks:
 class Ranking(metaclass=Configurable):
     """How rankings are judged by clicks: the metric, and how often users look at each rank."""
 
-    metric: AnyMetric = DCG()
-    examination: AnyExamination = PowerCurve()
+    metric: Annotated[AnyMetric, Field(description="the value of a page, by the attractiveness of its items")] = DCG()
+    examination: Annotated[AnyExamination, Field(description="how often users look at each rank")] = PowerCurve()
 
     @property
     def largest_loss(self) -> float:

@@ -37,7 +37,7 @@ class PowerCurve(Examination):
     array([1.  , 0.5 , 0.33, 0.25])
     """
 
-    eta: Annotated[float, Field(ge=0, le=10)] = 1.0
+    eta: Annotated[float, Field(ge=0, le=10, description="the steepness of the decline")] = 1.0
     kind: Literal["power"] = field(default="power", kw_only=True, repr=False)
 
     def probability(self, rankings: Rankings) -> Array:
@@ -55,7 +55,10 @@ class TableCurve(Examination):
     array([1. , 0.6, 0.4, 0.4, 0.4])
     """
 
-    values: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
+    values: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=1)], ...],
+        Field(min_length=1, description="the probabilities of a look at rank 1, 2, ..."),
+    ]
     kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
 
     def probability(self, rankings: Rankings) -> Array:
@@ -131,8 +134,8 @@ class LearnedExamination(Examination):
     the lag, which widens intervals where it is larger than its error.
     """
 
-    ranks: Annotated[int, Field(ge=2, le=20)] = 10
-    horizon: Annotated[float, Field(ge=1000)] = 20_000.0
+    ranks: Annotated[int, Field(ge=2, le=20, description="the number of first ranks that are learned")] = 10
+    horizon: Annotated[float, Field(ge=1000, description="the number of pages until evidence has faded")] = 20_000.0
 
     @property
     def numbers(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
@@ -46,7 +47,9 @@ class IntervalMethod(Component):
 
     anytime: ClassVar[bool] = False
     description: ClassVar[str] = ""
-    drift: Literal["export", "include"] = "export"
+    drift: Annotated[
+        Literal["export", "include"], Field(description="include: the interval covers the current value")
+    ] = "export"
 
     @property
     def limited_by_log(self) -> bool:

@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
@@ -58,7 +58,9 @@ class EmpiricalBernstein(IntervalMethod):
     Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
     """
 
-    max_weight: PositiveFloat | None = None
+    max_weight: PositiveFloat | None = Field(
+        default=None, description="the upper limit of the importance weights; null: the largest seen"
+    )
     description: ClassVar[str] = (
         "They hold at any number of events if no weight exceeds the largest one seen or configured."
     )

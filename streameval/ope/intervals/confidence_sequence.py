@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
@@ -58,8 +58,12 @@ class ConfidenceSequence(IntervalMethod):
     Source: see `streameval.ope.intervals.sequences`.
     """
 
-    method: Literal["robust", "empirical_bernstein"] = "robust"
-    max_weight: PositiveFloat | None = None
+    method: Literal["robust", "empirical_bernstein"] = Field(
+        default="robust", description="empirical_bernstein is for small weights, and needs max_weight"
+    )
+    max_weight: PositiveFloat | None = Field(
+        default=None, description="the upper limit of the importance weights; null: the largest seen"
+    )
     anytime: ClassVar[bool] = True
     description: ClassVar[str] = "They hold at all times at once."
     kind: Literal["confidence_sequence"] = field(default="confidence_sequence", kw_only=True, repr=False)

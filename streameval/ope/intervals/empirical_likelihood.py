@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BeforeValidator, PositiveFloat
+from pydantic import BeforeValidator, Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
@@ -206,7 +206,11 @@ class EmpiricalLikelihood(IntervalMethod):
     from the likeliest, the interval is narrower and holds for small samples too.
     """
 
-    max_weight: Annotated[PositiveFloat | Literal["auto", "none"], _null_is_none] = "auto"
+    max_weight: Annotated[
+        PositiveFloat | Literal["auto", "none"],
+        _null_is_none,
+        Field(description="the upper limit of the importance weights; auto: from the propensities of the log"),
+    ] = "auto"
     description: ClassVar[str] = (
         "They hold even where a few large weights carry the value or have not occurred yet, and lie unevenly around it."
     )

@@ -37,7 +37,9 @@ class Logged(metaclass=Configurable):
     kind: Literal["logged"] = field(default="logged", kw_only=True, repr=False)
 
 
-ScoresField = Annotated[str, Field(min_length=1)]
+ScoresField = Annotated[
+    str, Field(min_length=1, description="the field of an event with a list of one score per action")
+]
 
 
 @dataclass(frozen=True, config=strict)
@@ -72,7 +74,7 @@ class EpsilonGreedy(ComputedPolicy):
     `scores`: the field of the events that lists a number for each action.
     """
 
-    epsilon: Annotated[float, Field(ge=0, le=1)]
+    epsilon: Annotated[float, Field(ge=0, le=1, description="the probability of a random action")]
     scores: ScoresField = "scores"
     kind: Literal["epsilon_greedy"] = field(default="epsilon_greedy", kw_only=True, repr=False)
 
@@ -91,7 +93,7 @@ class Softmax(ComputedPolicy):
     `scores`: the field of the events that lists a number for each action.
     """
 
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[PositiveFloat, Field(description="low: the best action; high: all alike")] = 1.0
     scores: ScoresField = "scores"
     kind: Literal["softmax"] = field(default="softmax", kw_only=True, repr=False)
 
@@ -121,8 +123,10 @@ class PythonPolicy(ComputedPolicy):
     [[0.5, 0.25, 0.25]]
     """
 
-    target: Annotated[str, AfterValidator(_factory)]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    target: Annotated[str, AfterValidator(_factory), Field(description="the factory, as package.module:factory")]
+    options: Annotated[Mapping[str, Any], Field(description="keyword arguments of the factory")] = field(
+        default_factory=dict
+    )
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:

@@ -22,9 +22,10 @@ LONGEST_DETAIL = 200  # characters of the message of an exception
 class Decisions:
     """The decisions of n events, for a policy in code: lists of n.
 
-    contexts: the contexts as Python values; None where the event has none
-    actions: the actions to choose from; their positions where events came as arrays
-    features: [actions, d] one row for each action; None where the event has none
+    Attributes:
+        contexts: the contexts as Python values; None where the event has none
+        actions: the actions to choose from; their positions where events came as arrays
+        features: [actions, d] one row for each action; None where the event has none
     """
 
     contexts: Sequence[Any]

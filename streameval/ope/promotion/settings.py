@@ -90,7 +90,7 @@ class Promotion(metaclass=Configurable):
         ge=1,
         description="anytime proves the mean lift of at most the last 2 tau events; absent: since the start",
     )
-    trust: Trust = Trust()
+    trust: Trust = Field(default=Trust(), description="limits of the trust checks")
 
     @classmethod
     def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:

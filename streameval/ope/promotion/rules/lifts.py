@@ -141,7 +141,7 @@ class Anytime(PromotionRule):
     needs_lift: ClassVar[bool] = True
     assumes_independence: ClassVar[bool] = True
     kind: Literal["anytime"] = field(default="anytime", repr=False)
-    tau: int | None = Field(default=None, ge=1)
+    tau: int | None = Field(default=None, ge=1, description="covers at most the last 2 tau events; null: all events")
 
     def start(self, candidates: int) -> State:
         return LiftTest((0.0, 1.0), 0.0, self._schedule(1)).start(candidates + 1)

@@ -88,7 +88,12 @@ class Sea(AllData):
     """
 
     kind: Literal["sea"] = field(default="sea", repr=False)
-    max_weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_weight: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="the upper limit of the importance weights; null: the largest seen",
+    )
 
     def half_widths(self, paths: State, context: RuleContext) -> tuple[Array, Array]:
         weight, (low, high) = paths["q"], context.reward_range

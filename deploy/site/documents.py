@@ -1,0 +1,90 @@
+"""The documents of the repository as pages at the same paths, and the files and directories to which they lead."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+FIRST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PATTERNS = ("deploy/*.md", "deploy/runbooks/*.md", "examples/*/*.md")
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+NOT_IN_SEARCH = "---\nsearch: {exclude: true}\n---\n\n"
+FENCE = re.compile(r"^(```|~~~)")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
+
+
+def found(root: Path) -> dict[str, str | Path]:
+    """By path: the text of a document, or a file to copy: FIRST, PATTERNS, and the targets of relative links."""
+    pages: dict[str, str | Path] = {}
+    waiting = [root / name for name in FIRST]
+    waiting += [path for pattern in PATTERNS for path in sorted(root.glob(pattern))]
+    while waiting:
+        path = waiting.pop()
+        uri = path.relative_to(root).as_posix()
+        if path.is_dir():
+            uri, text = f"{uri}/index.md", listing(path, root)
+        elif path.suffix == ".md":
+            text = path.read_text(encoding="utf-8")
+        else:
+            pages[uri] = path
+            continue
+        if uri not in pages:
+            pages[uri] = page(text, path if path.is_dir() else path.parent)
+            waiting += targets(text, path if path.is_dir() else path.parent)
+    return pages
+
+
+def targets(text: str, directory: Path) -> Iterator[Path]:
+    """The files and directories to which a document leads."""
+    for line in prose(text):
+        for link in LINK.finditer(line):
+            yield Path(os.path.normpath(directory / link["path"]))
+
+
+def page(text: str, directory: Path) -> str:
+    """The document for Python-Markdown: links to indexes of directories, an empty line before lists, no comments."""
+
+    def to_index(link: re.Match[str]) -> str:
+        path = link["path"].rstrip("/")
+        return f"{path}/index.md" if (directory / path).is_dir() else link[0]
+
+    lines: list[str] = []
+    fenced = False
+    for line in COMMENT.sub("", text).splitlines():
+        fenced ^= bool(FENCE.match(line))
+        if not fenced:
+            line = LINK.sub(to_index, line)
+            if ITEM.match(line) and lines and lines[-1].strip() and not within_list(lines):
+                lines.append("")
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def within_list(lines: list[str]) -> bool:
+    """Whether the last paragraph is a list."""
+    for line in reversed(lines):
+        if not line.strip():
+            return False
+        if ITEM.match(line):
+            return True
+    return False
+
+
+def prose(text: str) -> Iterator[str]:
+    """The lines outside blocks of code."""
+    fenced = False
+    for line in text.splitlines():
+        fenced ^= bool(FENCE.match(line))
+        if not fenced:
+            yield line
+
+
+def listing(directory: Path, root: Path) -> str:
+    """A page with the files of a directory."""
+    hidden = {".DS_Store", "__pycache__"}
+    parts = sorted(path for path in directory.iterdir() if path.name not in hidden)
+    links = (f"* [{path.name}{'/' * path.is_dir()}]({path.name})" for path in parts)
+    return f"{NOT_IN_SEARCH}# {directory.relative_to(root).as_posix()}\n\n" + "\n".join(links) + "\n"

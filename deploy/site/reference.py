@@ -1,0 +1,196 @@
+"""Pages of the reference, out of models, schemas, metrics, alerts, the command line and `__all__`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import cleandoc, isclass, isroutine
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import options
+import typer
+import yaml
+from values import described_type, markdown, prose, table
+
+import streameval
+from streameval.cli.app import app
+from streameval.service.metrics import METRICS, SECTIONS
+
+SCHEMAS = {"event": "Event", "ranking": "Ranking", "reward": "Reward", "decisions": "Transition of a promotion rule"}
+GROUPS = {
+    "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
+    "Events": ("events",),
+    "Estimators": ("ope.estimators", "ope.evidence"),
+    "Averages": ("ope.averages",),
+    "Intervals": ("ope.intervals",),
+    "Reward models": ("ope.reward_models",),
+    "Candidates as code": ("ope.policies",),
+    "Promotion": ("ope.promotion",),
+    "Errors": ("errors",),
+}
+"""Headings of the Python reference, and the packages whose names are below them."""
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Every page by its path."""
+    return {
+        "reference/configuration.md": options.page(root / "streameval" / "config" / "streameval.yaml"),
+        "reference/cli.md": commands(),
+        "reference/metrics.md": metrics(),
+        "reference/events.md": events(root / "streameval" / "schemas"),
+        "reference/report.md": report(root / "streameval" / "schemas"),
+        "reference/runbooks.md": runbooks(root / "deploy" / "prometheus" / "rules" / "alerts.yml"),
+        "reference/python.md": python_names(),
+        "reference/parts.md": parts(root / "CONTRIBUTING.md"),
+    }
+
+
+def commands() -> str:
+    """One section per verb: its help, its arguments and its options."""
+    text = ["# Command line", f"`streameval --help`: {app.info.help}"]
+    verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, verb in verbs.items():
+        context = typer.Context(verb, info_name=f"streameval {name}")
+        usage = " ".join(verb.collect_usage_pieces(context))
+        records = [parameter.get_help_record(context) for parameter in verb.get_params(context)]
+        rows = [(f"`{names}`", markdown(description)) for names, description in filter(None, records)]
+        text += [f"## streameval {name}", cleandoc(verb.help), f"```text\nstreameval {name} {usage}\n```"]
+        text.append(table(("argument or option", "description"), rows))
+    return "\n\n".join(text) + "\n"
+
+
+def metrics() -> str:
+    """One table per section of metrics.toml."""
+    text = ["# Metrics", "`GET /metrics` has these families, and those of the process (`process_`, `python_`)."]
+    text.append("A value that is not known is absent. [How to read them](../deploy/README.md#metrics).")
+    for section, families in METRICS.items():
+        labels = SECTIONS[section][0]
+        rows = [(f"`{name}`", kind_of(name), markdown(help_text)) for name, (_, help_text) in families.items()]
+        named = ", ".join(f"`{label}`" for label in labels) or "none"
+        text += [f"## {section.replace('_', ' ').capitalize()}", f"Labels: {named}."]
+        text.append(table(("metric", "type", "description"), rows))
+    return "\n\n".join(text) + "\n"
+
+
+def kind_of(metric: str) -> str:
+    """The type of a family, as `streameval.service.metrics` derives it."""
+    if metric.endswith("_total"):
+        return "counter"
+    if metric.endswith("_info"):
+        return "info"
+    return "histogram" if metric in {"streameval_event_delay_seconds", "streameval_batch_duration_seconds"} else "gauge"
+
+
+def events(directory: Path) -> str:
+    """The wire formats as tables, by their JSON Schemas."""
+    text = ["# Events and rewards"]
+    text.append(
+        "`streameval schema NAME` prints these as JSON Schema. [How to log](../examples/recommender/README.md)."
+    )
+    for name, title in SCHEMAS.items():
+        schema = json.loads((directory / f"{name}.json").read_text())
+        text += [f"## {title}", f"`streameval schema {name}`.", *objects(schema)]
+    return "\n\n".join(text) + "\n"
+
+
+def report(directory: Path) -> str:
+    """The fields of a Report."""
+    schema = json.loads((directory / "report.json").read_text())
+    text = [
+        "# Report",
+        "`Evaluator.report()` returns it; `streameval replay --json` and `/api/v1/report` are its JSON.",
+    ]
+    text.append("In Python: [`Report`](python.md#streameval.Report) and [`Estimate`](python.md#streameval.Estimate).")
+    return "\n\n".join([*text, *objects(schema)]) + "\n"
+
+
+def objects(schema: dict[str, Any], names: dict[str, str] | None = None) -> Iterator[str]:
+    """The tables of a schema and of the objects that it contains."""
+    if description := schema.get("description"):
+        yield prose(description)
+    if "properties" in schema:
+        names = names or {name: f"[{name}](#{name.lower()})" for name in schema.get("$defs", {})}
+        required = set(schema.get("required", ()))
+        rows = [
+            (
+                f"`{key}`",
+                described_type(field, names),
+                "required" if key in required else "",
+                markdown(field.get("description", "")),
+            )
+            for key, field in schema["properties"].items()
+        ]
+        yield table(("field", "type", "", "description"), rows)
+    for name, definition in schema.get("$defs", {}).items():
+        yield f"### {name}"
+        yield from objects(definition, names)
+
+
+def runbooks(rules: Path) -> str:
+    """All alerts with their severity, and links to their runbooks."""
+    groups = yaml.safe_load(rules.read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    rows = [
+        (
+            f"[{rule['alert']}](../deploy/runbooks/{rule['alert']}.md)",
+            rule["labels"]["severity"],
+            markdown(re.sub(r"\{\{ *\$(?:labels\.)?(\w+).*?\}\}", r"\1", rule["annotations"]["summary"])),
+        )
+        for rule in sorted(alerts, key=lambda rule: str(rule["alert"]))
+    ]
+    head = "# Runbooks\n\nA runbook for each alert: its meaning, where to look, what to do, and when to ignore it.\n\n"
+    return head + table(("alert", "severity", "summary"), rows) + "\n"
+
+
+def python_names() -> str:
+    """The names of `streameval.__all__` by subject."""
+    text = ["# Python", "```pycon\n>>> import streameval as se\n```"]
+    text.append(
+        "Names below are those of `streameval`. [Parts of the package](parts.md) has the public names of its packages."
+    )
+    homes = {name: getattr(streameval, name).__module__.removeprefix("streameval.") for name in streameval.__all__}
+    for title, packages in GROUPS.items():
+        own = [name for name, home in homes.items() if f"{home}.".startswith(tuple(f"{each}." for each in packages))]
+        text += [f"## {title}", *(f"::: streameval.{name}" for name in own)]
+        homes = {name: home for name, home in homes.items() if name not in own}
+    assert not homes, f"GROUPS lacks the packages of {homes}"
+    return "\n\n".join(text) + "\n"
+
+
+def parts(contributing: Path) -> str:
+    """The other public names, by their modules: those that CONTRIBUTING.md lists."""
+    text = ["# Parts of the package"]
+    text.append("For those who extend streameval or use its parts alone: public names that `streameval` itself lacks.")
+    for module in public_modules(contributing.read_text()):
+        loaded = import_module(f"streameval.{module}")
+        values = {name: getattr(loaded, name) for name in loaded.__all__ if name not in streameval.__all__}
+        documented = [name for name, value in values.items() if isclass(value) or isroutine(value)]
+        others = [(f"`{name}`", content(value)) for name, value in values.items() if name not in documented]
+        text += [f"## streameval.{module}", summary(loaded), table(("name", "value"), others)]
+        text += [f"::: streameval.{module}.{name}" for name in documented]
+    return "\n\n".join(text) + "\n"
+
+
+def public_modules(text: str) -> list[str]:
+    """The modules below `streameval` whose `__all__` is public, in the words of CONTRIBUTING.md."""
+    (sentence,) = re.findall(r"Public are the names in `__all__` of `streameval`, (.*?);", text, re.DOTALL)
+    return re.findall(r"`([\w.]+)`", sentence)
+
+
+def content(value: object) -> str:
+    """The value of a constant, or its kind."""
+    if isinstance(value, ModuleType):
+        return f"[module](#{value.__name__.replace('.', '')})"
+    shown = repr(value)
+    return (
+        f"`{shown}`" if len(shown) <= 100 else "a type alias" if "Annotated" in shown or "[" in shown else "a constant"
+    )
+
+
+def summary(module: ModuleType) -> str:
+    """The first paragraph of the docstring."""
+    return cleandoc(module.__doc__ or "").partition("\n\n")[0]
