@@ -53,10 +53,10 @@ class Annotated:
             else:
                 place = None
 
-    def comment(self, section: str, kind: str, key: str) -> str:
-        """The comment behind a key; that of another kind in this section if the kind itself has none."""
-        others = [text for (where, _, name), text in self.comments.items() if (where, name) == (section, key)]
-        return self.comments.get((section, kind, key), others[0] if others else "")
+    def comment(self, section: str, key: str) -> str:
+        """The comment behind a key of any kind in this section."""
+        found = [text for (where, _, name), text in self.comments.items() if (where, name) == (section, key)]
+        return found[0] if found else ""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def page(file: Path) -> str:
         collect(schema["$defs"], schema["properties"][name], (name,), parts)
     text = ["# Configuration", HEAD]
     for name in names:
-        row = key_row(name, schema["properties"][name], name in schema["required"], annotated, parts, (name, ""))
+        row = key_row(name, schema["properties"][name], name in schema["required"], annotated, parts)
         text += [f"## {name}", table(COLUMNS, [row]), "```yaml\n" + "\n\n".join(annotated.paragraphs[name]) + "\n```"]
         for part in parts.values():
             if part.path[0] == name:
@@ -148,10 +148,9 @@ def section(part: Part, annotated: Annotated, parts: dict[str, Part]) -> Iterato
         yield f"### {part.title} {{#{part.anchor}}}"
     yield prose(part.schema.get("description", ""))
     required = part.schema.get("required", ())
-    place = (part.path[0], part.kind)
     if part.schema.get("title") not in WITHOUT_KEYS:
         properties = part.schema["properties"].items()
-        yield table(COLUMNS, [key_row(key, each, key in required, annotated, parts, place) for key, each in properties])
+        yield table(COLUMNS, [key_row(key, each, key in required, annotated, parts, part) for key, each in properties])
 
 
 def key_row(
@@ -160,18 +159,31 @@ def key_row(
     required: bool,
     annotated: Annotated,
     parts: dict[str, Part],
-    place: tuple[str, str],
+    part: Part | None = None,
 ) -> list[str]:
     """The row of a key: its type with links to its parts, its default, and its description."""
     within = [parts[name] for name in references(schema)]
     default = schema.get("default")
     shown = "required" if required else "see below" if within and isinstance(default, dict) else literal(default)
-    description = schema.get("description") or annotated.comment(*place, key) or GENERAL.get(key, "")
-    if not description and within:
-        description = within[0].summary
+    links = {name: each.link for name, each in parts.items()}
+    description = schema.get("description") or explained(key, annotated, part) or (within[0].summary if within else "")
     return [
         f"`{key}`",
-        described_type(schema, {name: part.link for name, part in parts.items()}),
-        shown,
+        described_type(schema, links),
+        f'<span class="phone">default: </span>{shown}',
         markdown(description),
     ]
+
+
+def explained(key: str, annotated: Annotated, part: Part | None) -> str:
+    """The explanation of a key that its model does not describe: a comment, or a sentence of the docstring."""
+    if part is None:
+        return ""
+    section = part.path[0]
+    sentence = re.search(rf"`{key}`: (.+?)(?=\.\s+`|\.?\n\n|\.?$)", part.schema.get("description", ""), re.DOTALL)
+    return (
+        annotated.comments.get((section, part.kind, key), "")
+        or (sentence[1] if sentence else "")
+        or annotated.comment(section, key)
+        or GENERAL.get(key, "")
+    )

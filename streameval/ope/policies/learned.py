@@ -100,7 +100,7 @@ class Learned(metaclass=Configurable):
     2018, for the baseline; Jagerman & de Rijke, SIGIR 2020, for the sampling; Kingma & Ba, ICLR 2015, for Adam.
     """
 
-    objective: Literal["ips", "snips"] = "ips"
+    objective: Annotated[Literal["ips", "snips"], Field(description="the estimate that it ascends")] = "ips"
     variance: NonNegativeFloat = 0.0
     clip: PositiveFloat | None = None
     step: Annotated[float, Field(gt=0, le=1)] = 0.02
