@@ -72,6 +72,8 @@ def remedy(rejected: Rejected) -> str:
     """How to correct the events that are rejected like this one."""
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
         return f"write each event as one JSON object, in its own line or message; {AN_EVENT}"
+    if "`columns`" in rejected.detail:
+        return "correct that name, or the log"
     return OF_REASONS.get(rejected.reason, AN_EVENT)
 
 

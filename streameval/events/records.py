@@ -76,6 +76,11 @@ class RecordDecoder(JsonDecoder):
         if names.event_id is None:
             names = names.model_copy(update={"event_id": "event_id"})
         self._record_of, self._layout = record_of, TableLayout.of_records(names, self)
+        self._missing = {
+            f"{each.field}: missing": f"{each.field}: missing: there is no value '{each.column}', its name in `columns`"
+            for each in self._layout.fields
+            if each.part is None and each.column != each.field
+        }
         self._values_of = [self._value_of(each, each.part in names.policies) for each in self._layout.fields]
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
@@ -85,7 +90,12 @@ class RecordDecoder(JsonDecoder):
         places = origin or Origin.of("", [(0, range(len(messages)))])
         batch = self.decode_rows(table, places) if isinstance(table, list) else self.decode_table(table, places)
         rejected = [
-            structs.replace(each, value=messages[each.place] or b"", origin=each.origin if origin else None)
+            structs.replace(
+                each,
+                detail=self._missing.get(each.detail, each.detail),
+                value=messages[each.place] or b"",
+                origin=each.origin if origin else None,
+            )
             for each in batch.rejected
         ]
         return replace(batch, origin=batch.origin if origin else None, rejected=tuple(rejected))

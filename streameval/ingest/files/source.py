@@ -60,7 +60,7 @@ class FileSettings(LogSettings):
         if not isinstance(given, dict) or "format" in given or "path" not in given:
             return given
         names = [given["path"]] if isinstance(given["path"], str) else given["path"]
-        are_csv = isinstance(names, list) and any(table_format(str(name)) == "csv" for name in names)
+        are_csv = isinstance(names, list) and all(table_format(str(name)) == "csv" for name in names)
         return given | {"format": "csv"} if are_csv else given
 
     @model_validator(mode="after")

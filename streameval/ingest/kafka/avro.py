@@ -32,7 +32,9 @@ class AvroFormat(StrictModel):
     """Avro, with the schemas of a registry."""
 
     kind: Literal["avro"]
-    registry: str = Field(pattern="^https?://", description="The URL of the schema registry.")
+    registry: str = Field(
+        pattern="^https?://", description="The URL of the schema registry, e.g. http://localhost:8081."
+    )
     username: str | None = Field(None, description="User name for the registry.")
     password: SecretStr | None = Field(None, description="Password for the registry.")
     ssl_cafile: ExistingFile | None = Field(None, description="PEM file of the certificate authority of the registry.")

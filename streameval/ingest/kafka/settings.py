@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, Field, PositiveInt, TypeAdapter, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, PositiveInt, Tag, TypeAdapter, model_validator
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
@@ -35,7 +35,10 @@ class KafkaSettings(KafkaTopic, LogSettings):
     keeps_position: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
-    format: Literal["json", "dsjson"] | AvroFormat = Field(
+    format: Annotated[
+        Annotated[Literal["json", "dsjson"], Tag("name")] | Annotated[AvroFormat, Tag("mapping")],
+        Discriminator(lambda value: "name" if isinstance(value, str) else "mapping"),
+    ] = Field(
         "json", description=f"{JSON_FORMATS}; or avro with a schema registry, e.g. {{kind: avro, registry: URL}}."
     )
     order: Literal["event_time", "arrival"] | None = Field(

@@ -419,6 +419,13 @@ MISTAKES_IN_CONFIGURATIONS = {
     "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
     "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
     "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
+    "source: {topic: t, format: avro}": "expected one of json or dsjson, found 'avro'\nhint: how events are encoded",
+    "source: {topic: t, format: {kind: avro}}": "source.format.registry (line 2): expected text, found nothing\nhint: ",
+    "source: {topic: t, format: {kind: avro, registry: 'h:1'}}": "expected text, found 'h:1'\nhint: the URL of the sc",
+    "source: {topic: t, format: {kind: avro, registry: 'http://h', user: u}}": "found the unknown key 'user'\nhint: ",
+    "source: {topic: t, format: {kind: avro, registry: 'http://h', username: u}}": "username and password belong toget",
+    "source: {kind: file, path: log.parquet}": "expected NDJSON or CSV, and log.parquet is Parquet; `streameval produ",
+    "source: {kind: file, path: [log.csv, log.ndjson]}": "expected files of one format, and log.csv is ",
     "source: {topic: t}\ndead_letters: {kind: kafka, topic: t}": "expected a topic that is not read, found 't'\nhint: ",
     "dead_letters: rejected.ndjson": "dead_letters (line 2): expected a mapping of options, found 'rejected.ndjson'\nh",
 }
@@ -615,6 +622,14 @@ def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_
         "warning: 20 events of 90 have no probability of the policy 'challenger'\n"
         "hint: log the probability of every candidate with every event\n"
     )
+
+
+def test_check_names_the_column_that_a_file_lacks(run: Run) -> None:
+    Path("log.csv").write_text("action,propensity,reward,challenger\nfirst,0.7,0,0.3\n")
+    write_config({"kind": "file", "path": "log.csv"}, columns={"action": "banner"})
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert "action: missing: there is no value 'banner', its name in `columns`\nhint: correct that name" in outcome.err
 
 
 def test_check_prints_its_findings_as_json(run: Run, broker: EmbeddedBroker) -> None:

@@ -72,7 +72,9 @@ def test_columns_name_values_inside_records() -> None:
     decoder = RecordDecoder(json.loads, columns, **OPTIONS)
     batch = decoder.decode_batch(encoded([record, record | {"at": 5}]))
     assert (batch.timestamp.tolist(), batch.probabilities.tolist()) == ([5.0], [[0.25]])
-    assert [each.detail for each in batch.rejected] == ["timestamp: missing"]
+    assert [each.detail for each in batch.rejected] == [
+        "timestamp: missing: there is no value 'at.time', its name in `columns`"
+    ]
 
 
 def test_cells_of_rows_are_text() -> None:
