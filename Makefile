@@ -29,6 +29,7 @@ help:  ## show this list
 demo: .venv-demo/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
 	.venv-demo/bin/streameval demo $(ARGS)
 
+quick: export HYPOTHESIS_PROFILE = quick
 quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker, servers or lengthy tests
 	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
 

@@ -6,9 +6,13 @@ import ast
 import re
 from functools import cache
 from graphlib import TopologicalSorter
+from typing import Any, get_args
 
 import pytest
 
+from streameval.ope.averages import AnyAverage
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.intervals import AnyInterval
 from support.paths import ROOT
 from support.pyproject import PYPROJECT
 
@@ -91,3 +95,31 @@ def test_the_road_of_one_event_has_at_most_12_steps() -> None:
     steps = [int(number) for number in re.findall(r"^\| (\d+) ", road, re.M)]
     assert steps == list(range(1, len(steps) + 1))
     assert 8 <= len(steps) <= MOST_STEPS
+
+
+def kinds_of(union: Any) -> set[str]:
+    """The names of the classes in a discriminated union."""
+    return {kind.__name__ for kind in get_args(get_args(union)[0])}
+
+
+@pytest.mark.parametrize(
+    ("union", "package"),
+    [
+        (AnyAverage, "streameval.ope.averages"),
+        (AnyEstimator, "streameval.ope.estimators"),
+        (AnyInterval, "streameval.ope.intervals"),
+    ],
+)
+def test_no_other_part_asks_for_the_kind_of_an_average_an_estimator_or_an_interval(union: Any, package: str) -> None:
+    """Differences are properties of the class, so that another kind is one file and a line in a union."""
+    kinds = kinds_of(union)
+    assert len(kinds) >= 4
+    asked = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        if not module.startswith(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
+        if kinds & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+    ]
+    assert asked == []

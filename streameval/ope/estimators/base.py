@@ -137,7 +137,7 @@ class Estimator(Component):
     terms have a denominator. `of_clicks`: it estimates rankings from clicks; no other estimator does. `needs`: what
     events must have beyond the logged action. `parts`: the number of components of its term. `preference`: where
     several estimators have the evidence, promotion decides by the one with the lowest number, and so do pictures and
-    plans.
+    plans. `sums_over_slots`: the lift of a slate is the sum of the lifts that are known for its slots.
     """
 
     is_biased_by_design: ClassVar[bool] = False
@@ -146,6 +146,7 @@ class Estimator(Component):
     of_clicks: ClassVar[bool] = False
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
+    sums_over_slots: ClassVar[bool] = False
 
     @property
     def alternatives(self) -> Mapping[float, Estimator]:

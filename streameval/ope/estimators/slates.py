@@ -44,6 +44,7 @@ class PseudoInverse(Estimator):
     """
 
     needs: ClassVar[Requirements] = frozenset({"slots"})
+    sums_over_slots: ClassVar[bool] = True
     kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:

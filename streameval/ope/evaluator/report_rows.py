@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import NormalDist
 
@@ -10,9 +11,9 @@ from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, Cumulative
+from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.estimators import AnyEstimator, PseudoInverse, TermRange
+from streameval.ope.estimators import AnyEstimator, TermRange
 from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
@@ -96,7 +97,7 @@ def report_rows(
 def _of_slots(slates: State, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """The details about the slots of slates; their lifts are known for all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, place))}
-    if place and isinstance(estimator, PseudoInverse) and isinstance(average, Cumulative):
+    if place and estimator.sums_over_slots and average.last_events == math.inf:
         details["slot_lifts"] = np.array(slot_lifts(slates, place))
     return details
 
