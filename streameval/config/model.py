@@ -319,6 +319,7 @@ class Config(StrictModel):
                 reward_range=None if of_log else (goal.low, goal.high),
                 scores=plan.scores,
                 identified=joined or self._identified(of_log),
+                named=plan.compares_propensities,
                 **options,
             )
         except ValueError as error:

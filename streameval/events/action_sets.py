@@ -251,6 +251,46 @@ class ScoredOutcomes(Ragged):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ActionNames(Columns):
+    """The names of the logged actions of n events.
+
+    names: the different names; a number has that of its digits
+    chosen: [n] the place of each event's action among them, -1 where it is not known
+    """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {"chosen": np.int32(-1)}
+
+    names: tuple[str, ...]
+    chosen: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, actions: Sequence[Any]) -> ActionNames:
+        """Return the names of the actions that these events took; anything but a string or a number is unknown."""
+        places: dict[Any, int] = {}
+        chosen = np.array([places.setdefault(action, len(places)) for action in actions], dtype=np.int32)
+        given = [name if isinstance(name, str | int) else None for name in places]
+        known = np.array([-1 if name is None else place for place, name in enumerate(given)], dtype=np.int32)
+        return cls(tuple("" if name is None else str(name) for name in given), known[chosen] if len(known) else chosen)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self | None], events: Sequence[int]) -> Self:
+        """Concatenate; equal names get one place."""
+        places: dict[str, int] = {}
+        placed = [None if part is None else part._placed(places) for part in parts]
+        return replace(super(ActionNames, cls).joined(placed, events), names=tuple(places))
+
+    def _placed(self, places: dict[str, int]) -> Self:
+        """The same actions by the places of all names, to which new names are added."""
+        own = [*(places.setdefault(name, len(places)) for name in self.names), -1]
+        return replace(self, chosen=np.array(own, dtype=np.int32)[self.chosen])
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """Restore from `to_state`."""
+        return cls(tuple(state["names"]), state["chosen"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RawFields(Columns):
     """Fields of n events as Python values, for policies and reward models in code.
 

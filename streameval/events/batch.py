@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, ScoredOutcomes
+from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import choice_columns, column, identifier_column, reward_columns
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
@@ -103,6 +103,7 @@ class EventBatch(Batch):
         scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
         rankings: the pages of rankings with clicks, where `probabilities` are 1 for the policies that a page has and
             `reward` is the number of clicks; None for other events
+        actions: the names of the logged actions; None if not requested
         raw_fields: fields as Python values, for policies and reward models in code; None if not requested
         unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
         logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
@@ -114,7 +115,7 @@ class EventBatch(Batch):
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
-        **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "raw_fields"), ...),
+        **dict.fromkeys(("action_sets", "slates", "scored", "rankings", "actions", "raw_fields"), ...),
         **dict.fromkeys(("unit", "logging_policy"), NO_IDENTITY),
         **dict.fromkeys(("further", "segments")),
     }
@@ -123,6 +124,7 @@ class EventBatch(Batch):
         "slates": SlateColumns,
         "scored": ScoredOutcomes,
         "rankings": Rankings,
+        "actions": ActionNames,
         "raw_fields": RawFields,
         "origin": Origin,
         "further": FurtherRewards,
@@ -137,6 +139,7 @@ class EventBatch(Batch):
     slates: SlateColumns | None = None
     scored: ScoredOutcomes | None = None
     rankings: Rankings | None = None
+    actions: ActionNames | None = None
     raw_fields: RawFields | None = None
     unit: Identity | None = None
     logging_policy: Identity | None = None

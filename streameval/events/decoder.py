@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, Mask
-from streameval.events.action_sets import ActionSets, Index, RawFields, reconcile
+from streameval.events.action_sets import ActionNames, ActionSets, Index, RawFields, reconcile
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import (
     compact_columns,
@@ -78,6 +78,7 @@ class JsonDecoder:
         identified: add the fingerprint of the `event_id` to events decoded with their origin
         further: the further rewards; an event then needs one of all rewards only
         segments: the fields by which estimates are split
+        named: add the names of the logged actions
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -98,12 +99,13 @@ class JsonDecoder:
         identified: bool = False,
         further: Sequence[RewardField] = (),
         segments: Sequence[SegmentField] = (),
+        named: bool = False,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
-        self.rewarded, self.identified = rewarded, identified
+        self.rewarded, self.identified, self.named = rewarded, identified, named
         self.further, self.segments = tuple(further), tuple(segments)
         fields = tuple(each.field for each in self.further)
         roots = tuple(each.root for each in self.segments)
@@ -151,6 +153,9 @@ class JsonDecoder:
         ids: Sequence[Any] = table.identifiers.get("event_id", [""] * len(every))
         identity = fingerprints([ids[row] for row in kept.tolist()]) if self.identified else None
         batch = replace(batch.take(sound).trimmed(), origin=replace(origin.take(kept), identity=identity))
+        if self.named:
+            chosen = table.identifiers["action"]
+            batch = replace(batch, actions=ActionNames.of([chosen[row] for row in kept.tolist()]))
         if not len(others):
             return batch
         rest = self.decode_rows(table.rows(others), origin.take(others))
@@ -208,6 +213,8 @@ class JsonDecoder:
             events = _without(events, broken, faults)
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
+        if self.named:
+            batch = replace(batch, actions=ActionNames.of([event.action for event in events]))
         if self.scores is not None:
             batch = replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
         return events, batch

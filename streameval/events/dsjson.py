@@ -97,8 +97,10 @@ class DsjsonDecoder(JsonDecoder):
         scores: Sequence[str] | None = None,
         identified: bool = False,
         segments: Sequence[SegmentField] = (),
+        named: bool = False,
     ) -> None:
-        super().__init__(policies, "reward", reward_range, scores, identified=identified, segments=segments)
+        options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
+        super().__init__(policies, "reward", reward_range, scores, **options)
         if reward_field not in COSTS:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         self.reward_field = reward_field

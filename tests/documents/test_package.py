@@ -144,10 +144,10 @@ def test_names_of_classes_type_aliases_and_constants_have_one_meaning() -> None:
     assert {name: several for name, several in values.items() if len(several) > 1} == {}
 
 
-def test_the_package_has_at_most_12_entries_in_its_root_and_175_files() -> None:
+def test_the_package_has_at_most_12_entries_in_its_root_and_176_files() -> None:
     assert len([path for path in (ROOT / "streameval").iterdir() if path.name != "__pycache__"]) <= 12
     written = [path for path in shipped(ROOT / "streameval") if path.parts[0] != "schemas"]  # these are generated
-    assert len(written) <= 175
+    assert len(written) <= 176
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))

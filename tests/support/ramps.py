@@ -8,7 +8,6 @@ import numpy as np
 
 from streameval import Evaluator, EventBatch
 from streameval.ope.evaluator import ramp as of_arms
-from streameval.ope.report import TrustCheck
 
 ACTIONS, EPSILON = 25, 0.2
 ARMS = ("production", "challenger")
@@ -76,7 +75,6 @@ PLAN = Evaluator(
     production="production",
     logging={"arms": {"production": 0.8, "challenger": 0.2}, "weights": "logged"},
 ).plan
-OTHER = (TrustCheck("challenger", "stale", True, ""),)
 
 
 def failed_checks(seed: int, events: int, wrong: float) -> set[str]:
@@ -88,6 +86,5 @@ def failed_checks(seed: int, events: int, wrong: float) -> set[str]:
     )
     for first in range(0, events, LOOK):
         _, state = of_arms.fold(PLAN, state, batch[first : first + LOOK])
-        checks, _ = of_arms.with_checks(PLAN, state, OTHER, ())
-        failed |= {each.check for each in checks if not each.ok}
+        failed |= {each.check for each in of_arms.checks(PLAN, state) if not each.ok}
     return failed

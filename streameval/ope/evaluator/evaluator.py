@@ -31,14 +31,21 @@ from streameval.ope.evaluator.report_rows import (
     with_counts,
     with_signs,
 )
-from streameval.ope.evidence import arms
+from streameval.ope.evidence import arms, frequencies
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.examination import LearnedCurve, variances
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.promotion import Lift, Promotion, decide, fold_arrivals, start_arrivals, with_examination
+from streameval.ope.promotion import (
+    Lift,
+    Promotion,
+    decide,
+    fold_arrivals,
+    start_arrivals,
+    with_checks,
+)
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
@@ -356,6 +363,9 @@ class Evaluator:
     def _fold(self, events: EventBatch) -> None:
         events, faults, policies = learning.predict_policies(self.plan, self._state["learned_policies"], events)
         self._count_failures(faults)
+        if self.plan.compares_propensities:
+            compared = frequencies.fold(self._state["frequencies"], events, self.plan.trust_error)
+            self._state["frequencies"] = compared
         events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
         whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events)
         evidence = every[0]
@@ -425,10 +435,9 @@ class Evaluator:
                 self.promotion_lifts,
             )
         )
-        learned_curve = learning.examination(plan)
-        if learned_curve is not None and checks:
-            checks, decisions = with_examination(checks, decisions, *learned_curve.moved(learned["examination"]))
-        checks, decisions = ramp.with_checks(plan, state["ramp"], checks, decisions)
+        if checks:
+            further = list(ramp.further_checks(plan, {**state, **learned}, checks))
+            checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],

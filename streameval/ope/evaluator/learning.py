@@ -14,7 +14,7 @@ from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.evaluator import ramp
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedExamination
@@ -32,6 +32,7 @@ def start(plan: Plan) -> State:
     policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
     return {
         "learned_policies": {name: policy.start() for name, policy in plan.learned_policies.items()},
+        "frequencies": frequencies.start(),
         "ramp": ramp.start(plan),
         "recent": [start_recent(policies) for _ in rewards],
         "slates": [start_slates(policies) for _ in rewards],

@@ -39,6 +39,7 @@ from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
+from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 STATE_SCHEMA = 22
@@ -261,12 +262,23 @@ class Plan:
             reward_range=self.reward_range,
             scores=self.scores,
             segments=fields_of_segments(self.segments),
+            named=self.compares_propensities,
         )
 
     @property
     def margin(self) -> float | None:
         """The lift that a candidate must exceed to be promotable; None without promotion."""
         return None if self.promotion is None else self.promotion.margin
+
+    @property
+    def compares_propensities(self) -> bool:
+        """Whether a trust check compares the logged propensities with how often actions are chosen."""
+        return self.promotion is not None and len(self.policies) > 1 and self.ranking is None
+
+    @property
+    def trust_error(self) -> float:
+        """The probability that a trust check ever fails on a sound log."""
+        return Trust().error if self.promotion is None else self.promotion.trust.error
 
     @property
     def logged_policies(self) -> list[str]:

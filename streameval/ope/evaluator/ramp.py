@@ -13,7 +13,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
 from streameval.common.arrays import Array, State, ratio
 from streameval.common.text import counted, significant
@@ -23,10 +22,12 @@ from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, TermRange
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence import arms
+from streameval.ope.evidence import arms, frequencies
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.examination import LearnedExamination
 from streameval.ope.intervals import EmpiricalLikelihood
-from streameval.ope.report import Calibration, Decision, TrustCheck
+from streameval.ope.promotion import of_every_policy
+from streameval.ope.report import Calibration, TrustCheck
 
 FEWEST_BLOCKS_COMPARED = 50.0
 """The effective number of blocks that a comparison needs, and the one at which its sequential bound is narrowest."""
@@ -184,24 +185,28 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
     )
 
 
-def with_checks(
-    plan: Plan, state: State, checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...]
-) -> tuple[tuple[TrustCheck, ...], tuple[Decision, ...]]:
-    """The checks with those of the ramp; a candidate is not promotable while one fails for it or for production."""
-    if plan.logging is None or plan.promotion is None or not checks:
-        return checks, decisions
-    added = tuple(_checks(plan, state, plan.promotion.trust.error))
-    failed = {each.policy: each.reason for each in reversed(added) if not each.ok}
-    shared = failed.get(plan.policies[0])
-    reasons = [failed.get(each.policy, shared) for each in decisions]
-    return (*checks, *added), tuple(
-        each if reason is None else structs.replace(each, promotable=False, reason=reason)
-        for each, reason in zip(decisions, reasons, strict=True)
-    )
+def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+    """The trust checks that promotion does not know: of a learned curve, of a ramp and of logged propensities.
+
+    `known`: the other checks, of the policies that have events.
+    """
+    curve = None if plan.ranking is None else plan.ranking.examination
+    if isinstance(curve, LearnedExamination):
+        ok, finding = curve.moved(state["examination"])
+        yield from of_every_policy(
+            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
+        )
+    yield from checks(plan, state["ramp"])
+    found = frequencies.judge(state["frequencies"], plan.trust_error)
+    if found is not None:
+        yield from of_every_policy(known, "propensities", *found)
 
 
-def _checks(plan: Plan, state: State, error: float) -> Iterator[TrustCheck]:
-    assert plan.logging is not None
+def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
+    """The trust checks of the ramp: whether estimates came true, and whether arms have their shares."""
+    if plan.logging is None or plan.promotion is None:
+        return
+    error = plan.promotion.trust.error
     compared = _Compared(*state["compared"])
     for place, policy in enumerate(plan.policies):
         mean, deviation, blocks = compared.deviation(place)

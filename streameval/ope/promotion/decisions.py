@@ -59,16 +59,22 @@ def decide(
     return tuple(decisions), found, transitions(monitor, state)
 
 
-def with_examination(
-    checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...], ok: bool, finding: str
+def with_checks(
+    checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...], added: Sequence[TrustCheck], production: str
 ) -> tuple[tuple[TrustCheck, ...], tuple[Decision, ...]]:
-    """The checks with that of a learned curve, for every policy; nothing is promotable while it fails."""
-    reason = finding if ok else f"{finding}: the layout may have changed"
-    policies = dict.fromkeys(each.policy for each in checks)
-    checks = (*checks, *(TrustCheck(policy, "examination", ok, reason) for policy in policies))
-    if ok:
-        return checks, decisions
-    return checks, tuple(structs.replace(each, promotable=False, reason=reason) for each in decisions)
+    """The checks and some more; a candidate is not promotable while one of these fails for it or for production."""
+    failed = {each.policy: each.reason for each in reversed(added) if not each.ok}
+    shared = failed.get(production)
+    reasons = [failed.get(each.policy, shared) for each in decisions]
+    return (*checks, *added), tuple(
+        each if reason is None else structs.replace(each, promotable=False, reason=reason)
+        for each, reason in zip(decisions, reasons, strict=True)
+    )
+
+
+def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: str) -> Iterator[TrustCheck]:
+    """A check of the whole stream, for each policy that has checks."""
+    yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(each.policy for each in checks))
 
 
 def _checks(

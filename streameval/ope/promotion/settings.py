@@ -25,7 +25,7 @@ class Trust(metaclass=Configurable):
         default=0.01,
         gt=0,
         lt=1,
-        description="the probability that the check of the mean weight, or of clusters, ever fails on a sound log",
+        description="the probability that the check of mean weights, clusters or propensities ever fails on sound logs",
     )
     effective_sample_size: float = Field(
         default=100.0, ge=0, allow_inf_nan=False, description="the smallest effective sample size that passes"

@@ -1,0 +1,54 @@
+"""Logs of three actions whose propensities may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from streameval import EventBatch
+from streameval.events.action_sets import ActionNames
+from streameval.ope.evidence import frequencies
+
+NAMES = ("news", "sport", "music")
+
+
+def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = False) -> EventBatch:
+    """Events with the propensity of the chosen action, or a list of all; `wrong`: the factor of that of `sport`."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.dirichlet([2.0, 2.0, 2.0], events)
+    action = (rng.uniform(size=(events, 1)) > drawn.cumsum(axis=1)).sum(axis=1).clip(0, 2)
+    logged, reward = drawn * np.array([1.0, wrong, 1.0]), np.zeros(events)
+    if listed:
+        logged /= logged.sum(axis=1, keepdims=True)
+        batch = EventBatch.from_arrays(reward=reward, action=action, propensities=logged)
+    else:
+        chosen = np.minimum(logged[np.arange(events), action], 1.0)
+        batch = EventBatch.from_arrays(reward=reward, propensity=chosen)
+    return named(batch, [NAMES[place] for place in action.tolist()])
+
+
+def named(batch: EventBatch, names: Sequence[str | int]) -> EventBatch:
+    """The batch with the names of the actions."""
+    return replace(batch, actions=ActionNames.of(names))
+
+
+def finding_of(batch: EventBatch, look: int, error: float = 0.01) -> str:
+    """The finding of the first look at which the check of a stream fails; empty if none does."""
+    state = frequencies.start()
+    for first in range(0, len(batch), look):
+        state = frequencies.fold(state, batch[first : first + look], error)
+        found = frequencies.judge(state, error)
+        if found is not None and not found[0]:
+            return found[1]
+    return ""
+
+
+def findings_about(batch: EventBatch) -> list[str]:
+    """The findings of `check --propensities` about events that list their actions."""
+    assert batch.actions is not None
+    found = frequencies.Frequencies()
+    chosen = [batch.actions.names[code] for code in batch.actions.chosen.tolist()]
+    found.add(batch, chosen, [list(NAMES)] * len(batch))
+    return found.off()[0]
