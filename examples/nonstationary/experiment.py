@@ -18,6 +18,8 @@ EARLY = 10_000
 EARLY_MOMENTS = (100, 200, 300, 500, 700, 1_000, 2_000, 3_000, 5_000, 7_000, 10_000)
 EARLY_FROM = (100, 500)
 PHASES = 10
+PUBLISHED_FIRST, PUBLISHED_EVERY = 100, 10_000
+"""The authors score after 100 events, and every 10,000 from then on."""
 
 
 class Track(NamedTuple):
@@ -38,7 +40,7 @@ class Score(msgspec.Struct, frozen=True):
     `mse`, `coverage` of the current value and `half_width` are on the scoring grid; None without an interval.
     Before the grid: `early_coverage` and `early_half_width` after 100, 200, ... 10,000 events (EARLY_MOMENTS),
     and `coverage_from`: the mean over all batches from 100 and from 500 to 10,000 events. `phase_*`: on the grid, at
-    each tenth of the time between two jumps.
+    each tenth of the time between two jumps. `published_mse`: on the grid of the authors, None where not measured.
     """
 
     world: str
@@ -54,6 +56,7 @@ class Score(msgspec.Struct, frozen=True):
     coverage_from: tuple[float | None, ...]
     phase_mse: tuple[float | None, ...]
     phase_coverage: tuple[float | None, ...]
+    published_mse: float | None = None
 
 
 def scored_batches(events: int) -> range:
@@ -84,6 +87,7 @@ def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events
 def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> Iterable[Score]:
     """The scores of all contestants."""
     late, early = track.events > EARLY, np.isin(track.events, EARLY_MOMENTS)
+    published = track.events % PUBLISHED_EVERY == PUBLISHED_FIRST
     phase = track.events[late] % drift.span * PHASES // drift.span
     for name, answer in track.answers.items():
         error = ((answer.value - track.truth) ** 2).mean(axis=1)
@@ -102,6 +106,7 @@ def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> It
             coverage_from=tuple(_mean(covered[~late & (track.events >= first)]) for first in EARLY_FROM),
             phase_mse=tuple(_mean(error[late][phase == part]) for part in range(PHASES)),
             phase_coverage=tuple(_mean(covered[late][phase == part]) for part in range(PHASES)),
+            published_mse=_mean(error[published]),
         )
 
 

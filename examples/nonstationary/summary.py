@@ -54,7 +54,7 @@ ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """A contestant in one setting, averaged over seeds; `mse_se` is the standard error of `mse` (None for one seed)."""
+    """A contestant in one setting, averaged over seeds; `*_se` are standard errors (None for one seed)."""
 
     world: str
     setting: str
@@ -70,6 +70,8 @@ class Mean(msgspec.Struct, frozen=True):
     coverage_from: tuple[float | None, ...]
     phase_mse: tuple[float | None, ...]
     phase_coverage: tuple[float | None, ...]
+    published_mse: float | None = None
+    published_mse_se: float | None = None
 
 
 def means(scores: Iterable[Score]) -> list[Mean]:
@@ -81,8 +83,9 @@ def means(scores: Iterable[Score]) -> list[Mean]:
 
 
 def _mean_of(world: str, setting: str, contestant: str, events: int, some: Sequence[Score]) -> Mean:
-    errors = np.array([score.mse for score in some])
-    spread = _short(float(errors.std(ddof=1) / len(errors) ** 0.5)) if len(errors) > 1 else None
+    mse, spread = _mean_and_error([score.mse for score in some])
+    published = [score.published_mse for score in some if score.published_mse is not None]
+    published_mse, published_spread = _mean_and_error(published) if published else (None, None)
     columns = {
         name: tuple(_known_mean(column) for column in zip(*(getattr(score, name) for score in some), strict=True))
         for name in ("early_coverage", "early_half_width", "coverage_from", "phase_mse", "phase_coverage")
@@ -93,12 +96,20 @@ def _mean_of(world: str, setting: str, contestant: str, events: int, some: Seque
         contestant,
         len(some),
         events,
-        _short(float(errors.mean())),
+        mse,
         spread,
         _known_mean([score.coverage for score in some]),
         _known_mean([score.half_width for score in some]),
         **columns,
+        published_mse=published_mse,
+        published_mse_se=published_spread,
     )
+
+
+def _mean_and_error(errors: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and its standard error."""
+    spread = _short(float(np.std(errors, ddof=1) / len(errors) ** 0.5)) if len(errors) > 1 else None
+    return _short(float(np.mean(errors))), spread
 
 
 def _known_mean(values: Iterable[float | None]) -> float | None:
@@ -141,6 +152,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "intervals": _table(["", "interval", *settings], _covered(worlds["lastfm"])),
         "early": _early(worlds["lastfm"], SHOWN_EARLY),
         "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
+        "published": _table(["", "", *settings], _published(worlds["lastfm"], variants["published"])),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
         "losses": _table(["mixture", *settings], variants["losses"]),
@@ -197,6 +209,21 @@ def _errors(found: Sequence[Mean]) -> Iterable[list[str]]:
             " / ".join(_without_zero(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS
         ]
         yield [row, *(f"**{cell}**" if names == (DEFAULT,) else cell for cell in cells)]
+
+
+def _published(found: Sequence[Mean], reported: Sequence[Sequence[str]]) -> Iterable[list[str]]:
+    """The errors that the authors report, if any, and those of the same estimators here on the grid of the authors."""
+    by = {(each.contestant, each.setting): each for each in found}
+    for name, *errors in reported:
+        if errors:
+            yield [name, "thesis", *errors]
+        yield ["" if errors else name, "here", *(_on_published_grid(by[name, setting]) for setting in SETTINGS)]
+
+
+def _on_published_grid(mean: Mean) -> str:
+    if mean.published_mse is None:
+        return NONE
+    return _without_zero(msgspec.structs.replace(mean, mse=mean.published_mse, mse_se=mean.published_mse_se), True)
 
 
 def _covered(found: Sequence[Mean]) -> Iterable[list[str]]:

@@ -38,7 +38,16 @@ RESULTS = {
 """The sections of documents that are about results: from this heading to that one."""
 CONSTANTS = {
     ROOT: {
-        *("95 % intervals", "Python 3.11", "http://127.0.0.1:3000", "port 9108", "away from 1", "of lift -0.002"),
+        *(
+            "95 % intervals",
+            "Python 3.11",
+            "http://127.0.0.1:3000",
+            "<http://127.0.0.1:9108>",
+            "<http://127.0.0.1:9090/alerts>",
+            "port 9108",
+            "away from 1",
+            "of lift -0.002",
+        ),
         *("under margin 0;", "about 40,000 more events", "lift of 1 %", "use 90 %", "(about 10,000)", "License 2.0"),
     },
     DEPLOY: {
@@ -54,6 +63,8 @@ CONSTANTS = {
         *(".07 and .08 for values of .14 to .49", "first 300 events", "window of 10,000", "needs 10,000", "40,000"),
         *("250,000 events", "100,000 rewards", ".025 in theory", "1,250, 2,500, 5,000, 10,000 and"),
         *("500,000 and 300,000 events", "100,000 events do not separate", "seeds 100 to 109"),
+        *("Table 5.2", "100 moments", "after 100 interactions", "After 100 interactions", "every 10,000 from"),
+        *("weight of 125", "up to 1.25"),
     },
     COVERAGE: {
         *("nominal maximum is 5.", "values near .3", "(.03)", "if 50 of them", "blocks of 100 events", "60 looks"),

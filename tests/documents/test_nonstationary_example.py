@@ -108,5 +108,6 @@ def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleTyp
     track = example.Track(events, truth, {"x": module.Answer(value, value - 0.05, value + 0.05)})
     (score,) = example.scores(track, "world", simulation.Drift("abrupt"), 20_000, 3)
     assert score.mse == pytest.approx(0.01 / 4)
+    assert score.published_mse == pytest.approx((0.25 + 0.01 / 2) / 2), "of the first two moments"
     assert (score.coverage, score.half_width) == (0.75, 0.05)
     assert score.early_coverage == (0.0,)
