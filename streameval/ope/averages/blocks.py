@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, per_block
+from streameval.common.arrays import Array, Integers, State, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     BOTH_TOTALS,
@@ -268,6 +268,11 @@ class Blocks:
             rows.append(_signed_sums(self.weighted, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
         covered = totals[..., : 1 if self.pairs is None else 2] * (signs[:, :1, :1] != 0)
         return {"totals": totals, "signed": np.concatenate([covered, *map(self._by_column, rows)], axis=-1)}
+
+    @cached_property
+    def followed(self) -> list[tuple[State, tuple[dict[str, Array], State]]]:
+        """The results of `variance` for these blocks, each with the ends of the stream before them."""
+        return []
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].

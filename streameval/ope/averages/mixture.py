@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -196,6 +196,7 @@ class Mixture(Average):
             bank = DecayBank.after(state, blocks, parts, slice(first, first + at_once), layout, self.rate)
             # in the memory order of a restored state, so that sums over decays equal its own to the last bit
             state |= {name: sums[-1].copy() for name, sums in bank.sums.items()}
+            state["overlap"] = np.broadcast_to(state["overlap"], (layout.groups, *state["overlap"].shape[1:])).copy()
             runs.append(bank.path)
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
         return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
@@ -325,8 +326,9 @@ class DecayBank:
 
     def _squares_of(self, kernel: Array) -> Array:
         moments, _, decays = kernel.shape
-        by_group = kernel.reshape(moments, self.layout.groups, self.layout.parts // self.layout.rewards, decays)
-        squares = np.matmul(by_group, self.sums["overlap"]) * by_group
+        overlap = self.sums["overlap"]
+        by_group = kernel.reshape(moments, overlap.shape[1], -1, decays)
+        squares = np.matmul(by_group, overlap) * by_group
         return np.asarray(squares.sum(axis=-1).reshape(kernel.shape[:-1]))
 
     @cached_property
@@ -546,25 +548,18 @@ def _from(before: Array, after: Array) -> Array:
 def path(state: Array, steps: Array, fading: Array) -> Array:
     """`state = fading state + step` before the first step and after each, [steps + 1, ..., decays]."""
     every = _from(state, np.broadcast_to(steps, (len(steps), *state.shape)))
-    by_decay = every.reshape(len(every), -1, len(fading)).transpose(2, 0, 1)
-    after = np.matmul(_lags(len(every), tuple(fading)), by_decay).transpose(1, 2, 0)
-    return np.asarray(after.reshape(every.shape))
-
-
-@lru_cache(maxsize=64)
-def _lags(count: int, fading: tuple[float, ...]) -> Array:
-    """The share at moment b of a value added at moment a, for each decay, [decays, b, a]."""
-    lag = np.subtract.outer(np.arange(count), np.arange(count))
-    return np.where(lag >= 0, np.array(fading)[:, None, None] ** np.maximum(lag, 0), 0.0)
+    factors, faded = np.broadcast_to(fading, state.shape).copy(), np.empty(state.shape)
+    for before, after in pairwise(every):
+        after += np.multiply(before, factors, out=faded)
+    return every
 
 
 def overlaps_of(state: Array, squares: Array, size: int) -> Array:
-    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, policies, decays, decays]."""
+    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, groups, decays, decays].
+
+    One for all groups where they have had the same events.
+    """
     fading = np.exp(-size / HORIZONS)
-    both = np.outer(fading, fading)
-    overlaps = np.empty((len(squares) + 1, *state.shape))
-    overlaps[0] = state
-    for index, square in enumerate(squares):
-        np.multiply(overlaps[index], both, out=overlaps[index + 1])
-        overlaps[index + 1] += square[:, :1, None]
-    return overlaps
+    if (state == state[:1]).all() and (squares == squares[:, :1, :1]).all():
+        state, squares = state[:1], squares[:, :1]
+    return path(state, squares[:, :, :1, None], np.outer(fading, fading))

@@ -149,15 +149,11 @@ def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks to a past that fades with this horizon in events: a number, [blocks] or [blocks, columns]."""
     factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
     factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
-    new = {name: rows.swapaxes(0, 1) for name, rows in blocks.compared.items()}
+    added, ends = _followed(state, blocks)
     return {
         "blocks": state["blocks"] + len(blocks),
-        "first": {name: _joined(state["first"].get(name), rows)[:, : DEPTH[name]] for name, rows in new.items()},
-        "last": {name: _joined(state["last"].get(name), rows)[:, -DEPTH[name] :] for name, rows in new.items()},
-        **{
-            name: fold_sums(*_aligned(state.get(name), rows), factors ** FADING[name])
-            for name, rows in _added(state, blocks).items()
-        },
+        **ends,
+        **{name: fold_sums(*_aligned(state.get(name), rows), factors ** FADING[name]) for name, rows in added.items()},
     }
 
 
@@ -166,7 +162,7 @@ def path(state: State, blocks: Blocks, horizon: float) -> State:
     factor = float(np.exp(-blocks.size / horizon))
     return {
         name: decayed_path(*_aligned(state.get(name), rows), factor ** FADING[name])
-        for name, rows in _added(state, blocks).items()
+        for name, rows in _followed(state, blocks)[0].items()
     }
 
 
@@ -190,14 +186,35 @@ def merge(earlier: State, later: State, events: float, horizon: float) -> State:
     return merged
 
 
-def _added(state: State, blocks: Blocks) -> dict[str, Array]:
-    """The addition of each block to the fading parts of a state, [blocks, columns, rows]."""
+def _followed(state: State, blocks: Blocks) -> tuple[dict[str, Array], State]:
+    """The addition of each block to the fading parts of a state, [blocks, columns, rows], and its next ends.
+
+    Averages of the same terms have seen the same blocks, whatever they remember: this is computed once for all of them.
+    """
+    ends = {end: state[end] for end in ("first", "last")}
+    for before, found in blocks.followed:
+        if all(_equal(before[end], ends[end]) for end in ends):
+            return found
     compared = blocks.compared
+    new = {name: rows.swapaxes(0, 1) for name, rows in compared.items()}
     added = {"sums": blocks.spread}
     if "signed" in compared:
         weights = _sides(compared["signed"], SIGNS)
         added |= {"covered": compared["signed"][..., :weights], "signed": compared["signed"][..., weights:]}
-    return added | _squares(state["last"], {name: rows.swapaxes(0, 1) for name, rows in compared.items()})
+    after = {
+        "first": {name: _joined(ends["first"].get(name), rows)[:, : DEPTH[name]] for name, rows in new.items()},
+        "last": {name: _joined(ends["last"].get(name), rows)[:, -DEPTH[name] :] for name, rows in new.items()},
+    }
+    found = added | _squares(ends["last"], new), after
+    blocks.followed.append((ends, found))
+    return found
+
+
+def _equal(one: State, other: State) -> bool:
+    """Whether both hold the same rows."""
+    if one.keys() != other.keys():
+        return False
+    return all(rows is other[name] or np.array_equal(rows, other[name]) for name, rows in one.items())
 
 
 def _squares(last: State, compared: State) -> dict[str, Array]:
@@ -225,7 +242,11 @@ def _products(windows: Array, contrast: Array, signs: int) -> Array:
     rows = []
     for place, side in enumerate((own, terms[..., : len(TERMS), :])[:sides]):
         first, second = upper_triangle(side.shape[-2])
-        weight, products = weights[..., place, None], (side @ side.swapaxes(-1, -2))[..., first, second] / signs
+        weight = weights[..., place, None]
+        if signs == 1:
+            products = side[..., first, 0] * side[..., second, 0]
+        else:
+            products = (side @ side.swapaxes(-1, -2))[..., first, second] / signs
         rows += [weight, np.where(weight > 0, products, 0.0)]
     return np.concatenate(rows, axis=-1)
 

@@ -53,7 +53,7 @@ from streameval.ope.reward_models import AnyRewardModel, online
 COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
-PARTS_AT_ONCE = 660
+PARTS_AT_ONCE = 2_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 _Present: TypeAlias = tuple[Sequence[Evidence] | None, Mapping[str, Array], State, LearnedCurve | None]
@@ -321,12 +321,8 @@ class Evaluator:
     @property
     def _batch_events(self) -> int:
         """The number of events that `update` folds together."""
-        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // self._parts))
+        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
-
-    @property
-    def _parts(self) -> int:
-        return len(self.policies) * len(self.plan.rewards)
 
     def fold_pending(self) -> None:
         """Fold the whole blocks that wait until `update` has enough of them to keep numpy busy.
