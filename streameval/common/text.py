@@ -143,15 +143,16 @@ def in_words(seconds: float) -> str:
 
 
 def measured_time(seconds: float | None) -> str:
-    """A measured duration with one decimal.
+    """A measured duration with one decimal; from 0.1 s on in seconds.
 
-    >>> [measured_time(seconds) for seconds in (0.0042, 2.0, 200.0, 9000.0, 1e6, None)]
-    ['4.2 ms', '2.0 s', '3.3 min', '2.5 h', '11.6 d', '–']
+    >>> [measured_time(seconds) for seconds in (0.0042, 0.4, 2.0, 200.0, 9000.0, 1e6, None)]
+    ['4.2 ms', '0.4 s', '2.0 s', '3.3 min', '2.5 h', '11.6 d', '–']
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    units = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-    return next((f"{seconds / size:.1f} {unit}" for size, unit in units if seconds >= size), f"{1000 * seconds:.1f} ms")
+    units = ((86_400.0, 1.0, "d"), (3600.0, 1.0, "h"), (60.0, 1.0, "min"), (1.0, 0.1, "s"))
+    chosen = (f"{seconds / size:.1f} {unit}" for size, least, unit in units if seconds >= least * size)
+    return next(chosen, f"{1000 * seconds:.1f} ms")
 
 
 def utc_time(timestamp: float) -> str:

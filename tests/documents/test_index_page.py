@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.paths import ROOT
+from support.programs import output
 
 pytestmark = pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="needs a checkout")
 REPOSITORY = "https://example.org/owner/streameval"
@@ -55,3 +56,28 @@ def test_without_a_repository_the_description_is_the_readme(hook: Any, monkeypat
     metadata = described(hook)
     assert metadata["readme"]["text"] == (ROOT / "README.md").read_text()
     assert metadata["urls"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("citation-file-format", ["CITATION.cff"]),
+        ("github-issue-forms", [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/question.yml"]),
+        ("github-issue-config", [".github/ISSUE_TEMPLATE/config.yml"]),
+    ],
+)
+def test_the_citation_and_the_issue_templates_are_of_the_published_schemas(schema: str, files: list[str]) -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    assert "ok" in output(*check, *(str(ROOT / name) for name in files))
+
+
+def test_every_issue_template_is_checked() -> None:
+    templates = {path.name for path in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()}
+    assert templates == {"bug.yml", "question.yml", "config.yml"}
+
+
+def test_security_names_a_private_way_and_its_links_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "private vulnerability reports" in text
+    assert all((ROOT / target).exists() for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text))
