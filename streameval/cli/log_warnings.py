@@ -57,6 +57,7 @@ OF_CHECKS = {
     "clusters": "log the user or session of each event as its `unit`",
     "calibration": "log the probability that was used in the draw, and the arm that chose as `logging_policy`",
     "arm_shares": "correct logging.arms, or find out why one arm loses events",
+    "propensities": "log the probability that was used in the draw; `streameval check --propensities` names actions",
     "unmatched_share": "lengthen source.rewards.window, and log decisions and rewards with the same event_id",
     "stale": "find out why no events arrive",
 }

@@ -77,8 +77,8 @@ PLAN = Evaluator(
 ).plan
 
 
-def failed_checks(seed: int, events: int, wrong: float) -> set[str]:
-    """The checks that failed at any look."""
+def failed_checks(seed: int, events: int, wrong: float, until: str | None = None) -> set[str]:
+    """The checks that failed at any look; the rest of the log is not read once the check `until` has failed."""
     batch, state, failed = (
         EventBatch.from_arrays(**three_actions(seed, events, wrong=wrong)),
         of_arms.start(PLAN),
@@ -87,4 +87,6 @@ def failed_checks(seed: int, events: int, wrong: float) -> set[str]:
     for first in range(0, events, LOOK):
         _, state = of_arms.fold(PLAN, state, batch[first : first + LOOK])
         failed |= {each.check for each in of_arms.checks(PLAN, state) if not each.ok}
+        if until in failed:
+            break
     return failed
