@@ -106,7 +106,7 @@ def cell_of(value: Any) -> str:
 
 def replayed(path: Path, shape: str, settings: dict[str, Any]) -> Report:
     """The Report of a file, after which the evaluator continues from its state."""
-    source = {"kind": "file", "path": str(path), "format": "dsjson" if shape == "dsjson" else "json"}
+    source = {"kind": "file", "path": "-", "format": "dsjson" if shape == "dsjson" else "json"}
     config_file = path.with_name(path.name + ".yaml")
     config_file.write_text(json.dumps({"source": source, "reward": {"min": 0, "max": 1}, **settings}))
     config = Config.load(config_file, {})
