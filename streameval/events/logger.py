@@ -31,7 +31,7 @@ from streameval.events.message_sinks import (
     MessageKind,
     MessageSink,
 )
-from streameval.events.schema import MAX_TIMESTAMP, NOISE, ROUNDING_ERROR
+from streameval.events.schema import MAX_TIMESTAMP, NOISE, ROUNDING_ERROR, Event
 
 EventForm: TypeAlias = Literal["ranking", "slate", "scored"]
 
@@ -41,6 +41,7 @@ MOST_UNACKNOWLEDGED = 5_000  # messages in a Kafka client: it needs a kilobyte f
 OVERHEAD = 200  # bytes of a buffered message besides its value
 QUIET = 60.0  # seconds between two warnings with the same cause
 MAX_BYTES = 32 * 2**20
+OTHER_FIELDS = frozenset(Event.__struct_encode_fields__) - {"reward"}
 NO_DESTINATION = "this logger has no destination for rewards that come later"
 
 log = logging.getLogger("streameval.events.logger")
@@ -173,7 +174,7 @@ class EventLogger:
         chosen: str | int,
         *,
         policies: Mapping[str, Sequence[float] | float | None] | None = None,
-        reward: float | None = None,
+        reward: float | Mapping[str, float] | None = None,
         features: Sequence[Sequence[float]] | None = None,
         unit: str | int | None = None,
         event_id: str | int | None = None,
@@ -190,7 +191,8 @@ class EventLogger:
             chosen: the action that was drawn
             policies: for each candidate, its distribution over `actions`, [n], or its probability of `chosen` alone,
                 in [0, 1]; None if it is not known
-            reward: the reward; None if it comes later, by `reward`
+            reward: the reward, or several by their fields, e.g. `{"click": 1, "revenue": 12.5}`; None if it comes
+                later, by `reward`
             features: numbers for the reward model, [n, d]
             unit: id of the user or session
             event_id: a unique id; random by default
@@ -254,7 +256,7 @@ class EventLogger:
         context: Any,
         slots: Sequence[Mapping[str, Any]],
         *,
-        reward: float | None = None,
+        reward: float | Mapping[str, float] | None = None,
         unit: str | int | None = None,
         event_id: str | int | None = None,
         timestamp: float | None = None,
@@ -265,7 +267,7 @@ class EventLogger:
         Args:
             context: the context of the decision, anything that JSON can hold
             slots: for each slot, its fields as in the event: `action`, `propensity`, `policies` and others
-            reward: the reward of the slate; None if it comes later, by `reward`
+            reward: the reward of the slate, or several by their fields; None if it comes later, by `reward`
             unit: id of the user or session
             event_id: a unique id; random by default
             timestamp: time of the decision in seconds since 1970; now by default
@@ -298,8 +300,17 @@ class EventLogger:
         fields = {"propensity": propensity, "values": values, "unit": unit, "context": context}
         return self._log_form("scored", event_id, timestamp, fields)
 
-    def reward(self, event_id: str | int, value: float, *, timestamp: float | None = None) -> None:
-        """Log the reward of an earlier decision; `timestamp`: its time in seconds since 1970, now by default."""
+    def reward(
+        self, event_id: str | int, value: float | Mapping[str, float], *, timestamp: float | None = None
+    ) -> None:
+        """Log the reward of an earlier decision, or several rewards.
+
+        Args:
+            event_id: that of the decision
+            value: the reward; or rewards by their fields, as `rewards` of the daemon names them, e.g. `{"click": 1,
+                "revenue": 12.5}`. Others of the same decision may come in other messages
+            timestamp: time of the reward in seconds since 1970; now by default
+        """
         timestamp = time.time() if timestamp is None else timestamp
         self._log("reward", event_id, {"event_id": event_id, "timestamp": timestamp, "reward": value})
 
@@ -359,7 +370,7 @@ class EventLogger:
             else:
                 plain = NESTED[form](plain)
                 fault = next(_form_faults(form, plain, "reward" in self._kinds), None)
-            value = b"" if fault else msgspec.json.encode(plain, enc_hook=_plain)
+            value = b"" if fault else msgspec.json.encode(_with_rewards(plain), enc_hook=_plain)
         except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
             fault = str(error) or type(error).__name__
         if fault:
@@ -453,7 +464,8 @@ class EventLogger:
 
 def _decision_faults(event: Mapping[str, Any]) -> Iterator[str]:
     yield from _identifier_faults(event, "event_id", "action", "unit", "logging_policy")
-    yield from _number_faults(event, "timestamp", "reward")
+    yield from _number_faults(event, "timestamp")
+    yield from _reward_value_faults(event)
     actions, chosen = event.get("actions"), event["action"]
     if actions is not None:
         yield from _action_faults(actions, chosen)
@@ -477,6 +489,10 @@ def _form_faults(form: EventForm, event: dict[str, Any], later: bool) -> Iterato
     yield from (f"{name}: not all of its numbers are finite" for name in given if not _is_finite(event[name]))
     if form == "slate" and "reward" not in event and not later:
         yield f"reward: missing, and {NO_DESTINATION}"
+    several = isinstance(event.get("reward"), dict)
+    if several:
+        yield from _reward_value_faults(event)
+        event = {name: value for name, value in event.items() if name != "reward"}
     decoder = _decoder(form, "reward" in event or form == "scored")
     rejected = decoder.decode_batch([msgspec.json.encode(event, enc_hook=_plain)]).rejected
     yield from (each.detail for each in rejected)
@@ -525,7 +541,29 @@ def _is_finite(value: Any) -> bool:
 
 def _reward_faults(reward: Mapping[str, Any]) -> Iterator[str]:
     yield from _identifier_faults(reward, "event_id")
-    yield from _number_faults(reward, "timestamp", "reward")
+    yield from _number_faults(reward, "timestamp")
+    yield from _reward_value_faults(reward)
+
+
+def _reward_value_faults(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The faults of the reward of a message, or of its rewards by field."""
+    rewards = fields.get("reward", 0.0)
+    several = rewards if isinstance(rewards, dict) else {"reward": rewards}
+    if not several:
+        yield "reward: no field; give a number, or numbers by field"
+    for name, value in several.items():
+        if not isinstance(name, str) or name in OTHER_FIELDS:
+            yield f"reward: {name!r} is not the field of a reward"
+        if not math.isfinite(value):
+            yield f"{name}: {value} is not a finite number"
+
+
+def _with_rewards(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a message, with several rewards as fields of their own."""
+    rewards = fields.get("reward")
+    if not isinstance(rewards, dict):
+        return fields
+    return {**{name: value for name, value in fields.items() if name != "reward"}, **rewards}
 
 
 def _identifier_faults(fields: Mapping[str, Any], *names: str) -> Iterator[str]:

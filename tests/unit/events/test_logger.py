@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from streameval import EventLogger, read_events
 from streameval.events import JsonDecoder, Message, Origin, RankingDecoder, RewardDecoder
+from streameval.events.further_rewards import RewardField
 from support.strategies import POLICIES, examples
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b"], [0.9, 0.1], "a")
@@ -42,6 +43,40 @@ def test_decisions_arrive_as_they_were_logged() -> None:
     assert [each.kind for each in messages] == ["decision"] * 3
     assert messages[0].event_id == 7
     assert json.loads(messages[0].value)["context"] == {"hour": 9}
+
+
+SEVERAL = (RewardField("revenue", "revenue", 0.0, 200.0), RewardField("hide", "hide", 0.0, 1.0))
+
+
+def test_several_rewards_are_fields_of_one_message_and_may_come_in_several() -> None:
+    messages: list[Message] = []
+    slots = [{"action": "a", "propensity": 0.5}]
+    with EventLogger.to_function(messages.append) as logger:
+        logger.decision(*CHOICE, reward={"click": np.float32(1), "revenue": 12.5})
+        logger.slate(None, slots, reward={"click": 0, "hide": 1})
+        later = logger.decision(*CHOICE)
+        logger.reward(later, {"revenue": 3})
+        logger.reward(later, {"click": 1, "hide": 0.0}, timestamp=9)
+    assert logger.counts.invalid == 0
+    decisions = JsonDecoder(POLICIES, "click", further=SEVERAL).decode_batch([each.value for each in messages[:2]])
+    assert decisions.further is not None
+    assert decisions.reward.tolist() == [1.0, 0.0]
+    np.testing.assert_array_equal(decisions.further.values, [[12.5, np.nan], [np.nan, 1.0]])
+    places = Origin.of("rewards", [(0, [0, 1])])
+    rewards = RewardDecoder("click", SEVERAL).decode_batch([each.value for each in messages[3:]], places)
+    assert rewards.further is not None
+    np.testing.assert_array_equal(rewards.reward, [np.nan, 1.0])
+    np.testing.assert_array_equal(rewards.further.values, [[3.0, np.nan], [np.nan, 0.0]])
+
+
+@pytest.mark.parametrize("wrong", [{}, {"click": math.inf}, {"timestamp": 1.0}, {"click": "x"}, {3: 1.0}])
+def test_rewards_that_no_message_can_hold_are_refused(wrong: Any) -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.reward("e", wrong)
+        logger.decision(*CHOICE, reward=wrong)
+        logger.slate(None, [{"action": "a", "propensity": 0.5}], reward=wrong)
+    assert (messages, logger.counts.invalid) == ([], 3)
 
 
 def test_rewards_that_come_later_name_their_decision() -> None:
