@@ -34,6 +34,7 @@ from streameval.events.message_sinks import (
 from streameval.events.schema import MAX_TIMESTAMP, NOISE, ROUNDING_ERROR, Event
 
 EventForm: TypeAlias = Literal["ranking", "slate", "scored"]
+Rewards: TypeAlias = float | Mapping[str, float]
 
 LINGER = 0.02  # seconds between two looks at the queue
 LONGEST_PAUSE = 5.0  # seconds between two attempts to write
@@ -174,7 +175,7 @@ class EventLogger:
         chosen: str | int,
         *,
         policies: Mapping[str, Sequence[float] | float | None] | None = None,
-        reward: float | Mapping[str, float] | None = None,
+        reward: Rewards | None = None,
         features: Sequence[Sequence[float]] | None = None,
         unit: str | int | None = None,
         event_id: str | int | None = None,
@@ -191,8 +192,7 @@ class EventLogger:
             chosen: the action that was drawn
             policies: for each candidate, its distribution over `actions`, [n], or its probability of `chosen` alone,
                 in [0, 1]; None if it is not known
-            reward: the reward, or several by their fields, e.g. `{"click": 1, "revenue": 12.5}`; None if it comes
-                later, by `reward`
+            reward: the reward, or several by their fields; None if it comes later, by `reward`
             features: numbers for the reward model, [n, d]
             unit: id of the user or session
             event_id: a unique id; random by default
@@ -256,7 +256,7 @@ class EventLogger:
         context: Any,
         slots: Sequence[Mapping[str, Any]],
         *,
-        reward: float | Mapping[str, float] | None = None,
+        reward: Rewards | None = None,
         unit: str | int | None = None,
         event_id: str | int | None = None,
         timestamp: float | None = None,
@@ -300,16 +300,10 @@ class EventLogger:
         fields = {"propensity": propensity, "values": values, "unit": unit, "context": context}
         return self._log_form("scored", event_id, timestamp, fields)
 
-    def reward(
-        self, event_id: str | int, value: float | Mapping[str, float], *, timestamp: float | None = None
-    ) -> None:
-        """Log the reward of an earlier decision, or several rewards.
+    def reward(self, event_id: str | int, value: Rewards, *, timestamp: float | None = None) -> None:
+        """Log the reward of an earlier decision, or several by their fields: `{"click": 1, "revenue": 12.5}`.
 
-        Args:
-            event_id: that of the decision
-            value: the reward; or rewards by their fields, as `rewards` of the daemon names them, e.g. `{"click": 1,
-                "revenue": 12.5}`. Others of the same decision may come in other messages
-            timestamp: time of the reward in seconds since 1970; now by default
+        `timestamp`: time in seconds since 1970, now by default. Each reward may come in another message.
         """
         timestamp = time.time() if timestamp is None else timestamp
         self._log("reward", event_id, {"event_id": event_id, "timestamp": timestamp, "reward": value})
@@ -370,7 +364,9 @@ class EventLogger:
             else:
                 plain = NESTED[form](plain)
                 fault = next(_form_faults(form, plain, "reward" in self._kinds), None)
-            value = b"" if fault else msgspec.json.encode(_with_rewards(plain), enc_hook=_plain)
+            if isinstance(plain.get("reward"), dict):
+                plain |= plain.pop("reward")
+            value = b"" if fault else msgspec.json.encode(plain, enc_hook=_plain)
         except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
             fault = str(error) or type(error).__name__
         if fault:
@@ -464,8 +460,7 @@ class EventLogger:
 
 def _decision_faults(event: Mapping[str, Any]) -> Iterator[str]:
     yield from _identifier_faults(event, "event_id", "action", "unit", "logging_policy")
-    yield from _number_faults(event, "timestamp")
-    yield from _reward_value_faults(event)
+    yield from _moment_and_reward_faults(event)
     actions, chosen = event.get("actions"), event["action"]
     if actions is not None:
         yield from _action_faults(actions, chosen)
@@ -489,9 +484,8 @@ def _form_faults(form: EventForm, event: dict[str, Any], later: bool) -> Iterato
     yield from (f"{name}: not all of its numbers are finite" for name in given if not _is_finite(event[name]))
     if form == "slate" and "reward" not in event and not later:
         yield f"reward: missing, and {NO_DESTINATION}"
-    several = isinstance(event.get("reward"), dict)
-    if several:
-        yield from _reward_value_faults(event)
+    if isinstance(event.get("reward"), dict):
+        yield from _moment_and_reward_faults(event)
         event = {name: value for name, value in event.items() if name != "reward"}
     decoder = _decoder(form, "reward" in event or form == "scored")
     rejected = decoder.decode_batch([msgspec.json.encode(event, enc_hook=_plain)]).rejected
@@ -541,29 +535,15 @@ def _is_finite(value: Any) -> bool:
 
 def _reward_faults(reward: Mapping[str, Any]) -> Iterator[str]:
     yield from _identifier_faults(reward, "event_id")
-    yield from _number_faults(reward, "timestamp")
-    yield from _reward_value_faults(reward)
+    yield from _moment_and_reward_faults(reward)
 
 
-def _reward_value_faults(fields: Mapping[str, Any]) -> Iterator[str]:
-    """The faults of the reward of a message, or of its rewards by field."""
+def _moment_and_reward_faults(fields: Mapping[str, Any]) -> Iterator[str]:
     rewards = fields.get("reward", 0.0)
-    several = rewards if isinstance(rewards, dict) else {"reward": rewards}
-    if not several:
-        yield "reward: no field; give a number, or numbers by field"
-    for name, value in several.items():
-        if not isinstance(name, str) or name in OTHER_FIELDS:
-            yield f"reward: {name!r} is not the field of a reward"
-        if not math.isfinite(value):
-            yield f"{name}: {value} is not a finite number"
-
-
-def _with_rewards(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a message, with several rewards as fields of their own."""
-    rewards = fields.get("reward")
-    if not isinstance(rewards, dict):
-        return fields
-    return {**{name: value for name, value in fields.items() if name != "reward"}, **rewards}
+    by_field = rewards if isinstance(rewards, dict) else {"reward": rewards}
+    for name in by_field.keys() & OTHER_FIELDS or ([] if by_field else ["{}"]):
+        yield f"reward: {name} is not the field of a reward"
+    yield from _number_faults({"timestamp": fields["timestamp"], **by_field}, "timestamp", *by_field)
 
 
 def _identifier_faults(fields: Mapping[str, Any], *names: str) -> Iterator[str]:

@@ -77,7 +77,8 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
             policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts)}", estimate
         )
     if decision and decision.promotable and estimate:
-        sentence = f"{_earns(report, estimate)}, promotable {_since(decision)}{_but_worse(report, policy)}"
+        promotable = f"promotable {_since(decision)}{_by_bound(decision, estimate)}"
+        sentence = f"{_earns(report, estimate)}, {promotable}{_but_worse(report, policy)}"
         return CandidateAnswer(policy, "promotable", sentence, estimate)
     missing = _missing(report, decision, failed, estimate)
     if estimate and estimate.lift_upper is not None and estimate.lift_upper < 0:
@@ -88,6 +89,13 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
         return CandidateAnswer(policy, "better", sentence, estimate)
     sentence = f"not known yet whether {policy} earns more than production: {missing}"
     return CandidateAnswer(policy, "unknown", sentence + _so_far(estimate), estimate)
+
+
+def _by_bound(decision: Decision, estimate: Estimate) -> str:
+    """Which bound decides, where the interval of the lift reaches to 0 or below."""
+    if decision.lower is None or estimate.lift_lower is None or estimate.lift_lower > 0:
+        return ""
+    return f" (by the decision bound of {decision.rule}, {significant(decision.lower)}, not by the interval)"
 
 
 def _but_worse(report: Report, policy: str) -> str:

@@ -67,6 +67,16 @@ def test_a_promotable_candidate_earns_so_much_more_since_a_time() -> None:
     )
 
 
+@pytest.mark.parametrize(("width", "by_bound"), [(0.03, True), (0.005, False)])
+def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_that_decides(
+    width: float, by_bound: bool
+) -> None:
+    decided = decision(promotable=True, since_event=12_300, lower=0.002)
+    _, sentence = only(Candidate(width=width), decisions=[decided])
+    end = " (by the decision bound of paired, 0.002, not by the interval)" if by_bound else ""
+    assert sentence.endswith(f"promotable since event 12,300{end}")
+
+
 def test_without_times_it_is_promotable_since_an_event() -> None:
     _, sentence = only(Candidate(), decisions=[decision(promotable=True, since_event=12_300)])
     assert sentence.endswith("promotable since event 12,300")
