@@ -325,9 +325,10 @@ class DecayBank:
         return self._squares_of(self.kernel)
 
     def _squares_of(self, kernel: Array) -> Array:
-        moments, _, decays = kernel.shape
+        moments, columns, decays = kernel.shape
         overlap = self.sums["overlap"]
-        by_group = kernel.reshape(moments, overlap.shape[1], -1, decays)
+        groups = overlap.shape[1]
+        by_group = kernel.reshape(moments, groups, columns // max(1, groups), decays)
         squares = np.matmul(by_group, overlap) * by_group
         return np.asarray(squares.sum(axis=-1).reshape(kernel.shape[:-1]))
 
