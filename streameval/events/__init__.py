@@ -1,6 +1,6 @@
 """Events: messages, rows of tables or arrays become an `EventBatch` of columns, or are `Rejected` with a reason.
 
-In the order of decoding: `schema` (the types of the JSON), `decoder` (and `dsjson`), `diagnosis` (refused messages),
+In the order of decoding: `schema` (the types of JSON), `decoder` (`dsjson`, `records`), `diagnosis` (refused messages),
 `columns`, `validation`, `batch` with its parts `action_sets`, `slates`, `rankings` and `origin`. Arrays enter by
 `from_arrays`.
 
