@@ -64,7 +64,7 @@ CONSTANTS = {
         *("250,000 events", "100,000 rewards", ".025 in theory", "1,250, 2,500, 5,000, 10,000 and"),
         *("500,000 and 300,000 events", "100,000 events do not separate", "seeds 100 to 109"),
         *("Table 5.2", "100 moments", "after 100 interactions", "After 100 interactions", "every 10,000 from"),
-        *("weight of 125", "up to 1.25"),
+        *("weight of 125", "up to 1.25", "9 of its 100 moments", "9 of 990"),
     },
     COVERAGE: {
         *("nominal maximum is 5.", "values near .3", "(.03)", "if 50 of them", "blocks of 100 events", "60 looks"),
