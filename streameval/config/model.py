@@ -487,9 +487,10 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
             yield Problem(("rewards",), found, "write events in JSON")
         two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
         production, candidates = config.policies.production, config.policies.candidates
+        hint = "leave it out, or write `reward` in place of `rewards`"
         for index, estimator in enumerate(config.estimators):
             check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
-            yield from refusal(("estimators", index), check)
+            yield from refusal(("estimators", index), check, hint)
 
 
 def _ranking_problems(config: Config) -> Iterator[Problem]:

@@ -756,6 +756,7 @@ def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
         ("{a: {}}\nreward: {max: 2}", "expected nothing next to `rewards`"),
         ("{a: {}}\nranking: {metric: dcg, examination: power}", "expected nothing next to `ranking`"),
         ("{a: {}, b: {}}\nestimators: [iips]", "iips estimates one reward"),
+        ("{a: {}, b: {}}\nestimators: [snips, rips]", "hint: leave it out, or write `reward` in place of `rewards`"),
         ("{a: {}, b: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one reward, the cost of ds-json"),
         ("{a: {}, b: {field: a}}", "each reward needs its own field"),
         ("{a: {}, b: {min: 1, max: 2}}\nsource: {topic: t, rewards: {topic: r}}", "a number from rewards.b.min (1)"),
