@@ -246,7 +246,7 @@ def test_the_type_of_a_column_of_times_decides_its_unit(unit: str) -> None:
 
 
 def test_a_table_without_ids_repeats_none(run: Run) -> None:
-    rows = [f"{START + place},a,0.5,{place % 2},0.5" for place in range(EVENTS)]
+    rows = [f"{START + place},{'ab'[place % 2]},0.5,{place % 2},0.5" for place in range(EVENTS)]
     for name in ("one.csv", "two.csv"):
         Path(name).write_text("timestamp,action,propensity,reward,challenger\n" + "\n".join(rows) + "\n")
     outcome = run("replay", "c.yaml", "one.csv", "two.csv")
