@@ -67,6 +67,7 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
 	$(WHEEL_PYTHON) tests/benchmarks/rankings.py
 	$(WHEEL_PYTHON) tests/benchmarks/growth.py
+	$(WHEEL_PYTHON) tests/benchmarks/segments.py
 
 fuzz soak faults: export PYTHONPATH = tests
 fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number that is not finite

@@ -156,6 +156,9 @@ def plan_table(config: Config) -> Table:
     if plan.ranking is not None:
         looks = f"users look at ranks by {_described(plan.ranking.examination)}"
         rows[-1] = ("ranking", f"clicks, {_described(plan.ranking.metric)}; {looks}")
+    if plan.segments:
+        lists = [f"{name}: {', '.join(each.labels)}" for name, each in plan.segments.items()]
+        rows.append(("segments", "\n".join(lists)))
     for estimators, averages in plan.products:
         rows.append(("estimators", _named(plan, estimators)))
         lines = [f"{_described(average)}: {_described(plan.interval(average))} interval" for average in averages]

@@ -27,6 +27,16 @@ def test_a_benchmark_prints_its_measurements(script: str) -> None:
 
 
 @pytest.mark.slow
+def test_thirty_values_of_segments_cost_less_than_two_and_a_half_times_no_segments_after_decoding() -> None:
+    assert TARGET
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": TARGET[1]}
+    command = [sys.executable, "tests/benchmarks/segments.py", "--events", "6000", "--rounds", "5"]
+    message = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    (ratio,) = re.findall(r"after decoding ([\d.]+)", message)
+    assert float(ratio) < 2.5, message
+
+
+@pytest.mark.slow
 def test_a_page_with_two_clicks_takes_less_than_two_and_a_half_times_the_processor_time_of_a_compact_event() -> None:
     assert TARGET
     environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": TARGET[1]}

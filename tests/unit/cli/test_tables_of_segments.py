@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streameval.cli.replay import Replay
-from streameval.cli.tables import answer_lines, segments_table
+from streameval.cli.tables import answer_lines, plan_table, segments_table
 from streameval.config.model import Config
 from support.factories import make_report, with_segments
 
@@ -32,7 +32,11 @@ def test_a_segment_without_an_event_of_its_values_is_named(tmp_path: Path, capsy
         "  rank: {field: place, most: 3}\n"
         "columns: {context: [country]}\n"
     )
-    report = Replay(Config.load(settings, {})).read([str(log)])
+    config = Config.load(settings, {})
+    names, values = plan_table(config).columns
+    place = list(names.cells).index("segments")
+    assert str(list(values.cells)[place]) == "country: de, other\nplace: fr\nrank: 1, 2, 3"
+    report = Replay(config).read([str(log)])
     warnings = capsys.readouterr().err
     assert "no event has one of the values of the segment 'country'" in warnings
     assert "the segment has the values of the field context.country" in warnings
