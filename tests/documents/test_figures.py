@@ -55,7 +55,7 @@ CONSTANTS = {
         *("ports 3000, 9090, 9092, 9093 and 9108", "ports 9092 to 9098", "volume of 1 GiB", "about 1 MB", "Grafana 11"),
         *("Python 3.11", "includes 0", "weight at 1", "Lag near 0", "away from 1", "above 0", "100,000 events"),
         *("1. **Which", "2. **How", "3. **What", "4. **Can", "5. **Is", "of 2 in Kubernetes"),
-        *("never 0 or", "and 0, its default"),
+        *("never 0 or", "and 0, its default", "takes 272 bytes"),
     },
     NONSTATIONARY: {
         *("10,000 events", "50,000 events", "2,000 (noise)", "50,000 (staleness)", "seeds 0 and 1", "20 seeds"),
