@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from readings import BLOCK, PLAIN, Known, reading_of
@@ -21,11 +22,12 @@ Kernel = Callable[[Floats], Floats]
 
 @dataclass(frozen=True)
 class Stretch:
-    """A range of blocks: the part of it that is added to a spread."""
+    """A range of blocks: the part of it that is added to a spread. `followed`: as in `Blocks`."""
 
     spread: Floats
     compared: dict[str, Floats]
     size: int
+    followed: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.spread)
