@@ -26,7 +26,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 
 from streameval.config.model import Config
-from streameval.events import EventBatch
 from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -38,6 +37,7 @@ from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, f
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 
 EVENTS = 1_000_000
+FIELDS = ("timestamp", "propensity", "reward", "early", "late")
 FEWER = 100_000
 PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
@@ -128,6 +128,15 @@ class KafkaPythonProducer(TransactionalProducer):
         self._producer.close(PATIENCE)
 
 
+def message(number: int, timestamp: float, propensity: float, reward: float, early: float, late: float) -> bytes:
+    """An event with these FIELDS."""
+    policies = f'{{"early":{early},"late":{late}}}'
+    return (
+        f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
+        f'"reward":{reward},"policies":{policies}}}'
+    ).encode()
+
+
 @dataclass(frozen=True)
 class Log:
     """A topic full of events, and their sums."""
@@ -161,8 +170,7 @@ class Log:
 
     def fill(self) -> None:
         clients = [make(self.broker, self.topic, codec) for codec in CODECS for make in self.producers]
-        names = ("partition", "timestamp", "propensity", "reward", "early", "late")
-        rows = list(enumerate(zip(*(self.columns[name].tolist() for name in names), strict=True)))
+        rows = list(enumerate(zip(*(self.columns[name].tolist() for name in ("partition", *FIELDS)), strict=True)))
         for number, first in enumerate(range(0, self.events, IN_TRANSACTION)):
             client, events = clients[number % len(clients)], rows[first : first + IN_TRANSACTION]
             if number % ABORTED == 0 and not isinstance(self.broker, MockBroker):  # which returns them all the same
@@ -176,12 +184,8 @@ class Log:
             client.close()
 
     def _send(self, client: TransactionalProducer, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
-        for number, (partition, timestamp, propensity, reward, early, late) in rows:
-            value = (
-                f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
-                f'"reward":{reward},"policies":{{"early":{early},"late":{late}}}}}'
-            )
-            client.send(partition, value.encode())
+        for number, (partition, *fields) in rows:
+            client.send(partition, message(number, *fields))
 
     def config(self, **source: Any) -> dict[str, Any]:
         address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
@@ -198,14 +202,12 @@ class Log:
     def state_in_order_of_time(self) -> Any:
         """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
         cohorts = CohortEvaluator(Config.model_validate(self.config()).plan())
-        columns = self.columns
+        decoder, columns = cohorts.plan.decoder(), self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):
             some = in_order[first : first + 6000]
-            taken = {name: column[some] for name, column in columns.items()}
-            policies = {name: taken[name] for name in ("early", "late")}
-            given = {name: taken[name] for name in ("reward", "propensity", "timestamp")}
-            cohorts.update(EventBatch.from_arrays(**given, policies=policies))
+            rows = zip(some.tolist(), *(columns[name][some].tolist() for name in FIELDS), strict=True)
+            cohorts.update(decoder.decode_batch([message(*row) for row in rows]))
         state = settled(cohorts)
         state["cohorts"][0]["evaluator"]["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
         return state
