@@ -201,7 +201,7 @@ class Daemon:
         try:
             batch = self._pipeline.take(records, self._source.status().ended_at, self._clock())
         except (ClockBehindError, NotYetReadableError) as error:
-            if str(error) != self._withheld_because:
+            if not self._withheld:
                 kind = "clock_behind" if isinstance(error, ClockBehindError) else "messages_unreadable"
                 log.error(kind, detail=str(error))
             self._withheld, self._withheld_because = records, str(error)
