@@ -42,7 +42,7 @@ from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 22
+STATE_SCHEMA = 23
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())

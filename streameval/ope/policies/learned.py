@@ -36,6 +36,12 @@ class Log(NamedTuple):
     weight: Array
     block: int
 
+    def part(self, first: int) -> Log:
+        """The block that starts with this event."""
+        events = slice(first, first + self.block)
+        propensity, reward, weight = self.propensity[events], self.reward[events], self.weight[events]
+        return Log(self.sets.take(events), propensity, reward, weight, self.block)
+
 
 class ScoredEvents(NamedTuple):
     """Events whose actions have scores, with the actions row by row.
@@ -113,23 +119,21 @@ class Learned(metaclass=Configurable):
         """The state before the first event; the number of features is unknown.
 
         `weights`: [1 or positions, features]. `mean`, `square`: of gradients. `sums`: recent sums of `W r` and `W`.
-        `moved`: the length of the last step.
         """
         none = np.zeros((0, 0))
-        return {"steps": 0, "weights": none, "mean": none, "square": none, "sums": np.zeros(2), "moved": 0.0}
+        return {"steps": 0, "weights": none, "mean": none, "square": none, "sums": np.zeros(2)}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         """The distributions, each with the weights from before its block, and the state after the whole blocks."""
         rows, faults = np.full(len(log.sets.propensities), np.nan), dict[int, Fault]()
         for first in range(0, len(log.reward), log.block):
-            part = slice(first, first + log.block)
-            sets = log.sets.take(part)
-            state = self._opened(state, sets)
-            chosen, scored = self._scored(sets, log, part, state["weights"])
+            part = log.part(first)
+            state = self._opened(state, part.sets)
+            chosen, scored = self._scored(part, state["weights"])
             faults |= dict.fromkeys((first + np.flatnonzero(~chosen)).tolist(), NO_SCORES)
             if chosen.any():
                 probabilities = scored.probabilities(state["weights"])
-                rows[log.sets.offsets[first] + np.flatnonzero(np.repeat(chosen, sets.sizes))] = probabilities
+                rows[log.sets.offsets[first] + np.flatnonzero(np.repeat(chosen, part.sets.sizes))] = probabilities
                 if len(chosen) == log.block:
                     state = self._learn(state, scored, probabilities)
         return (rows, faults), state
@@ -142,8 +146,9 @@ class Learned(metaclass=Configurable):
         positions = int(sets.sizes[np.flatnonzero(sets.widths)[0]]) if self.per_action else 1
         return state | {name: np.zeros((positions, width)) for name in ("weights", "mean", "square")}
 
-    def _scored(self, sets: ActionSets, log: Log, part: slice, weights: Array) -> tuple[Mask, ScoredEvents]:
-        """Which events of this part can be predicted, [events], and these events."""
+    def _scored(self, log: Log, weights: Array) -> tuple[Mask, ScoredEvents]:
+        """Which events can be predicted, [events], and these events."""
+        sets = log.sets
         usable, features = sets.features_of_width(weights.shape[1])
         moderate = (np.abs(features) <= LARGEST_FEATURE).all(axis=1)
         with np.errstate(divide="ignore"):
@@ -156,7 +161,7 @@ class Learned(metaclass=Configurable):
         rows, sizes = np.repeat(chosen, sets.sizes), sets.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
         kept = features if rows.all() else features[rows[usable]]
-        logged = (column[part][chosen] for column in (log.propensity, log.reward, log.weight))
+        logged = (column[chosen] for column in (log.propensity, log.reward, log.weight))
         return chosen, ScoredEvents(kept, start[rows], starts, starts + sets.index[chosen], *logged)
 
     def _learn(self, state: State, events: ScoredEvents, probabilities: Array) -> State:
@@ -178,7 +183,6 @@ class Learned(metaclass=Configurable):
             "mean": mean,
             "square": square,
             "sums": state["sums"] * np.exp(-len(known) / BASELINE_HORIZON) + sums,
-            "moved": float(np.sqrt(np.square(move).sum())),
         }
 
     def objective_of(self, events: ScoredEvents, probabilities: Array, baseline: float) -> tuple[float, Array]:
