@@ -22,12 +22,12 @@ Kernel = Callable[[Floats], Floats]
 
 @dataclass(frozen=True)
 class Stretch:
-    """A range of blocks: the part of it that is added to a spread. `followed`: as in `Blocks`."""
+    """A range of blocks: the part of it that is added to a spread. `variance_steps`: as in `Blocks`."""
 
     spread: Floats
     compared: dict[str, Floats]
     size: int
-    followed: list[Any] = field(default_factory=list)
+    variance_steps: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.spread)

@@ -270,8 +270,8 @@ class Blocks:
         return {"totals": totals, "signed": np.concatenate([covered, *map(self._by_column, rows)], axis=-1)}
 
     @cached_property
-    def followed(self) -> list[tuple[State, tuple[dict[str, Array], State]]]:
-        """The results of `variance` for these blocks, each with the ends of the stream before them."""
+    def variance_steps(self) -> list[tuple[State, tuple[dict[str, Array], State]]]:
+        """The steps of `variance` over these blocks, for all averages; each with the ends of the stream before them."""
         return []
 
     def decayed(self, alpha: Array | float) -> Array:

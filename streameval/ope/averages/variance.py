@@ -149,7 +149,7 @@ def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks to a past that fades with this horizon in events: a number, [blocks] or [blocks, columns]."""
     factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
     factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
-    added, ends = _followed(state, blocks)
+    added, ends = _step(state, blocks)
     return {
         "blocks": state["blocks"] + len(blocks),
         **ends,
@@ -162,7 +162,7 @@ def path(state: State, blocks: Blocks, horizon: float) -> State:
     factor = float(np.exp(-blocks.size / horizon))
     return {
         name: decayed_path(*_aligned(state.get(name), rows), factor ** FADING[name])
-        for name, rows in _followed(state, blocks)[0].items()
+        for name, rows in _step(state, blocks)[0].items()
     }
 
 
@@ -186,13 +186,13 @@ def merge(earlier: State, later: State, events: float, horizon: float) -> State:
     return merged
 
 
-def _followed(state: State, blocks: Blocks) -> tuple[dict[str, Array], State]:
+def _step(state: State, blocks: Blocks) -> tuple[dict[str, Array], State]:
     """The addition of each block to the fading parts of a state, [blocks, columns, rows], and its next ends.
 
     Averages of the same terms have seen the same blocks, whatever they remember: this is computed once for all of them.
     """
     ends = {end: state[end] for end in ("first", "last")}
-    for before, found in blocks.followed:
+    for before, found in blocks.variance_steps:
         if all(_equal(before[end], ends[end]) for end in ends):
             return found
     compared = blocks.compared
@@ -206,7 +206,7 @@ def _followed(state: State, blocks: Blocks) -> tuple[dict[str, Array], State]:
         "last": {name: _joined(ends["last"].get(name), rows)[:, -DEPTH[name] :] for name, rows in new.items()},
     }
     found = added | _squares(ends["last"], new), after
-    blocks.followed.append((ends, found))
+    blocks.variance_steps.append((ends, found))
     return found
 
 
