@@ -432,7 +432,7 @@ class Evaluator:
             )
         )
         if checks:
-            further = list(ramp.further_checks(plan, {**state, **learned}, checks))
+            further = list(learning.further_checks(plan, {**state, **learned}, checks))
             checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
         return Report(
             confidence=plan.confidence,

@@ -1,4 +1,4 @@
-"""The evidence of events for each reward, and the parts of the state that learn from the log."""
+"""The evidence of events for each reward, the parts of the state that learn from the log, and their trust checks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from streameval.ope.evidence.examination import LearnedExamination
 from streameval.ope.policies.base import Answer
 from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.policies.learned import Log
+from streameval.ope.promotion import of_every_policy
+from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
 
 OF_REWARDS = ("recent", "slates", "predictions")
@@ -160,3 +162,20 @@ def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
     if known.actions is None or not all(grid.optional for grid in using):
         return np.ones(known.blocks, dtype=bool)
     return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
+
+
+def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+    """The trust checks that promotion does not know: of a learned curve, of a ramp and of logged propensities.
+
+    `known`: the other checks, of the policies that have events.
+    """
+    curve = examination(plan)
+    if curve is not None:
+        ok, finding = curve.moved(state["examination"])
+        yield from of_every_policy(
+            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
+        )
+    yield from ramp.checks(plan, state["ramp"])
+    found = frequencies.judge(state["frequencies"], plan.trust_error)
+    if found is not None:
+        yield from of_every_policy(known, "propensities", *found)

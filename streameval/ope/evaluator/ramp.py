@@ -22,11 +22,9 @@ from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, TermRange
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence import arms, frequencies
+from streameval.ope.evidence import arms
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.examination import LearnedExamination
 from streameval.ope.intervals import EmpiricalLikelihood
-from streameval.ope.promotion import of_every_policy
 from streameval.ope.report import Calibration, TrustCheck
 
 FEWEST_BLOCKS_COMPARED = 50.0
@@ -183,23 +181,6 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
         value - math.hypot(one[0] - one[1], other[2] - other[0]),
         value + math.hypot(one[2] - one[0], other[0] - other[1]),
     )
-
-
-def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve, of a ramp and of logged propensities.
-
-    `known`: the other checks, of the policies that have events.
-    """
-    curve = None if plan.ranking is None else plan.ranking.examination
-    if isinstance(curve, LearnedExamination):
-        ok, finding = curve.moved(state["examination"])
-        yield from of_every_policy(
-            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
-        )
-    yield from checks(plan, state["ramp"])
-    found = frequencies.judge(state["frequencies"], plan.trust_error)
-    if found is not None:
-        yield from of_every_policy(known, "propensities", *found)
 
 
 def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
