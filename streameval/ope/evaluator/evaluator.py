@@ -56,7 +56,9 @@ BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 PARTS_AT_ONCE = 2_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
-_Present: TypeAlias = tuple[Sequence[Evidence] | None, Mapping[str, Array], State, LearnedCurve | None]
+_Present: TypeAlias = tuple[
+    EventBatch | None, Sequence[Evidence] | None, Mapping[str, Array], State, LearnedCurve | None
+]
 
 
 class Evaluator:
@@ -412,8 +414,8 @@ class Evaluator:
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
         plan, state, events = self.plan, self._state, self._state["events"]
-        present = tail, counts, learned, curve = self._present()
-        rest = None if tail is None else (tail[0], EventBatch.concat(self._pending))
+        present = rest, tail, counts, learned, curve = self._present()
+        late = None if tail is None or rest is None else (tail[0], rest)
         estimates = list(self._rows(present))
         of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
         predicts = any("prediction" in plan.estimators[row.estimator].needs for row in estimates)
@@ -445,7 +447,7 @@ class Evaluator:
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
             calibration=ramp.calibration(plan, state["ramp"]),
-            segments=segments.segment_rows(plan, state["segments"], rest, counts, learned["weights"], of_goal),
+            segments=segments.segment_rows(plan, state["segments"], late, counts, learned["weights"], of_goal),
             reward_model=online.read(plan.reward_model, state["predictions"][0]) if predicts else None,
         )
 
@@ -458,7 +460,7 @@ class Evaluator:
 
     def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
         """The rows of all rewards; or of the goal, by the grids and averages that have one of these pairs."""
-        tail, counts, learned, curve = present
+        _, tail, counts, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
         for place in range(len(self.plan.rewards) if pairs is None else 1):
             plan, known = self.plan.for_reward(place), {**learned, "slates": learned["slates"][place]}
@@ -469,15 +471,15 @@ class Evaluator:
                     yield from report_rows(plan, grid, state, last, counts, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
-        """The events of the unfinished block; the counts, the parts that learn and the learned curve after them."""
-        plan, tail, counts, learned = self.plan, None, self._state["counts"], self._state
+        """The events of the unfinished block, their evidence, and the counts, learned parts and curve after them."""
+        plan, rest, tail, counts, learned = self.plan, None, None, self._state["counts"], self._state
         if self._pending:
             rest, _, _ = learning.predict_policies(plan, learned["learned_policies"], EventBatch.concat(self._pending))
             rest = ramp.balanced(plan, learned["ramp"], rest)
             whole, tail, after = learning.evidence(plan, self._grids, self._state, rest)
             counts, learned = with_counts(counts, whole, support_known(whole, rest)), {**learned, **after}
         examination = learning.examination(plan)
-        return tail, counts, learned, None if examination is None else examination.now(learned["examination"])
+        return rest, tail, counts, learned, None if examination is None else examination.now(learned["examination"])
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
