@@ -21,11 +21,11 @@ HINT = (
 
 
 def _findings(frequencies: Frequencies) -> Iterator[Finding]:
-    """The actions and buckets that are off; one fact where none is."""
-    off, comparisons = frequencies.off()
-    for finding in off:
-        yield Finding("propensities", finding, "error", HINT)
-    if not off:
+    """The actions and buckets whose propensities are wrong; one fact where none is."""
+    wrong, comparisons = frequencies.findings()
+    for each in wrong:
+        yield Finding("propensities", each, "error", HINT)
+    if not wrong:
         judged = f"how often actions were chosen ({counted(comparisons, 'comparison')})"
         yield Finding("propensities", f"the propensities of {counted(frequencies.events, 'event')} agree with {judged}")
 

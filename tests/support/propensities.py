@@ -51,4 +51,4 @@ def findings_about(batch: EventBatch) -> list[str]:
     found = frequencies.Frequencies()
     chosen = [batch.actions.names[code] for code in batch.actions.chosen.tolist()]
     found.add(batch, chosen, [list(NAMES)] * len(batch))
-    return found.off()[0]
+    return found.findings()[0]

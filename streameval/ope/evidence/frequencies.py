@@ -43,7 +43,7 @@ class Frequencies:
 
     >>> frequencies = Frequencies()
     >>> frequencies.add_single(["a", "b"] * 500, np.full(1000, 0.5))
-    >>> frequencies.off()
+    >>> frequencies.findings()
     ([], 2)
     """
 
@@ -90,8 +90,8 @@ class Frequencies:
         """The number of events."""
         return self._events
 
-    def off(self) -> tuple[list[str], int]:
-        """The findings about the actions and buckets that are off, and the number of comparisons."""
+    def findings(self) -> tuple[list[str], int]:
+        """The actions and buckets whose propensities are too low or too high, and the number of comparisons."""
         found = [*self._of_single(), *self._of_listed()]
         limit = NormalDist().inv_cdf(1.0 - ERROR / 2 / max(1, len(found)))
         return [_finding(what, ratio) for what, ratio, deviations in found if abs(deviations) > limit], len(found)
@@ -168,12 +168,12 @@ def _bucket(propensities: Array) -> Index:
 def start() -> State:
     """The state before the first event.
 
-    `span`: the number of this span, from 1. `off`: the findings at the end of the last one. `buckets`: choices and sums
+    `span`: the number of this span, from 1. `findings`: those at the end of the last one. `buckets`: choices and sums
     of propensities. `sums`: by action the choices, the sum of `1 / p`, and of `ln(1 + s (1 / p - 1))` for each stake.
     """
     return {
         "span": 1,
-        "off": [],
+        "findings": [],
         "events": 0,
         "buckets": np.zeros((BUCKET_COUNT, 2)),
         "names": [],
@@ -183,16 +183,16 @@ def start() -> State:
 
 def fold(state: State, events: EventBatch, error: float) -> State:
     """The state after some more events. Downsampled events do not count: which are kept may depend on the choice."""
-    kept = _of_one_choice(events) & (events.sampling_probability == 1.0)
     if events.actions is None and events.action_sets is None:
         return state
+    kept = _of_one_choice(events) & (events.sampling_probability == 1.0)
     events = events if kept.all() else events.take(kept)
     first = 0
     while first < len(events):
         part = events[first : first + SPAN - state["events"]]
         state, first = _with(state, part), first + len(part)
         if state["events"] == SPAN:
-            state = {**start(), "span": state["span"] + 1, "off": list(_off(state, error))}
+            state = {**start(), "span": state["span"] + 1, "findings": list(_findings(state, error))}
     return state
 
 
@@ -233,15 +233,15 @@ def judge(state: State, error: float) -> tuple[bool, str] | None:
 
     Source: Howard, Ramdas, McAuliffe & Sekhon, Probability Surveys 2020; Waudby-Smith & Ramdas, JRSS B 2024.
     """
-    off = list(dict.fromkeys([*_off(state, error), *state["off"]]))
-    if off:
-        return False, "; ".join(off[:3])
+    found = list(dict.fromkeys([*_findings(state, error), *state["findings"]]))
+    if found:
+        return False, "; ".join(found[:3])
     if state["span"] == 1 and not state["names"] and not state["buckets"].any():
         return None
     return True, f"how often actions were chosen agrees with the propensities of {counted(state['events'], 'event')}"
 
 
-def _off(state: State, error: float) -> Iterator[str]:
+def _findings(state: State, error: float) -> Iterator[str]:
     """The findings of the present span."""
     limit = math.log((JUDGED_ACTIONS + BUCKET_COUNT) * state["span"] * (state["span"] + 1) / error)
     for what, ratio, wealth in _wealth(state):
