@@ -9,13 +9,12 @@ Candidates give the ranks of the clicked items. The fastest turns of both are co
 from __future__ import annotations
 
 import argparse
-import time
 
 import numpy as np
 import orjson
 import structlog
 from memory_source import MemorySource
-from throughput import POLICIES
+from throughput import POLICIES, seconds
 from throughput import messages as compact
 
 from streameval import Evaluator
@@ -52,9 +51,7 @@ def pages(count: int, seed: int = 20190211) -> list[bytes]:
 def microseconds(values: list[bytes], decoder: JsonDecoder, learner: Evaluator) -> float:
     """Processor time of the whole daemon, per message."""
     daemon = Daemon(MemorySource(values), decoder, learner, stop_when_exhausted=True)
-    before = time.process_time()
-    daemon.run()
-    return (time.process_time() - before) / len(values) * 1e6
+    return seconds(daemon.run) / len(values) * 1e6
 
 
 def main() -> None:

@@ -9,18 +9,16 @@ The same messages are read with and without segments. The fastest turns of both 
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 import numpy as np
 import orjson
 import structlog
-from memory_source import MemorySource
-from throughput import POLICIES
+from rankings import microseconds as of_daemon
+from throughput import POLICIES, seconds
 from throughput import messages as compact
 
 from streameval import Evaluator
-from streameval.service.daemon import Daemon
 from streameval.service.process import set_up_process
 
 SEGMENTS: dict[str, dict[str, Any]] = {
@@ -43,16 +41,10 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
 def microseconds(values: list[bytes], segments: dict[str, dict[str, Any]]) -> tuple[float, float]:
     """Processor time per event: of the whole daemon, and of the evaluator alone."""
     learner = Evaluator(POLICIES, segments=segments)
-    daemon = Daemon(MemorySource(values), learner.plan.decoder(), learner, stop_when_exhausted=True)
-    before = time.process_time()
-    daemon.run()
-    whole = time.process_time() - before
+    whole = of_daemon(values, learner.plan.decoder(), learner)
     batch, learner = learner.plan.decoder().decode_batch(values), Evaluator(POLICIES, segments=segments)
-    before = time.process_time()
-    learner.update(batch)
-    learner.fold_pending()
-    alone = time.process_time() - before
-    return whole / len(values) * 1e6, alone / len(values) * 1e6
+    alone = seconds(learner.update, batch) + seconds(learner.fold_pending)
+    return whole, alone / len(values) * 1e6
 
 
 def main() -> None:
