@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from importlib import import_module
@@ -21,6 +20,7 @@ import yaml
 from streameval.config.model import Config
 from streameval.service.http.auth import fits
 from support.deployed import ALERTMANAGER, DEPLOY, PROMETHEUS
+from support.http_servers import serving
 from support.programs import output, program
 
 COMPOSE = DEPLOY / "compose.yaml"
@@ -234,14 +234,12 @@ def test_secrets_are_made_once_and_open_the_daemon(given: Any, tmp_path: Path) -
 
 def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
     alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "personal beats production"}}
-    with ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client:
-            assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200
-            assert client.post("/page", content=b"\xff").status_code == 200
-        server.shutdown()
-        thread.join()
+    with (
+        serving(ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing)) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client,
+    ):
+        assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200
+        assert client.post("/page", content=b"\xff").status_code == 200
     message = capsys.readouterr().out
     assert "/ticket firing: personal beats production\n" in message
     assert "/page is not a message of Alertmanager" in message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +20,7 @@ import streameval
 from streameval.config.model import Config
 from support.commands import command
 from support.deployed import rules
+from support.http_servers import serving
 from support.integration.browser import DESKTOP, PHONE, chromium, opened
 from support.paths import ROOT
 from support.programs import output
@@ -138,14 +138,8 @@ def address(site: Path) -> Iterator[str]:
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.mark.servers

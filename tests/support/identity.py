@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs
+
+from support.http_servers import QuietHandler, serving
 
 CLIENT, SECRET = "reader", "a-secret"
 
@@ -29,20 +30,16 @@ class IdentityProvider(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/token"
 
 
-class _Endpoint(BaseHTTPRequestHandler):
+class _Endpoint(QuietHandler):
     server: IdentityProvider
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         login = f"Basic {b64encode(f'{CLIENT}:{SECRET}'.encode()).decode()}"
         granted = self.headers["Authorization"] == login and form["grant_type"] == ["client_credentials"]
-        body = self.server.answer or json.dumps(self._token() if granted else {"error": "invalid_client"}).encode()
+        found = self._token() if granted else {"error": "invalid_client"}
         self.server.requests.append(form)
-        self.send_response(200 if granted else 401)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(200 if granted else 401, self.server.answer or found)
 
     def _token(self) -> dict[str, object]:
         now = int(time.time())
@@ -52,17 +49,8 @@ class _Endpoint(BaseHTTPRequestHandler):
         )
         return {"access_token": ".".join(parts) + ".", "token_type": "Bearer", "expires_in": self.server.life}
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the output of tests short."""
-
 
 @contextmanager
 def identity_provider(life: int = 3600) -> Iterator[IdentityProvider]:
-    with IdentityProvider(life) as provider:
-        thread = threading.Thread(target=provider.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield provider
-        finally:
-            provider.shutdown()
-            thread.join()
+    with serving(IdentityProvider(life)) as provider:
+        yield provider

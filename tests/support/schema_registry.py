@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
 import fastavro
+
+from support.http_servers import QuietHandler, serving
 
 USER, PASSWORD = "reader", "a-secret"
 
@@ -72,7 +73,7 @@ class Registry(ThreadingHTTPServer):
             self.schemas[f"/subjects/{subject}/versions/{version}"] = answer | {"subject": subject, "id": number}
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(QuietHandler):
     server: Registry
 
     def do_GET(self) -> None:
@@ -82,24 +83,10 @@ class _Answers(BaseHTTPRequestHandler):
         code, answer = (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
         if self.server.needs_login and self.headers["Authorization"] != login:
             code, answer = 401, {"error_code": 401, "message": "Unauthorized"}
-        body = json.dumps(answer).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the output of tests short."""
+        self.answer(code, answer, "application/vnd.schemaregistry.v1+json")
 
 
 @contextmanager
 def schema_registry(port: int = 0, *, needs_login: bool = False) -> Iterator[Registry]:
-    with Registry(port, needs_login) as registry:
-        thread = threading.Thread(target=registry.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield registry
-        finally:
-            registry.shutdown()
-            thread.join()
+    with serving(Registry(port, needs_login)) as registry:
+        yield registry
