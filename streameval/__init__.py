@@ -15,7 +15,8 @@
 * averages: `Cumulative`, `Window`, `Decay`, `AdaptiveWindow`, `AdaptiveDecay`, `Mixture`
 * intervals: `Normal`, `EmpiricalLikelihood`, `EmpiricalBernstein`, `ConfidenceSequence`, `DriftAware`
 * reward models: `Ridge`, `Tabular`, `RiverModel`, `PythonModel`
-* candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`, `Learned`
+* candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`
+* candidates that learn: `Learned`, `OfRewardModel`
 * when a candidate is promotable: `Promotion`, `Trust`
 * errors: `StreamevalError` and its kinds, each with a hint
 
@@ -66,8 +67,10 @@ if TYPE_CHECKING:
         Interval,
         Normal,
     )
-    from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+    from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, Softmax, Uniform
+    from streameval.ope.policies.external import PythonPolicy
     from streameval.ope.policies.learned import Learned
+    from streameval.ope.policies.of_reward_model import OfRewardModel
     from streameval.ope.policies.python import Decisions
     from streameval.ope.promotion import Promotion, Trust
     from streameval.ope.report import Estimate, Report
@@ -80,7 +83,8 @@ __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "W
 __all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
-__all__ += ["Decisions", "EpsilonGreedy", "First", "Learned", "Logged", "PythonPolicy", "Softmax", "Uniform"]
+__all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
+__all__ += ["Learned", "OfRewardModel"]
 __all__ += ["Promotion", "Trust"]
 __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
@@ -91,6 +95,7 @@ _HOMES = (
         "events",
         "ope.policies.coded",
         "ope.policies.learned",
+        "ope.policies.of_reward_model",
         "ope.policies.python",
         "ope.reward_models",
         "ope.averages",

@@ -20,7 +20,13 @@ import streameval
 from streameval.cli.app import app
 from streameval.service.metrics import METRICS, SECTIONS
 
-SCHEMAS = {"event": "Event", "ranking": "Ranking", "reward": "Reward", "decisions": "Transition of a promotion rule"}
+SCHEMAS = {
+    "event": "Event",
+    "ranking": "Ranking",
+    "reward": "Reward",
+    "decisions": "Transition of a promotion rule",
+    "versions": "Frozen copy",
+}
 GROUPS = {
     "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
     "Events": ("events",),

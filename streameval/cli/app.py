@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.terminal import CONFIG_SUFFIXES, Verbs, console, progress_of_bytes, run_app, say
+from streameval.cli.arguments import (
+    CONFIG_VARIABLE,
+    DEFAULT_CONFIG,
+    AsJson,
+    ConfigAndFiles,
+    FormatOfEvents,
+    config_and_files,
+)
+from streameval.cli.learn import learn
+from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say, warn
 from streameval.errors import InputError
 from streameval.service.process import make_responsive, return_large_arrays, set_up_process
 
@@ -33,36 +41,16 @@ app = typer.Typer(
 
 
 KafkaClient = Literal["kafka-python", "confluent"]
-EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 DriftKind = Literal["smooth", "abrupt", "stationary"]
-DEFAULT_CONFIG = Path("streameval.yaml")
-CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", envvar=CONFIG_VARIABLE, help="The configuration.")]
-ConfigAndFiles = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE",
-        help="The configuration (by default streameval.yaml, or the file that STREAMEVAL_CONFIG names), and then files "
-        "of events: NDJSON or CSV (also .gz, .zst) or Parquet; - is stdin.",
-        show_default=False,
-    ),
-]
-EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
 CandidateNames = Annotated[
     str | None,
     typer.Option(
         "--candidates", metavar="NAMES", help="Evaluate these (separated by commas) with the defaults, without CONFIG."
     ),
 ]
-FormatOfEvents = Annotated[
-    EventsFormat | None,
-    typer.Option(
-        "--format", help="Format of the events. Default: from the file extension, else from the source settings."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")]
 
 
@@ -108,6 +96,10 @@ def run(
     log_format: Annotated[
         LogFormat, typer.Option(help="Log format: console, json, or auto (console on a terminal).")
     ] = "auto",
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:MASTER", help="Evaluate on an engine, e.g. spark:local[2], instead of here."),
+    ] = None,
     backfill: Annotated[
         str | None,
         typer.Option(metavar="FROM", help="Replay history for new candidates from: earliest, an offset, or a time."),
@@ -132,29 +124,9 @@ def run(
     SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
     --backfill, it first gets the events since FROM, each once.
     """
-    from streameval.service.process import on_hangup
+    from streameval.cli.run import run_daemon
 
-    return_large_arrays()
-    early = Event()
-    with on_hangup(early.set):  # from here on a SIGHUP does not end the process
-        from streameval.config.model import Config
-        from streameval.service.http.auth import Security
-        from streameval.service.http.server import HttpServer
-        from streameval.service.logging import configure_logging
-        from streameval.service.startup import daemon as daemon_of
-
-        settings = Config.load(config)
-        source = settings.required_source()
-        configure_logging(log_level, log_format)
-        _warn(settings)
-        start = None if backfill is None else source.backfill_start(backfill)
-        daemon = daemon_of(config, settings, start, reset=reset, reset_policies=reset_policy)
-        server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
-        with on_hangup(daemon.reload), server:
-            make_responsive()
-            if early.is_set():
-                daemon.reload()
-            daemon.run()
+    run_daemon(config, engine, backfill, reset, reset_policy, (log_level, log_format))
 
 
 @app.command()
@@ -276,7 +248,7 @@ def plan(
     from streameval.config.model import Config
 
     _quieten()
-    config, files = _config_and_files(arguments)
+    config, files = config_and_files(arguments)
     settings = Config.load(config)
     if plot:
         check_path(plot)
@@ -483,8 +455,8 @@ def show(
 @app.command()
 def schema(
     of: Annotated[
-        Literal["event", "ranking", "reward", "report", "decisions"],
-        typer.Argument(metavar="NAME", help="event, ranking, reward (one that arrives later), report or decisions."),
+        Literal["event", "ranking", "reward", "report", "decisions", "versions"],
+        typer.Argument(help="event, ranking, reward (one that arrives later), report, decisions or versions."),
     ] = "event",
 ) -> None:
     """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
@@ -495,10 +467,10 @@ def schema(
         from streameval.ope.report import Report
 
         found = Report.json_schema()
-    elif of == "decisions":
-        from streameval.service.decisions import DecisionMessage
+    elif of == "decisions" or of == "versions":
+        from streameval.service.decisions import DecisionMessage, VersionMessage
 
-        found = DecisionMessage.json_schema()
+        found = (DecisionMessage if of == "decisions" else VersionMessage).json_schema()
     else:
         from streameval.events import json_schema, ranking_schema, reward_schema
 
@@ -523,6 +495,9 @@ def hash_password(name: Annotated[str, typer.Argument(metavar="NAME", help="User
     print(f"{name}:{hashed(password)}")
 
 
+app.command()(learn)
+
+
 def main() -> NoReturn:
     """The entry point."""
     set_up_process()
@@ -536,30 +511,11 @@ def _settings_and_files(arguments: list[str], candidates: str | None) -> tuple[C
     if candidates is not None:
         _quieten()
         return settings_for(candidates, arguments[0]), arguments
-    config, files = _config_and_files(arguments)
+    config, files = config_and_files(arguments)
     if files == arguments and not config.exists():
         hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
         raise InputError(f"the configuration {config} does not exist", hint=hint)
     return _load(config), files
-
-
-def _config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
-    """The configuration, which is the first argument unless that is a file of events; and the files of events.
-
-    Raises:
-        InputError: There is no file of events.
-    """
-    first, *others = arguments
-    is_config = first.endswith(CONFIG_SUFFIXES) or (others and not first.endswith(EVENT_SUFFIXES) and first != "-")
-    late = next((name for name in others if name.endswith(CONFIG_SUFFIXES)), None)
-    if late is not None and not is_config:
-        raise InputError(f"{first} is a log, not a configuration", hint=f"name the configuration first: {late} {first}")
-    if not is_config:
-        return Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG)), arguments
-    if not others:
-        hint = "name one after the configuration; `replay FILE --candidates NAMES` needs no configuration"
-        raise InputError("no file of events is named", hint=hint)
-    return Path(first), others
 
 
 def _print_report(report: Report, everything: bool) -> None:
@@ -589,10 +545,5 @@ def _load(path: Path) -> Config:
 
     _quieten()
     config = Config.load(path)
-    _warn(config)
+    warn(config)
     return config
-
-
-def _warn(config: Config) -> None:
-    for warning in (*config.memory_warnings(), *config.without_effect()):
-        say(f"warning: {warning}")

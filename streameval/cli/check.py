@@ -186,7 +186,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}
     if source.rewards is None:
         needed["reward"] = columns.reward or goal
-    if columns.propensities not in paths:
+    if columns.propensities not in paths and config.propensity is None:
         needed["propensity"] = columns.propensity
     for field, path in needed.items():
         if path not in paths:

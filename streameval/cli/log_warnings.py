@@ -73,6 +73,8 @@ def remedy(rejected: Rejected) -> str:
     """How to correct the events that are rejected like this one."""
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
         return f"write each event as one JSON object, in its own line or message; {AN_EVENT}"
+    if rejected.detail.startswith("propensity: missing"):
+        return f"log it, or write propensity: {{kind: estimated}} if this log has none; {AN_EVENT}"
     if "`columns`" in rejected.detail:
         return "correct that name, or the log"
     return OF_REASONS.get(rejected.reason, AN_EVENT)
@@ -193,11 +195,18 @@ class LogCounts:
 
 def missing_complaints(report: Report) -> Iterator[Complaint]:
     """Policies whose probability some of the events lack."""
+    unknown = 0 if report.propensity_model is None else report.propensity_model.unknown
+    number = counted(report.events.accepted, "event")
+    if unknown > NOTABLE * report.events.accepted:
+        yield Complaint(
+            f"propensity: {unknown:,} of {number} have no estimate, and do not count for candidates",
+            "they are the first ones, rare actions, and estimates below propensity.floor; log propensities",
+        )
     for policy in report.policies:
-        if policy.events and not policy.failures and policy.missing > NOTABLE * report.events.accepted:
-            number = counted(report.events.accepted, "event")
+        missing = policy.missing - unknown
+        if policy.events and not policy.failures and missing > NOTABLE * report.events.accepted:
             yield Complaint(
-                f"policies.{policy.policy}: {policy.missing:,} of {number} have no probability of it, and do not count",
+                f"policies.{policy.policy}: {missing:,} of {number} have no probability of it, and do not count",
                 "log the probability of every candidate with every event, 0 for an action that it never takes",
             )
 

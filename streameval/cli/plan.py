@@ -52,6 +52,11 @@ def plan_power(
             "plan forecasts the events of decisions, not of rankings with clicks",
             hint="replay the log: the reason of each decision names the events that are still needed",
         )
+    if plan.propensity is not None:
+        raise InputError(
+            "plan forecasts from logged propensities, and these are estimated",
+            hint="replay the log: the reason of each decision names the events that are still needed",
+        )
     estimators = _estimators(plan, estimator)
     known = {label: average.effective_events for label, average in plan.averages.items()}
     horizons = {label: events for label, events in known.items() if events is not None}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -22,13 +22,16 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import MissingField, Plan
+from streameval.ope.evaluator.missing_fields import MissingField
+from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
 __all__ = ["Replay", "choices", "settings_for"]
 
-Update: TypeAlias = Callable[[Evaluator, EventBatch, float | None], None]
+AnyEvaluator: TypeAlias = Evaluator | CohortEvaluator
+Update: TypeAlias = Callable[[Any, EventBatch, float | None], None]
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
 
@@ -53,7 +56,7 @@ def settings_for(candidates: str, file: str) -> Config:
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
 
 
-def take(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
+def take(evaluator: AnyEvaluator, batch: EventBatch, _: float | None) -> None:
     """Give a batch to the evaluator."""
     evaluator.update(batch)
 
@@ -73,7 +76,8 @@ class Replay:
         timed: bool = True,
     ) -> None:
         self.config, self._timed = config, timed
-        self.evaluator = evaluator or config.evaluator()
+        plan = config.plan()
+        self.evaluator: AnyEvaluator = evaluator or (CohortEvaluator(plan) if plan.versions else config.evaluator())
         self._update = update
         self._share: float | None = None
         goal, *self._further = config.reward_fields

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.merged import MergedEvaluator
 from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
 
 T = TypeVar("T")
@@ -74,9 +76,18 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": positions,
         **EventPipeline.describe(document["pipeline"]),
-        "cohorts": CohortEvaluator.describe(document["evaluator"]),
-        "report": CohortEvaluator.from_state_without_code(document["evaluator"]).report(),
+        **_evaluated(document["evaluator"]),
     }
+
+
+def _evaluated(state: State) -> dict[str, Any]:
+    """The evaluators of a state and their Report; there is one evaluator where an engine is."""
+    if "merged" in state:
+        merged = MergedEvaluator.from_state(state["merged"])
+        counts = {"policies": list(merged.policies), "events": to_builtins(merged.report().events)}
+        return {"cohorts": [counts], "report": merged.report()}
+    cohorts = CohortEvaluator.from_state_without_code(state)
+    return {"cohorts": CohortEvaluator.describe(state), "report": cohorts.report()}
 
 
 def contents_table(values: dict[str, Any]) -> Group:

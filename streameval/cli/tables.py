@@ -77,12 +77,12 @@ def report_table(report: Report, title: str = "", rows: Sequence[Estimate] | Non
     for policy, of_policy in groupby(in_order, key=lambda estimate: estimate.policy):
         name = Text(f"{policy} (production)" if policy == report.production else policy, style="bold")
         for row, each in enumerate(of_policy):
-            bounds = _interval(each.lift_lower, each.lift_upper, decimals, signed=True)
+            bounds = interval_text(each.lift_lower, each.lift_upper, decimals, signed=True)
             relative = percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN
             lift = (decimal(each.lift, decimals, signed=True), bounds, relative) if compared else ()
             table.add_row(
                 *("" if row else name, *((each.reward,) if reward else ()), each.estimator, each.average),
-                *(decimal(each.value, decimals), _interval(each.lower, each.upper, decimals), *lift),
+                *(decimal(each.value, decimals), interval_text(each.lower, each.upper, decimals), *lift),
                 *(decimal(each.effective_sample_size, 0), decimal(each.importance_weight_mean, 3)),
             )
         table.add_section()
@@ -105,9 +105,9 @@ def segments_table(report: Report, everything: bool) -> Table:
             Text(each.segment_value),
             UNKNOWN if each.share is None else f"{each.share:.1%}",
             decimal(each.value, decimals),
-            _interval(each.lower, each.upper, decimals),
+            interval_text(each.lower, each.upper, decimals),
             decimal(each.lift, decimals, signed=True),
-            _interval(each.lift_lower, each.lift_upper, decimals, signed=True),
+            interval_text(each.lift_lower, each.lift_upper, decimals, signed=True),
         )
     return table
 
@@ -148,6 +148,10 @@ def plan_table(config: Config) -> Table:
     estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     kinds = {name: f" ({policy.kind})" for name, policy in plan.computed_policies.items()}
     named = [name + kinds.get(name, "") for name in plan.policies[1:]]
+    named += [
+        f"{name}-1, {name}-2, ... (of {each.policy} after every {each.every:,} events, the last {each.keep})"
+        for name, each in plan.versions.items()
+    ]
     rows = [
         ("source", config.source.description if config.source else "none: for `replay` only"),
         ("policies", ", ".join([f"{config.policies.production} (production)", *named])),
@@ -156,6 +160,10 @@ def plan_table(config: Config) -> Table:
     if plan.ranking is not None:
         looks = f"users look at ranks by {_described(plan.ranking.examination)}"
         rows[-1] = ("ranking", f"clicks, {_described(plan.ranking.metric)}; {looks}")
+    if plan.propensity is not None:
+        model = plan.propensity.model
+        by = f" by {', '.join(model.by)}" if model.by else ""
+        rows.append(("propensities", f"estimated ({model.kind}{by}); intervals leave out their error"))
     if plan.segments:
         lists = [f"{name}: {', '.join(each.labels)}" for name, each in plan.segments.items()]
         rows.append(("segments", "\n".join(lists)))
@@ -188,10 +196,11 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def events_line(report: Report) -> str:
-    """The number of events, the time of the newest, and the number of rejected ones."""
+    """The number of events, the time of the newest, the number of rejected ones, and what all numbers leave out."""
     events = report.events
     until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
-    return f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
+    line = f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
+    return "\n".join(filter(None, (line, report.caution)))
 
 
 def _reward_lines(config: Config) -> Iterator[str]:
@@ -242,7 +251,8 @@ def _described(choice: Component) -> str:
     return f"{choice.label} ({', '.join(parts)})" if parts else choice.label
 
 
-def _interval(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
+def interval_text(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
+    """`lower … upper`, or a dash where a bound is not known."""
     if lower is None or upper is None:
         return UNKNOWN
     return f"{decimal(lower, decimals, signed)} … {decimal(upper, decimals, signed)}"

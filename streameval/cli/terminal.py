@@ -17,6 +17,8 @@ from streameval.errors import StreamevalError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from streameval.config.model import Config
+
 INTERRUPTED = 130
 WIDTH_OF_FILES = 200
 CONFIG_SUFFIXES = (".yaml", ".yml")
@@ -86,3 +88,13 @@ def progress_of_bytes() -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda read, total: progress.update(task, completed=read, total=total)
+
+
+def warn(config: Config) -> None:
+    """Warn of settings that are probably not meant.
+
+    Raises:
+        ConfigError: Its state takes more than all of the memory.
+    """
+    for warning in (*config.memory_warnings(), *config.without_effect()):
+        say(f"warning: {warning}")

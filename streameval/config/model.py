@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,19 +11,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from streameval.common.component import Component, kind_as_mapping
 from streameval.common.text import Seconds, counted
+from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems, with_engine_defaults
 from streameval.config.errors import Problem, did_you_mean, expecting, one_of, problems_of, refusal, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
+from streameval.config.memory import usable_memory
+from streameval.config.policies import Name, Policies, policy_problems
+from streameval.config.propensity import estimated_or_logged, propensity_problems
 from streameval.config.rewards import NamedReward, RewardSettings, fields_of, planned_rewards, reward_problems
 from streameval.config.segments import segment_problems
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.further_rewards import RewardField
-from streameval.events.segments import Segment, fields_of_segments
+from streameval.events.segments import Segment
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
@@ -35,42 +38,16 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
+from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.examination import GivenExamination
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.policies.python import find
 from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-
-def _policy_as_mapping(value: object) -> object:
-    return {"kind": "logged"} if value is None else kind_as_mapping(value)
-
-
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
-
-Name = Annotated[str, Field(min_length=1)]
-NameList = Annotated[list[Name], Field(min_length=1), Tag("list")]
-ByPolicy = Annotated[
-    dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Field(min_length=1), Tag("mapping")
-]
-
-
-class Policies(StrictModel):
-    """The policies whose values are estimated."""
-
-    candidates: Annotated[
-        NameList | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
-    ] = Field(
-        description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "
-        "e.g. {challenger: logged, even: uniform}"
-    )
-    production: Annotated[str, Field(min_length=1)] = Field(
-        LOGGING, description="the policy that candidates are compared with: its name in the events, or 'logging'"
-    )
 
 
 class Http(StrictModel):
@@ -170,8 +147,6 @@ AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 BLOCK = 100  # events after which adaptive parts may change
 
-UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
-
 COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for the default"
 
 ByName = BeforeValidator(kind_as_mapping)
@@ -198,6 +173,9 @@ class Config(StrictModel):
     )
     segments: dict[Name, Segment] = Field(
         {}, description="closed lists of values that split estimates, e.g. {country: {values: [de, fr], other: true}}"
+    )
+    propensity: Annotated[EstimatedPropensity | None, BeforeValidator(estimated_or_logged)] = Field(
+        None, description="for logs without propensities, e.g. {kind: estimated, model: {kind: tabular, by: [hour]}}"
     )
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
@@ -229,6 +207,14 @@ class Config(StrictModel):
     decisions: DecisionTopic | None = Field(
         None, description="topic of a message for each transition of a promotion rule, e.g. {topic: decisions}"
     )
+    engine: Annotated[SparkSettings | None, BeforeValidator(engine_as_mapping)] = Field(
+        None, description="where events are evaluated if one process is too slow, e.g. {kind: spark, master: local[4]}"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_fit_the_engine(cls, values: object) -> object:
+        return with_engine_defaults(values)
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:
@@ -311,7 +297,8 @@ class Config(StrictModel):
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
-        options |= {"segments": fields_of_segments(self.segments)} if self.segments else {}
+        options |= {"segments": plan.fields} if plan.fields else {}
+        options |= {"estimated": True} if plan.propensity else {}
         try:
             return form(
                 policies=plan.logged_policies,
@@ -319,7 +306,7 @@ class Config(StrictModel):
                 reward_range=None if of_log else (goal.low, goal.high),
                 scores=plan.scores,
                 identified=joined or self._identified(of_log),
-                named=plan.compares_propensities,
+                named=plan.names_actions,
                 **options,
             )
         except ValueError as error:
@@ -351,6 +338,7 @@ class Config(StrictModel):
             ranking=self.ranking,
             logging=self.logging,
             segments=self.segments,
+            propensity=self.propensity,
         )
 
     def evaluator(self) -> Evaluator:
@@ -359,14 +347,15 @@ class Config(StrictModel):
 
     def full_bytes(self) -> int:
         """Bytes of the estimates once all windows are full. The first two candidates show how much each one takes."""
-        candidates = named_policies(self.policies.candidates)
+        candidates = self.policies.evaluated
 
         def of_first(count: int) -> int:
             policies = self.policies.model_copy(update={"candidates": dict(islice(candidates.items(), count))})
             return self.model_copy(update={"policies": policies}).evaluator().full_bytes
 
         one = of_first(1)
-        return one + (len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else one
+        copies = one * sum(each.keep for each in self.policies.versions.values())
+        return copies + one + ((len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else 0)
 
     def memory_warnings(self) -> Iterator[str]:
         """Warn of a state that takes a quarter of the usable memory.
@@ -402,7 +391,7 @@ class Config(StrictModel):
 
 
 def _problems(config: Config) -> Iterator[Problem]:
-    yield from _policy_problems(config.policies)
+    yield from policy_problems(config.policies, BLOCK)
     yield from _reward_problems(config)
     if config.written == "dsjson" and not config.rewards and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
@@ -417,10 +406,19 @@ def _problems(config: Config) -> Iterator[Problem]:
     yield from _decision_problems(config)
     yield from _ranking_problems(config)
     yield from _arm_problems(config)
+    others = {"ranking": config.ranking, "logging": config.logging}
+    fields = [reward.field for reward in config.reward_fields]
+    yield from propensity_problems(config.propensity, config.estimators, others, fields)
     if config.segments:
         parts = config.estimators or None, config.averages or None
-        split = partial(Evaluator, ["one"], *parts, production=config.policies.production, segments=config.segments)
-        fields = [reward.field for reward in config.reward_fields]
+        split = partial(
+            Evaluator,
+            ["one"],
+            *parts,
+            production=config.policies.production,
+            segments=config.segments,
+            propensity=config.propensity,
+        )
         yield from segment_problems(config.segments, fields, config.ranking is not None, split)
     yield from refusal(("reward_model",), config.reward_model.check)
     promotion = config.promotion
@@ -444,31 +442,7 @@ def _problems(config: Config) -> Iterator[Problem]:
         else:
             hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
             yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
-
-
-def _policy_problems(policies: Policies) -> Iterator[Problem]:
-    places: list[tuple[Place, str]] = [(("policies", "production"), policies.production)]
-    for index, name in enumerate(policies.candidates):
-        step = name if isinstance(policies.candidates, dict) else index
-        places.append((("policies", "candidates", step), name))
-    known: set[str] = set()
-    for index, (place, name) in enumerate(places):
-        if UNWRITABLE.search(name):
-            found = expecting("a name without quotes, backslashes and control characters", repr(name))
-            hint = "a policy has the same name in events, configuration and metrics: give it a plain one"
-            yield Problem(place, found, hint)
-        elif index and name == LOGGING:
-            hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
-            yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
-        elif index and name == policies.production:
-            hint = "production is estimated anyway: remove it here"
-            yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
-        elif name in known:
-            yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
-        known.add(name)
-    for name, policy in named_policies(policies.candidates).items():
-        if isinstance(policy, PythonPolicy):
-            yield from refusal(("policies", "candidates", name, "target"), partial(find, policy.target))
+    yield from engine_problems(config.engine, config.source, config.plan, decides=config.decisions is not None)
 
 
 def _reward_problems(config: Config) -> Iterator[Problem]:
@@ -486,7 +460,7 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
             found = expecting("one reward, the cost of ds-json", f"{len(config.rewards)}")
             yield Problem(("rewards",), found, "write events in JSON")
         two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
-        production, candidates = config.policies.production, config.policies.candidates
+        production, candidates = config.policies.production, config.policies.evaluated
         hint = "leave it out, or write `reward` in place of `rewards`"
         for index, estimator in enumerate(config.estimators):
             check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
@@ -507,7 +481,7 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
         return
     for index, estimator in enumerate(config.estimators):
         yield from refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))
-    candidates = config.policies.candidates
+    candidates = config.policies.evaluated
     yield from refusal(("policies", "candidates"), partial(Evaluator, candidates, ranking=config.ranking))
     if "reward" in config.model_fields_set:
         found = expecting("nothing next to `ranking`", "a reward")
@@ -521,7 +495,7 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
 def _arm_problems(config: Config) -> Iterator[Problem]:
     if config.logging is None:
         return
-    known = (config.policies.production, *config.policies.candidates)
+    known = (config.policies.production, *config.policies.evaluated)
     hint = "an arm is policies.production or a candidate, and its probabilities are in the events"
     yield from refusal(("logging", "arms"), partial(config.logging.check, known), hint)
     if config.ranking is not None:
@@ -573,28 +547,3 @@ def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Proble
             found = f"'{label}', the label of {part}.{labels.index(label)}"
             hint = f"give each a name: {{kind: ..., name: {label}_2}}"
             yield Problem((part, index), expecting("its own label", found), hint)
-
-
-# --- The memory that this process may use ---
-
-GROUPS = Path("/proc/self/cgroup")
-"""Lines `id:controllers:path` of the control groups of this process; version 2 of cgroups names no controllers."""
-LIMITS = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
-"""By controllers: the file with the limit of the root group, as mounted in `/sys/fs/cgroup`."""
-
-
-def usable_memory(groups: Path = GROUPS, mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes: the memory of the machine, or the lowest limit of a control group of this process and of those around it.
-
-    A container sees its own group at the root, whatever the path of that group is on the node.
-    """
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers in LIMITS:
-            root = mounted / LIMITS[controllers]
-            group = root.parent / path.lstrip("/")
-            files = [place / root.name for place in (group, *group.parents)]
-            found = [file.read_text().strip() for file in files if file.is_file()]
-            limits += [int(limit) for limit in found if limit.isdigit()]  # no limit is written as `max`
-    return min(limits)

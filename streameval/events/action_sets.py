@@ -222,6 +222,26 @@ class ActionSets(Ragged):
         values = self.features.values
         return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
 
+    def at_position(self, position: int, size: int) -> tuple[Index, ActionSets]:
+        """Return the rows of the actions at this position of the events with `size` actions, and only these actions.
+
+        Other actions are not in the sets; an event whose logged action is another one, or has none, has the index -1.
+        """
+        has = self.sizes == size
+        rows = self.offsets[:-1][has] + position
+        features = self.features and Features(
+            cumulative_offsets(np.repeat(self.widths, self.sizes)), self.features.values
+        ).take(rows)
+        own = np.zeros(len(has), dtype=np.int64)
+        own[has] = 0 if features is None else features.sizes
+        return rows, ActionSets(
+            offsets=cumulative_offsets(has.astype(np.int64)),
+            index=np.where(has & (self.index == position), 0, -1),
+            propensities=self.propensities[rows],
+            features=features and Features(cumulative_offsets(own), features.values),
+            probabilities=self.probabilities.T[:, rows].T,
+        )
+
     def trimmed(self) -> ActionSets:
         """Return the sets without `features` if no event has them."""
         has_features = self.features is not None and len(self.features.values)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
-from streameval.events.from_arrays import choice_columns, column, identifier_column, reward_columns
+from streameval.events.from_arrays import choice_columns, column, identifier_column, named_actions, reward_columns
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
@@ -33,6 +33,7 @@ from streameval.events.validation import (
     outcome_rules,
     outcomes_within,
     reward_within,
+    single_choices,
     slate_rules,
     slot_reward_rules,
     slot_rewards_within,
@@ -94,7 +95,7 @@ class EventBatch(Batch):
     Attributes:
         policies: names of the P columns of `probabilities`
         probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
-        propensity: [n] in (0, 1], the logging policy's probability of the logged action
+        propensity: [n] in (0, 1], the logging policy's probability of the logged action; NaN where the log lacks it
         reward: [n]; with `further` rewards NaN in events that lack it
         timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
         sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
@@ -180,13 +181,14 @@ class EventBatch(Batch):
         rewarded: bool = True,
         field: str | None = None,
         further: Sequence[RewardField] = (),
+        estimated: bool = False,
     ) -> dict[int, Fault]:
         """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards.
 
         `field`: that of the reward, where NaN in its column stands for a missing one. `further`: the ranges of further
-        rewards.
+        rewards. `estimated`: propensities are estimated, and may be missing.
         """
-        return first_faults(self._rules(reward_range, rewarded, field, further))
+        return first_faults(self._rules(reward_range, rewarded, field, further, estimated))
 
     def _rules(
         self,
@@ -194,6 +196,7 @@ class EventBatch(Batch):
         rewarded: bool,
         field: str | None,
         further: Sequence[RewardField],
+        estimated: bool,
     ) -> Iterator[BrokenRule]:
         if rewarded:
             missing = np.isnan(self.reward)
@@ -206,19 +209,24 @@ class EventBatch(Batch):
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
         yield in_unit_interval("sampling_probability", self.sampling_probability)
+        if estimated:
+            yield from single_choices(self.slates, self.scored)
         if self.slates is not None:
             yield from slate_rules(self.slates, self.policies)
             if rewarded:
                 yield from slot_reward_rules(self.slates, self.reward)
-        propensity = self.propensity
         if self.scored is not None:
-            propensity = np.where(self.scored.sizes > 0, 1.0, propensity)
             yield from outcome_rules(self.scored, self.policies)
         if self.rankings is not None:
             yield from ranking_rules(self.rankings, self.policies)
-        yield from choice_rules(self.policies, self.probabilities, propensity, self.action_sets)
+        yield from choice_rules(self.policies, self.probabilities, self._required(estimated), self.action_sets)
         if reward_range is not None and rewarded:
             yield from self._range_rules(*reward_range, further)
+
+    def _required(self, estimated: bool) -> Array:
+        """The propensities [n], 1 where none is needed."""
+        unneeded = np.zeros(len(self), dtype=bool) if self.scored is None else self.scored.sizes > 0
+        return np.where(unneeded | (np.isnan(self.propensity) & estimated), 1.0, self.propensity)
 
     def _range_rules(self, low: float, high: float, further: Sequence[RewardField] = ()) -> Iterator[BrokenRule]:
         """The only place that compares rewards with their range; clicks on rankings are not rewards."""
@@ -250,6 +258,13 @@ class EventBatch(Batch):
         whole = cls.joined([batch.with_policies(policies) for batch in given], list(map(len, given)))
         return replace(whole, rejected=tuple(rejected for batch in given for rejected in batch.rejected))
 
+    def without_propensities(self) -> EventBatch:
+        """Return the batch without the propensities of single choices, which are NaN then."""
+        sets, unknown = self.action_sets, np.full(len(self), np.nan)
+        if sets is not None:
+            sets = replace(sets, propensities=np.full(len(sets.propensities), np.nan))
+        return replace(self, propensity=unknown, action_sets=sets)
+
     def with_policies(self, policies: Iterable[str]) -> EventBatch:
         """Return the batch with these policies in this order. A policy that it does not have is missing (NaN)."""
         wanted = tuple(policies)
@@ -279,10 +294,12 @@ class EventBatch(Batch):
 
         Args:
             reward: [n]; for slates whose slots have rewards, [n, l]: the reward of a slate is their sum
-            propensity: [n] the logging policy's probability of the logged action; [n, l] for slates of l slots
+            propensity: [n] the logging policy's probability of the logged action; [n, l] for slates of l slots. Without
+                it and without `propensities`, an evaluator can only estimate it
             policies: by name, [n] the policy's probability of the logged action, or [n, A] its distribution over the
                 action set; [n, l] or [n, l, A] for slates. NaN = missing
-            action: [n] position of the logged action in its set, from 0; [n, l] for slates
+            action: [n] position of the logged action in its set, from 0; [n, l] for slates; or, without propensities,
+                sets and features, the names of the logged actions
             propensities: [n, A] the logging policy's distribution, in place of `propensity`; [n, l, A] for slates
             features: [n, A, d] features of the actions; all NaN for an event without features
             timestamp: [n] seconds since 1970
@@ -313,21 +330,24 @@ class EventBatch(Batch):
             logging_policy=logging_policy,
             is_ranking=slate_logging == "uniform_ranking",
         )
+        estimated = propensity is None and propensities is None
+        if estimated and action is not None and batch.action_sets is None:
+            batch = replace(batch, actions=named_actions(action, len(batch)))
         if rewards is not None:
             columns = [column(name, values, len(batch)) for name, values in rewards.items()]
             values = np.array(columns).reshape(len(columns), len(batch)).T
             batch = replace(batch, further=FurtherRewards(tuple(rewards), values))
         if segments is not None:
             batch = replace(batch, segments=SegmentColumns.of(segments, len(batch)))
-        return batch._without_faults()
+        return batch._without_faults(estimated)
 
-    def _without_faults(self) -> EventBatch:
+    def _without_faults(self, estimated: bool = False) -> EventBatch:
         """The batch.
 
         Raises:
             ValueError: a row breaks a rule; names the first such row.
         """
-        for row, fault in sorted(self.faults().items()):
+        for row, fault in sorted(self.faults(estimated=estimated).items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
         return self
 
@@ -342,6 +362,7 @@ class EventBatch(Batch):
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
         segments: Mapping[str, str] | None = None,
+        estimated: bool = False,
     ) -> EventBatch:
         """Build a batch from a frame of pandas, polars or another library whose frames Arrow can read; needs pyarrow.
 
@@ -357,6 +378,7 @@ class EventBatch(Batch):
             reward_range: smallest and largest reward; rows outside are rejected
             scores: fields that policies in Python read; if not None, these also see contexts and the names of actions
             segments: by name, the field of each segment: a column, or `context.NAME` for one of those in `context`
+            estimated: propensities are estimated, and the frame needs none
 
         Raises:
             TypeError: this is not a frame.
@@ -371,7 +393,9 @@ class EventBatch(Batch):
 
         names = ColumnNames.of(columns, policies)
         fields = [SegmentField(*each) for each in (segments or {}).items()]
-        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, scores, segments=fields)
+        read = () if estimated and scores is None else scores
+        options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
+        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, read, **options)
         return replace(from_frame(frame, names, decoder), origin=None)
 
     @classmethod

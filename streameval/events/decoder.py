@@ -79,6 +79,7 @@ class JsonDecoder:
         further: the further rewards; an event then needs one of all rewards only
         segments: the fields by which estimates are split
         named: add the names of the logged actions
+        estimated: propensities are estimated: those that events have are ignored
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -100,12 +101,13 @@ class JsonDecoder:
         further: Sequence[RewardField] = (),
         segments: Sequence[SegmentField] = (),
         named: bool = False,
+        estimated: bool = False,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
-        self.rewarded, self.identified, self.named = rewarded, identified, named
+        self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
         fields = tuple(each.field for each in self.further)
         roots = tuple(each.root for each in self.segments)
@@ -128,7 +130,8 @@ class JsonDecoder:
         Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
         """
         every = np.arange(len(table.is_plain))
-        if self.policies is None or self._any_fields is not None or not self.rewarded or self.further:
+        by_rows = self._any_fields is not None or not self.rewarded or self.further or self.estimated
+        if self.policies is None or by_rows:
             return self.decode_rows(table.rows(every), origin)
         unknown = np.full(len(every), np.nan)
         sampling = table.numbers.get("sampling_probability")
@@ -202,12 +205,20 @@ class JsonDecoder:
         if self.policies is None:
             events = _passing(events, _policies_fault, faults)
         events, batch = self._unchecked_columns(events, faults)
+        if self.estimated:
+            batch = batch.without_propensities()
         if self.further:
             batch = replace(batch, further=further_rewards(self.further, events))
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
         ranges = () if self.reward_range is None else self.further
-        broken = batch.faults(self.reward_range, rewarded=self.rewarded, field=self.reward_field, further=ranges)
+        broken = batch.faults(
+            self.reward_range,
+            rewarded=self.rewarded,
+            field=self.reward_field,
+            further=ranges,
+            estimated=self.estimated,
+        )
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
             events = _without(events, broken, faults)

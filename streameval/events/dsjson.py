@@ -98,8 +98,10 @@ class DsjsonDecoder(JsonDecoder):
         identified: bool = False,
         segments: Sequence[SegmentField] = (),
         named: bool = False,
+        estimated: bool = False,
     ) -> None:
         options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
+        options["estimated"] = estimated
         super().__init__(policies, "reward", reward_range, scores, **options)
         if reward_field not in COSTS:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")

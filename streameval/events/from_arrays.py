@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
-from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
@@ -84,8 +84,14 @@ def choice_columns(
     `rewards`: those of the slots of slates, [n, l], where these have rewards.
 
     Raises:
-        ValueError: The arrays give no propensities, or do not fit together.
+        ValueError: The arrays do not fit together.
     """
+    if propensity is None and propensities is None:
+        actions = None if action is None else _listed_actions(features, policies)
+        if actions is None:  # any actions are names
+            propensity, action = np.full(n, np.nan), None
+        else:
+            propensities = np.full((n, actions), np.nan)
     if propensity is not None and propensities is None and action is None and features is None:
         slots = (None,) if np.ndim(propensity) == 2 else ()
         logged = column("propensity", propensity, n, *slots)
@@ -111,6 +117,23 @@ def choice_columns(
         return propensity_of_logged, per_choice.T, sets, None
     slates = _slates(shape, propensity_of_logged, per_choice.T, sets, is_ranking, rewards)
     return *as_one_action(slates), None, slates
+
+
+def _listed_actions(features: ArrayLike | None, policies: Mapping[str, ArrayLike]) -> int | None:
+    """The number of actions that each event lists; None without lists."""
+    given = [] if features is None else [features]
+    shapes = [np.shape(each) for each in (*given, *policies.values())]
+    return next((shape[1] for shape in shapes if len(shape) > 1), None)
+
+
+def named_actions(action: ArrayLike, n: int) -> ActionNames:
+    """The names of logged actions, which are strings or integers.
+
+    Raises:
+        ValueError: There are not `n` of them, or one is neither.
+    """
+    identifier_column("action", action, n)
+    return ActionNames.of(np.array(action, dtype=object).tolist())
 
 
 def _action_sets(

@@ -120,7 +120,11 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     sampling_probability: SamplingProbability = 1.0
     unit: Unit = None
     logging_policy: Annotated[
-        Identifier | None, described("Name of the policy that chose the action: in a ramp, of its arm.")
+        Identifier | None,
+        described(
+            "Name of the policy that chose the action: in a ramp, of its arm. Where it is a candidate, its rewards are "
+            "compared with its estimate."
+        ),
     ] = None
     context: Annotated[Raw | UnsetType, described("The context of the decision, of any type.")] = UNSET
     slots: Annotated[list[Slot] | None, _SLOTS] = None
@@ -270,14 +274,19 @@ def described_schema(form: type[msgspec.Struct]) -> dict[str, Any]:
     return {**DRAFT, **components.pop(form.__name__), "$defs": components}
 
 
-def json_schema(reward_field: str = "reward") -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
+def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it.
+
+    `estimated`: propensities are estimated, so that events of one action may lack them, and there are no others.
+    """
     _, components = msgspec.json.schema_components([event_type(None, reward_field)])
     event = components["Event"]
     for name in ("slots", "scored"):
         form = event["properties"][name]
         form |= form.pop("anyOf")[0]
         del form["default"]
+    with_propensity = {"anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}]}
+    single: dict[str, Any] = {"required": ["action", reward_field], **({} if estimated else with_propensity)}
     return {
         **DRAFT,
         **event,
@@ -289,14 +298,7 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
             "slates": ["slots", "slate_propensities"],
             "slate_propensities": ["slots", "slates"],
         },
-        "oneOf": [
-            {
-                "required": ["action", reward_field],
-                "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
-            },
-            {"required": ["slots", reward_field]},
-            {"required": ["scored"]},
-        ],
+        "oneOf": [single, *([] if estimated else [{"required": ["slots", reward_field]}, {"required": ["scored"]}])],
         "$defs": {"Scored": components["Scored"], "Slot": components["Slot"]},
     }
 

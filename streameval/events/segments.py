@@ -105,9 +105,18 @@ def fields_of_segments(segments: Mapping[str, Segment]) -> list[SegmentField]:
     """
     found = [SegmentField(name, each.field or name) for name, each in segments.items()]
     for each in found:
-        if each.root in Event.__struct_fields__ and each.root not in KNOWN_BEFORE:
-            raise ValueError(f"{each.field} is part of the decision: a segment is known before it")
+        require_known_before(each)
     return found
+
+
+def require_known_before(field: SegmentField) -> None:
+    """Require a field that is known before the decision.
+
+    Raises:
+        ValueError: It holds the choice or its outcome.
+    """
+    if field.root in Event.__struct_fields__ and field.root not in KNOWN_BEFORE:
+        raise ValueError(f"{field.field} is part of the decision: name a field that is known before it")
 
 
 def label_of(value: object) -> str:

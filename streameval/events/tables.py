@@ -208,10 +208,11 @@ class TableLayout:
                 raise InputError(f"{path} has two columns '{each.column}'", hint="rename or remove one of them")
         present = [each for each in wanted if each.column in names and each.is_read]
         fields = {each.field for each in present}
-        if not {"propensity", "propensities"} & fields:
+        if not decoder.estimated and not {"propensity", "propensities"} & fields:
             raise InputError(
                 f"{path} has no column with the propensity; it has {', '.join(names)}",
-                hint="name it in the configuration: `columns: {propensity: NAME}`",
+                hint="name it in the configuration: `columns: {propensity: NAME}`; "
+                "`propensity: {kind: estimated}` is for logs that lack it",
             )
         constants: dict[str, Any] = {"event_id": ""}  # equals no other one
         if isinstance(columns.actions, list):

@@ -302,6 +302,14 @@ def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: 
     return broken, reason, lambda row: f"{field}: {column[row]:.10g} {problem}"
 
 
+def single_choices(slates: SlateColumns | None, scored: ScoredOutcomes | None) -> Iterator[BrokenRule]:
+    """Yield the rules that events are choices of one action, as far as their propensities are to be estimated."""
+    for field, columns in (("slots", slates), ("scored", scored)):
+        if columns is not None:
+            detail = f"{field}: propensities are estimated for single actions"
+            yield columns.sizes > 0, "malformed", lambda _, detail=detail: detail  # type: ignore[misc]
+
+
 def choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
 ) -> Iterator[BrokenRule]:

@@ -112,9 +112,10 @@ class Worker(Generic[T]):
         self._changed, self._closing = threading.Condition(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def put(self, items: Iterable[T], *, newest_only: bool = False) -> None:
-        """Queue items; `newest_only` discards those that are still queued."""
+    def put(self, items: Iterable[T], *, newest_only: bool = False, dropped: int = 0) -> None:
+        """Queue items; `newest_only` discards those that are still queued. `dropped`: others that do not come."""
         with self._changed:
+            self._dropped += dropped
             if newest_only:
                 self._bytes -= sum(map(self._size, self._queue))
                 self._queue.clear()

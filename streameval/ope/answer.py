@@ -74,13 +74,13 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
     doubts = [check for check in failed if check.check != TOO_LITTLE]
     if doubts:
         return CandidateAnswer(
-            policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts)}", estimate
+            policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts, policy)}", estimate
         )
     if decision and decision.promotable and estimate:
         promotable = f"promotable {_since(decision)}{_by_bound(decision, estimate)}"
         sentence = f"{_earns(report, estimate)}, {promotable}{_but_worse(report, policy)}"
         return CandidateAnswer(policy, "promotable", sentence, estimate)
-    missing = _missing(report, decision, failed, estimate)
+    missing = _missing(report, decision, _reasons(failed, policy), estimate)
     if estimate and estimate.lift_upper is not None and estimate.lift_upper < 0:
         return CandidateAnswer(policy, "worse", _earns(report, estimate), estimate)
     if estimate and estimate.lift_lower is not None and estimate.lift_lower > 0:
@@ -92,10 +92,11 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
 
 
 def _by_bound(decision: Decision, estimate: Estimate) -> str:
-    """Which bound decides, where the interval of the lift reaches to 0 or below."""
+    """Why it stays promotable, in the words of the rule, where the interval of the lift reaches to 0 or below."""
     if decision.lower is None or estimate.lift_lower is None or estimate.lift_lower > 0:
         return ""
-    return f" (by the decision bound of {decision.rule}, {significant(decision.lower)}, not by the interval)"
+    reason = decision.reason.partition(" since event")[0]
+    return f" (not by the interval, but by the rule {decision.rule}: {reason})"
 
 
 def _but_worse(report: Report, policy: str) -> str:
@@ -155,10 +156,10 @@ def _since(decision: Decision) -> str:
     return "" if decision.since_event is None else f"since event {decision.since_event:,}"
 
 
-def _missing(report: Report, decision: Decision | None, failed: Sequence[TrustCheck], estimate: Estimate | None) -> str:
-    """The missing condition of a decision."""
+def _missing(report: Report, decision: Decision | None, failed: str, estimate: Estimate | None) -> str:
+    """The missing condition of a decision; `failed`: the findings of the trust checks that fail, if any."""
     if failed:
-        return _reasons(failed)
+        return failed
     if decision is None:
         is_known = estimate is not None and estimate.lift_lower is not None
         return "the interval of its lift includes 0" if is_known else "there are too few events with rewards"
@@ -185,8 +186,11 @@ def _so_far(estimate: Estimate | None) -> str:
     return f"; so far {percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)}"
 
 
-def _reasons(checks: Sequence[TrustCheck]) -> str:
-    return "; ".join(dict.fromkeys(check.reason for check in checks))
+def _reasons(checks: Sequence[TrustCheck], policy: str) -> str:
+    """The findings about a policy and production; those about production alone say so."""
+    own = [check.reason for check in checks if check.policy == policy]
+    others = [check for check in checks if check.reason not in own]
+    return "; ".join(dict.fromkeys([*own, *(f"production: {check.reason}" for check in others)]))
 
 
 def _least(estimate: Estimate | None) -> float:

@@ -16,8 +16,8 @@ from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.policies.coded import AnyPolicy, fill, prepared
-from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.base import learns
+from streameval.ope.policies.coded import EvaluatedPolicy, fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
@@ -126,9 +126,11 @@ class LogSummary:
         ConfigError: A policy learns from the stream.
     """
 
-    def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
+    def __init__(
+        self, policies: Sequence[str], coded: Mapping[str, EvaluatedPolicy], reward_range: tuple[float, float]
+    ):
         self.policies, self.reward_range = tuple(policies), reward_range
-        learning = [name for name, policy in coded.items() if isinstance(policy, Learned)]
+        learning = [name for name, policy in coded.items() if learns(policy)]
         if learning:
             raise ConfigError(
                 f"{learning[0]} learns from the stream: its lift changes while it learns, so no log can predict it",

@@ -24,7 +24,10 @@ __all__ = [
     "EventCounts",
     "Examined",
     "Failure",
+    "Learner",
+    "NewVersion",
     "PolicyCounts",
+    "PropensityModel",
     "Report",
     "SegmentEstimate",
     "Transition",
@@ -72,6 +75,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     Unknown numbers are None. `lift_ratio`: the lift over the size of production's value, known where the interval of
     that value is away from 0. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
+    `propensity`: `logged`, or `estimated`, whose error is not in the interval.
     """
 
     policy: str
@@ -94,6 +98,7 @@ class Estimate(msgspec.Struct, frozen=True):
     lift_ratio_upper: float | None = None
     details: Mapping[str, Any] = {}
     reward: str = "reward"
+    propensity: str = "logged"
 
     @property
     def interval(self) -> Interval:
@@ -110,7 +115,7 @@ class Decision(msgspec.Struct, frozen=True):
     with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
     became promotable; `promotable_events`: for how many events in total. `estimator`, `average`: those whose lift
     decides, once it is known. `reward`: the goal. `more`: how many more events are needed, at the present rate; None
-    if it is not known.
+    if it is not known. `propensity`: as of an `Estimate`.
     """
 
     policy: str
@@ -133,6 +138,7 @@ class Decision(msgspec.Struct, frozen=True):
     average: str | None = None
     more: float | None = None
     reward: str = "reward"
+    propensity: str = "logged"
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
@@ -164,12 +170,49 @@ class Transition(msgspec.Struct, frozen=True):
     place: tuple[str, int, int] | None = None
 
 
+class NewVersion(msgspec.Struct, frozen=True):
+    """A frozen copy of a policy that learns, which is a candidate from now on.
+
+    `of`: the policy that was copied, after `event` events since the start. `timestamp`: the newest event time then, in
+    epoch seconds. `retired`: the copies that stopped being candidates. `place`: as in `Transition`. `has_weights`:
+    false for a copy of code, which no file of weights can hold.
+    """
+
+    policy: str
+    of: str
+    event: int
+    timestamp: float | None
+    retired: tuple[str, ...] = ()
+    place: tuple[str, int, int] | None = None
+    has_weights: bool = True
+
+
+class Learner(msgspec.Struct, frozen=True):
+    """A candidate that learns from the stream, or a frozen copy of one.
+
+    `steps`: how often it has learned. `version`: the number of its newest frozen copy; of a copy, its own number; None
+    without any. `regret`: the cumulative value of production less that of this policy, by the first estimator of the
+    lift between them; below 0 the policy is better. `step_norm`: the Euclidean length of its last step, and
+    `learning_rate`: the factor of its steps; None where it has no such step. `failures`: the number of events that code
+    could not learn from.
+    """
+
+    policy: str
+    steps: int
+    version: int | None = None
+    regret: float | None = None
+    step_norm: float | None = None
+    learning_rate: float | None = None
+    failures: int = 0
+
+
 class Calibration(msgspec.Struct, frozen=True):
-    """Whether an estimate has come true: the value of an arm of a ramp on its own events, and as estimated from others.
+    """Whether an estimate has come true: the value of a policy on its own events, and as estimated from others.
 
     `value`, `lower`, `upper`: the mean reward of the events that the policy chose itself, over the average, with its
-    interval. `estimated`: the estimate from the events of the other arms. `error`: estimated less seen. `lift_...`: the
-    same over production's own events; None for production. Unknown numbers are None.
+    interval. `estimated`: the estimate from the events that other policies chose. `error`: estimated less seen.
+    `lift_...`: the same over production's own events, or over those of all others where production is `logging`; None
+    for production. Unknown numbers are None.
     """
 
     policy: str
@@ -185,6 +228,23 @@ class Calibration(msgspec.Struct, frozen=True):
     lift: float | None
     lift_lower: float | None
     lift_upper: float | None
+
+
+class PropensityModel(msgspec.Struct, frozen=True):
+    """How well a model predicts the logged actions, each before it learned from it; its predictions are propensities.
+
+    `events`: those that it learned from; `unknown`: those among them without an estimate, which are missing for all
+    candidates. `log_loss`: the mean of `-ln p` over the last 100,000 events with an estimate; `baseline_log_loss`: that
+    of the shares of the actions, whatever the context. A model that a context helps is below it. `failures`: events
+    that a classifier did not learn from, because it raised.
+    """
+
+    model: str
+    events: int
+    unknown: int
+    log_loss: float | None
+    baseline_log_loss: float | None
+    failures: int = 0
 
 
 class SegmentEstimate(msgspec.Struct, frozen=True):
@@ -210,6 +270,7 @@ class SegmentEstimate(msgspec.Struct, frozen=True):
     lift_lower: float | None
     lift_upper: float | None
     kind: str
+    propensity: str = "logged"
 
     @property
     def is_worse(self) -> bool:
@@ -249,6 +310,8 @@ class Report(msgspec.Struct, frozen=True):
     examination: tuple[Examined, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     segments: tuple[SegmentEstimate, ...] = ()
+    learners: tuple[Learner, ...] = ()
+    propensity_model: PropensityModel | None = None
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:
@@ -273,6 +336,13 @@ class Report(msgspec.Struct, frozen=True):
     def rewards(self) -> list[str]:
         """The names of all rewards, the goal first."""
         return list(dict.fromkeys(each.reward for each in self.estimates))
+
+    @property
+    def caution(self) -> str:
+        """The error that no number includes; empty where propensities are logged."""
+        if self.propensity_model is None:
+            return ""
+        return f"propensities are estimated ({self.propensity_model.model}): intervals leave out their error"
 
     def of_goal(self) -> Report:
         """The Report with the estimates of the goal alone."""
@@ -363,6 +433,7 @@ class Report(msgspec.Struct, frozen=True):
             )
             lines.append(_row("td", (*cells, decimal(each.effective_sample_size, 0))))
         caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
+        caption = "; ".join(filter(None, (caption, self.caution)))
         return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
 
 

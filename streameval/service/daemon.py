@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import structlog
@@ -24,7 +24,7 @@ from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
 from streameval.service.snapshots import NoSnapshots, SnapshotWriter
-from streameval.service.status import DaemonStatus
+from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram
 
 log = structlog.get_logger("streameval")
 
@@ -184,17 +184,31 @@ class Daemon:
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
-        self._decisions.collect(self._evaluator)
-        self._unreported = True
-        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
-        self._event_delay = self._event_delay.add(self._clock() - batch.timestamp)
+        self._collect()
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))
-            for problem in self._examine(batch):
-                log.error("estimators_without_events", detail=problem)
-        self._accepted += len(batch)
-        for reason, count in self._summaries.add(batch.rejected).items():
+            self._log_problems(self._examine(batch))
+        self._count(len(batch), NO_DELAYS.add(self._clock() - batch.timestamp), self._summaries.add(batch.rejected))
+        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
+
+    def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
+        """Count what the evaluator has taken."""
+        self._unreported = True
+        self._event_delay = self._event_delay.merged(delays)
+        self._accepted += events
+        for reason, count in rejected.items():
             self._rejected[reason] += count
+
+    def _log_problems(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            log.error("estimators_without_events", detail=problem)
+
+    def _collect(self) -> None:
+        """Report new transitions and new frozen copies of policies that learn."""
+        made = self._evaluator.take_versions() if isinstance(self._evaluator, CohortEvaluator) else []
+        for each in made:
+            log.info("version_made", policy=each.policy, of=each.of, events=each.event, retired=list(each.retired))
+        self._decisions.collect(self._evaluator, made)
 
     def _through_pipeline(self, records: list[Records]) -> EventBatch:
         """The events that count now; none while their schema or the right time is unknown: messages are then kept."""
@@ -222,7 +236,7 @@ class Daemon:
         offsets = self._source.offsets()
         if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
-        self._decisions.collect(self._evaluator)
+        self._collect()
         return {
             "decisions": self._decisions.state(),
             "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
@@ -258,6 +272,7 @@ class Daemon:
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),
             margin=self._evaluator.plan.margin,
+            engine=self._engine_status(at),
         )
         self._published_at = time.monotonic()
         self._log_reached(status)
@@ -265,6 +280,10 @@ class Daemon:
         self._log_late(buffered)
         self._summaries.write_when_due(report)
         return status
+
+    def _engine_status(self, at: float) -> EngineStatus | None:
+        """The status of the engine that evaluates in other processes, if any."""
+        return None
 
     def _log_reached(self, status: SourceStatus) -> None:
         if status.reached and not self._reached:

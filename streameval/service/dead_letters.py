@@ -127,6 +127,10 @@ class DeadLetterQueue:
         if rejected:
             self._worker.put(dead_letters_of(records, rejected))
 
+    def add(self, dead_letters: Sequence[DeadLetter], dropped: int) -> None:
+        """Queue dead letters of executors, which have `dropped` others."""
+        self._worker.put(dead_letters, dropped=dropped)
+
     def status(self) -> WorkerStatus:
         """How many dead letters this process has written and dropped, and how many are queued."""
         return self._worker.status()
@@ -142,6 +146,9 @@ class NoDeadLetters:
     """Keeps no dead letter: rejected messages are only counted."""
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
+        """Do nothing."""
+
+    def add(self, dead_letters: Sequence[DeadLetter], dropped: int) -> None:
         """Do nothing."""
 
     def status(self) -> None:

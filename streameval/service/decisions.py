@@ -1,4 +1,6 @@
-"""Decisions for machines: a message for each transition of a promotion rule, written to a topic outside the loop.
+"""Decisions for machines: a message for each transition of a promotion rule and each frozen copy of a policy.
+
+They are written to a topic outside the loop.
 
 A message is sent after a snapshot that holds it is on disk, and each snapshot holds all messages whose delivery is not
 confirmed yet. A crash before that snapshot loses the message together with its transition, which the events that are
@@ -19,7 +21,8 @@ from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Transition
+from streameval.ope.report import NewVersion, Transition
+from streameval.service.policy_files import POLICY_SUFFIX
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to send what waits, and then to abort
 DIGITS = 9
@@ -43,8 +46,8 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
     the newest event time in epoch seconds. `lift`, `lift_lower`, `lift_upper`: the lift over production then, and its
     interval by the rule; null where unknown. `place`: the event after which the rule decided. `configuration`: the
     fingerprint of all settings that decide the numbers, except for the list of candidates. `before` and `after` are
-    `from` and `to` in JSON. A trust check of the whole stream, such as `stale`, makes no transition: ask
-    `streameval_policy_promotable` before acting.
+    `from` and `to` in JSON. `propensity`: `logged`, or `estimated`, whose error no bound includes. A trust check of the
+    whole stream, such as `stale`, makes no transition: ask `streameval_policy_promotable` before acting.
     """
 
     id: str
@@ -61,10 +64,13 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
     timestamp: float | None
     place: LogPlace | None
     configuration: str
+    propensity: str = "logged"
     schema: int = 1
 
     @classmethod
-    def of(cls, transition: Transition, production: str, configuration: str) -> DecisionMessage:
+    def of(
+        cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
+    ) -> DecisionMessage:
         """The message about a transition."""
         place = None if transition.place is None else LogPlace(*transition.place)
         named = [transition.policy, transition.rule, transition.promotable, transition.event, place, configuration]
@@ -82,6 +88,52 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
             lift_upper=_rounded(transition.lift_upper),
             event=transition.event,
             timestamp=transition.timestamp,
+            place=place,
+            configuration=configuration,
+            propensity=propensity,
+        )
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON Schema (draft 2020-12) of a message."""
+        return described_schema(cls)
+
+
+class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen copy of a policy that learns, which is a candidate from the next event on.
+
+    `policy`: the name of the copy. `of`: the policy that was copied, after `event` of its events. `timestamp`: the
+    newest event time then, in epoch seconds. `file`: its weights, in the directory of the snapshots; null where the
+    policy is code. `retired`: the copies that stopped being candidates, whose files are deleted. `id`, `place` and
+    `configuration`: as in the message about a transition.
+    """
+
+    id: str
+    policy: str
+    of: str
+    production: str
+    event: int
+    timestamp: float | None
+    file: str | None
+    retired: tuple[str, ...]
+    place: LogPlace | None
+    configuration: str
+    kind: Literal["version"] = "version"
+    schema: int = 1
+
+    @classmethod
+    def of_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
+        """The message about a new copy."""
+        place = None if version.place is None else LogPlace(*version.place)
+        return cls(
+            id=fingerprint_of([version.policy, version.of, version.event, place, configuration]),
+            policy=version.policy,
+            of=version.of,
+            production=production,
+            event=version.event,
+            timestamp=version.timestamp,
+            file=f"{version.policy}{POLICY_SUFFIX}" if version.has_weights else None,
+            retired=version.retired,
             place=place,
             configuration=configuration,
         )
@@ -146,10 +198,14 @@ class DecisionOutbox:
         self._unconfirmed = {each["id"]: KeyedMessage(each["id"], each["key"], each["value"]) for each in saved}
         self.saved(saved)
 
-    def collect(self, evaluator: Evaluator | CohortEvaluator) -> None:
-        """Keep the messages about new transitions until a snapshot holds them."""
-        for transition in evaluator.take_transitions():
-            message = DecisionMessage.of(transition, self._production, self._configuration)
+    def collect(self, evaluator: Evaluator | CohortEvaluator, versions: Iterable[NewVersion] = ()) -> None:
+        """Keep the messages about new transitions and new frozen copies until a snapshot holds them."""
+        named, origin = (self._production, self._configuration), evaluator.plan.origin_of_propensities
+        messages: list[DecisionMessage | VersionMessage] = [
+            *(DecisionMessage.of(each, *named, origin) for each in evaluator.take_transitions()),
+            *(VersionMessage.of_version(version, *named) for version in versions),
+        ]
+        for message in messages:
             keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))
             with self._lock:
                 self._unconfirmed.setdefault(message.id, keyed)
@@ -188,7 +244,7 @@ class DecisionOutbox:
 class NoDecisions:
     """Sends nothing: there are no messages about transitions."""
 
-    def collect(self, evaluator: Evaluator | CohortEvaluator) -> None:
+    def collect(self, evaluator: Evaluator | CohortEvaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Do nothing."""
 
     def state(self) -> list[State]:

@@ -162,12 +162,15 @@ class LogSummaries:
 
     def add(self, rejected: Iterable[Rejected]) -> Counter[str]:
         """Remember `rejected` for the next summary; return their number by reason."""
-        counts: Counter[str] = Counter()
-        for event in rejected:
-            counts[event.reason] += 1
-            self._examples[event.reason] = event.detail
-        self._rejected += counts
+        events = list(rejected)
+        counts = Counter(event.reason for event in events)
+        self.count(counts, {event.reason: event.detail for event in events})
         return counts
+
+    def count(self, rejected: Mapping[str, int], examples: Mapping[str, str]) -> None:
+        """Remember numbers by reason for the next summary, with one example each."""
+        self._rejected.update(rejected)
+        self._examples.update(examples)
 
     def write_when_due(self, report: Report | None) -> None:
         """Write a summary if there is something new and the last one is long enough ago."""

@@ -158,6 +158,16 @@ def _deciding(status: DaemonStatus) -> Iterable[Series]:
     return ((row, 1) for row in dict.fromkeys(rows))
 
 
+def _propensities(status: DaemonStatus) -> Iterable[Series]:
+    report = status.report
+    return {(each.propensity,): 1 for each in report.estimates}.items() if report else ()
+
+
+def _propensity_models(status: DaemonStatus) -> Iterable[Series]:
+    model = status.report and status.report.propensity_model
+    return [((model.model,), model)] if model else []
+
+
 PER_ESTIMATE = ("policy", "estimator", "average")
 PER_REWARD = (*PER_ESTIMATE, "reward")
 _estimates = _reported("estimates", *PER_REWARD)
@@ -180,6 +190,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "deciding": (PER_REWARD, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
     "policies": (("policy",), _policies),
+    "learners": (("policy",), _reported("learners", "policy")),
     "policy_failures": (("policy", "reason"), _policy_failures),
     "reward_models": (("model",), _models),
     "reward_model_failures": (("model", "reason"), _model_failures),
@@ -195,6 +206,9 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     ),
     "rewards": (("outcome",), _rewards),
     "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
+    "propensities": (("kind",), _propensities),
+    "propensity_models": (("model",), _propensity_models),
+    "engine": ((), lambda status: [((), status.engine)] if status.engine else []),
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
 """The labels of the metrics of each section, and its series."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -23,8 +23,9 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
-from streameval.service.dead_letters import open_dead_letters
+from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
 from streameval.service.decisions import DecisionOutbox, fingerprint_of
+from streameval.service.policy_files import keep_files
 from streameval.service.reload import Reload
 from streameval.service.snapshots import (
     DAMAGED,
@@ -37,7 +38,16 @@ from streameval.service.snapshots import (
 )
 from streameval.service.status import own_version
 
-__all__ = ["daemon", "fingerprint", "header", "resume", "start_fresh"]
+__all__ = [
+    "StartState",
+    "daemon",
+    "dead_letters_of_configuration",
+    "fingerprint",
+    "from_newest",
+    "header",
+    "pipeline_of",
+]
+__all__ += ["require_same_configuration", "resume", "start_fresh"]
 
 LOST = (
     "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
@@ -47,14 +57,17 @@ LOST = (
 log = structlog.get_logger("streameval")
 
 
+E = TypeVar("E")
+
+
 @dataclass(frozen=True)
-class StartState:
+class StartState(Generic[E]):
     """The state that a daemon starts with, written to a snapshot at `written_at` (epoch seconds).
 
     `late`: evaluators of parts that the snapshot does not have. `decisions`: messages whose delivery is not confirmed.
     """
 
-    evaluator: CohortEvaluator
+    evaluator: E
     pipeline: EventPipeline
     offsets: SourceOffsets
     written_at: float | None = None
@@ -77,7 +90,8 @@ def fingerprint(config: Config) -> dict[str, Any]:
     if config.rewards:
         reward = {"rewards": [list(each) for each in config.reward_fields]}
     ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
-    return {"block": BLOCK} | source | reward | ranking
+    engine = {} if config.engine is None else {"engine": config.engine.kind}
+    return {"block": BLOCK} | source | reward | ranking | engine
 
 
 def configuration(config: Config) -> str:
@@ -85,27 +99,25 @@ def configuration(config: Config) -> str:
     return fingerprint_of({**fingerprint(config), "plan": config.plan().for_policies(()).settings()})
 
 
-def start_fresh(config: Config) -> StartState:
+def start_fresh(config: Config) -> StartState[CohortEvaluator]:
     """The state without a snapshot."""
-    return StartState(CohortEvaluator(config.plan()), _pipeline(config), {})
+    return StartState(CohortEvaluator(config.plan()), pipeline_of(config), {})
 
 
-def _pipeline(config: Config) -> EventPipeline:
+def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
+    """The stages of events on their way from messages to the evaluator; `located`: events keep their offsets."""
     goal, *further = config.reward_fields
-    source, located = config.required_source(), config.decisions is not None
+    source, located = config.required_source(), located or config.decisions is not None
     limits = goal.low, goal.high
     return EventPipeline(config.event_format(), source, goal.field, limits, further, located=located)
 
 
-def resume(
-    config: Config, path: Path, document: State, reset_policies: Collection[str] = (), *, backfills: bool = False
-) -> StartState:
-    """The state of a snapshot, with the changes of the configuration; `backfills`: of new candidates.
+def require_same_configuration(config: Config, path: Path, document: State) -> None:
+    """Require a snapshot of this version and of the same fingerprint.
 
     Raises:
         StateError: The snapshot has another schema or fingerprint.
         DamagedError: Its content is not that of a snapshot.
-        InputError: A policy to reset does not exist.
     """
     require_document(path, document)
     before, now = document["fingerprint"], fingerprint(config)
@@ -118,9 +130,22 @@ def resume(
         raise StateError(
             f"the snapshot {path} was computed with a different configuration: {'; '.join(differing)}", hint=WAYS_OUT
         )
-    plan, pipeline = config.plan(), _pipeline(config)
+
+
+def resume(
+    config: Config, path: Path, document: State, reset_policies: Collection[str] = (), *, backfills: bool = False
+) -> StartState[CohortEvaluator]:
+    """The state of a snapshot, with the changes of the configuration; `backfills`: of new candidates.
+
+    Raises:
+        StateError: The snapshot has another schema or fingerprint.
+        DamagedError: Its content is not that of a snapshot.
+        InputError: A policy to reset does not exist.
+    """
+    require_same_configuration(config, path, document)
+    plan, pipeline = config.plan(), pipeline_of(config)
     evaluator = CohortEvaluator.from_state_without_code(
-        document["evaluator"], config.reward_model, config.policies.candidates
+        document["evaluator"], config.reward_model, config.policies.candidates, config.propensity
     )
     evaluator.fold_pending()
     evaluator.report()  # reads every part of the state
@@ -131,7 +156,9 @@ def resume(
     reset: Collection[str] = reset_policies
     if evaluator.restarts(plan):
         reset = plan.policies
-        log.warning("restarted_from_zero", reason="production is another policy: every lift and decision depends on it")
+        log.warning(
+            "restarted_from_zero", reason="another production policy or other propensities: every lift depends on it"
+        )
     pipeline.restore(document["pipeline"])
     buffered = pipeline.buffered() if backfills else None
     late = evaluator.apply_plan(plan, buffered.events if buffered else 0)
@@ -200,44 +227,71 @@ def daemon(
         ConfigError: There is no state to reset.
         StateError: The snapshot does not fit the configuration.
     """
+    read = partial(resume, config, reset_policies=reset_policies, backfills=backfill is not None)
+    return from_newest(
+        config,
+        read,
+        lambda: start_fresh(config),
+        lambda start, snapshots: _assemble(path, config, start, backfill, snapshots),
+        reset=reset,
+        needs_state=bool(reset or reset_policies),
+    )
+
+
+def from_newest(
+    config: Config,
+    read: Callable[[Path, State], StartState[E]],
+    fresh: Callable[[], StartState[E]],
+    assemble: Callable[[StartState[E], SnapshotWriter | None], Daemon],
+    *,
+    reset: bool,
+    needs_state: bool,
+) -> Daemon:
+    """`assemble` of the newest snapshot as `read` understands it, or of a `fresh` start without one, or by `reset`.
+
+    Raises:
+        ConfigError: `needs_state`, and none is kept.
+        StateError: The snapshot does not fit the configuration.
+    """
     kept = config.kept_state()
     if kept is None or kept.dir is None:
-        if reset or reset_policies:
+        if needs_state:
             raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
-        return _assemble(path, config, start_fresh(config), backfill)
+        return assemble(fresh(), None)
     store = SnapshotStore(kept.dir)
     try:
         if reset:
             store.set_aside()
-        config.plan(), _pipeline(config)  # raise here what is wrong with the configuration, not with a snapshot
-        read = partial(resume, config, reset_policies=reset_policies, backfills=backfill is not None)
+        config.plan(), pipeline_of(config)  # raise here what is wrong with the configuration, not with a snapshot
         start = store.newest(read)
         if start is None:
             if not reset and found_in(kept.dir, DAMAGED):
                 log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)
-            start = start_fresh(config)
-        return _assemble(
-            path, config, start, backfill, SnapshotWriter(store, kept.interval, header(config), start.written_at)
-        )
+            start = fresh()
+        return assemble(start, SnapshotWriter(store, kept.interval, header(config), start.written_at))
     except BaseException:
         store.close()
         raise
 
 
+def dead_letters_of_configuration(config: Config) -> DeadLetterQueue | None:
+    """Where the rejected messages of a configuration go."""
+    source = config.required_source()
+    connection = source if isinstance(source, KafkaConnection) else KafkaConnection()
+    return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection)
+
+
 def _assemble(
     path: Path,
     config: Config,
-    start: StartState,
+    start: StartState[CohortEvaluator],
     backfill: BackfillStart | None,
     snapshots: SnapshotWriter | None = None,
 ) -> Daemon:
-    settings = config.required_source()
+    settings, kept = config.required_source(), config.kept_state()
     source = settings.open(start.offsets)
     evaluator = start.evaluator
     connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
-    dead_letters = None
-    if config.dead_letters is not None:
-        dead_letters = open_dead_letters(config.dead_letters, connection)
     decisions = None
     if config.decisions is not None:
         from streameval.ingest.kafka.producer import MessageSender
@@ -246,6 +300,8 @@ def _assemble(
         decisions = DecisionOutbox(sender, production, configuration(config), start.decisions)
 
     def written(document: State) -> None:
+        if kept is not None and kept.dir is not None:
+            keep_files(kept.dir, document["evaluator"])
         source.commit({topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()})
         if decisions is not None:
             decisions.saved(document["decisions"])
@@ -267,7 +323,7 @@ def _assemble(
         examine=examine,
         reload=reloading,
         snapshots=snapshots,
-        dead_letters=dead_letters,
+        dead_letters=dead_letters_of_configuration(config),
         decisions=decisions,
         backfills=[late for late in map(reloading.admit, start.late) if late is not None],
     )

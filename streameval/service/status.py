@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -140,6 +141,11 @@ class Histogram:
         counts = tuple(old + new for old, new in zip(self.counts, added, strict=True))
         return Histogram(self.bounds, counts, self.total + float(known.sum()))
 
+    def merged(self, other: Histogram) -> Histogram:
+        """The observations of both, which have the same buckets."""
+        counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
+        return Histogram(self.bounds, counts, self.total + other.total)
+
     @property
     def count(self) -> int:
         """The number of observations."""
@@ -186,6 +192,23 @@ class SnapshotStatus:
     damaged: int = 0
 
 
+NO_ENGINE_BATCHES = Histogram.of(bounds=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Batches that an engine has evaluated: seconds from plan to result, and the events of the last one.
+
+    `age`: seconds since the end of the log was asked for, up to which events count; NaN before the first batch.
+    `executors_lost`: how many executors have ended unasked in the life of this process.
+    """
+
+    batch_duration: Histogram = NO_ENGINE_BATCHES
+    batch_events: int | None = None
+    age: float = math.nan
+    executors_lost: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """The status of a running daemon at the moment `at` (epoch seconds).
@@ -196,6 +219,7 @@ class DaemonStatus:
     without a state, `dead_letters` and `decisions` where none are written, `buffered` where events count as they
     arrive. `ahead_of_clock` counts events and rewards dated too far ahead of this machine's clock. `history` holds
     Reports since the start of the process. `margin`: what a lift must exceed for promotion, None without promotion.
+    `engine` is None where this process evaluates events itself.
     """
 
     source: SourceStatus
@@ -215,3 +239,4 @@ class DaemonStatus:
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY
     margin: float | None = None
+    engine: EngineStatus | None = None

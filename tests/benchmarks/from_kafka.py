@@ -1,34 +1,31 @@
-"""Processor time per event of the whole daemon that reads a topic of a real broker, with each client in turn.
-
-    python tests/benchmarks/from_kafka.py
-
-The default configuration with ten policies, four partitions, events of 277 bytes. Everything counts: polls, threads of
-the client, order, decoding, evaluation, Reports. `orjson.loads` of the same messages is timed in the same turn.
-"""
+"""The whole daemon that reads a topic of a real broker, with each client: polls, threads of the client, everything."""
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import atexit
 import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers of the tests
 
-from throughput import POLICIES, messages, run_orjson, seconds
+import confluent_kafka
+import kafka
+from measuring import Benchmark, Ratio, Work
+from memory_source import parsing
+from messages import CANDIDATES, compact
 
 from streameval.config.model import Config
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import produce
 from streameval.service.logging import configure_logging
-from streameval.service.process import set_up_process
 from streameval.service.startup import daemon
 from support.integration.broker import real_broker
 
-CLIENTS = ("kafka-python", "confluent")
+TOPIC = "events"
 LOOK_EVERY = 0.2
 
 
@@ -37,8 +34,8 @@ def run_daemon(connection: KafkaConnection, events: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Config.model_validate(
             {
-                "source": connection.model_dump() | {"kind": "kafka", "topic": "events"},
-                "policies": {"candidates": POLICIES},
+                "source": connection.model_dump() | {"kind": "kafka", "topic": TOPIC},
+                "policies": {"candidates": list(CANDIDATES)},
                 "state": {"dir": folder},
             }
         )
@@ -51,29 +48,50 @@ def run_daemon(connection: KafkaConnection, events: int) -> None:
         read.join()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    set_up_process()
+def poll_kafka_python(connection: KafkaConnection, events: int) -> None:
+    """An empty loop around the polls of kafka-python."""
+    consumer = kafka.KafkaConsumer(bootstrap_servers=connection.bootstrap_servers)
+    parts = [kafka.TopicPartition(TOPIC, number) for number in consumer.partitions_for_topic(TOPIC)]
+    consumer.assign(parts)
+    consumer.seek_to_beginning()
+    read = 0
+    while read < events:
+        read += sum(map(len, consumer.poll(timeout_ms=200, max_records=POLLED).values()))
+    consumer.close()
+
+
+def poll_confluent(connection: KafkaConnection, events: int) -> None:
+    """An empty loop around the polls of confluent-kafka."""
+    settings = {"bootstrap.servers": ",".join(connection.bootstrap_servers), "group.id": "benchmark"}
+    consumer = confluent_kafka.Consumer(settings | {"enable.auto.commit": False})
+    numbers = consumer.list_topics(TOPIC).topics[TOPIC].partitions
+    first = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, first) for number in numbers])
+    read = 0
+    while read < events:
+        read += len(consumer.consume(POLLED, 0.2))
+    consumer.close()
+
+
+POLLED = 2_000
+POLLS = {"kafka-python": poll_kafka_python, "confluent": poll_confluent}
+
+
+def benchmark(events: int = 200_000) -> Benchmark:
     configure_logging("error")
-    values = messages(options.events)
-    with real_broker() as broker:
-        produce(values, "events", broker.connection)
-        measured: dict[str, list[float]] = {name: [] for name in (*CLIENTS, "orjson.loads")}
-        for _ in range(options.rounds + 1):
-            for client in CLIENTS:
-                connection = broker.connection.model_copy(update={"client": client})
-                measured[client].append(seconds(run_daemon, connection, options.events) / options.events)
-            measured["orjson.loads"].append(seconds(run_orjson, values, options.events) / options.events)
-    turns = {name: column[1:] for name, column in measured.items()}  # without the warm-up
-    for name, column in turns.items():
-        print(f"{name:14} {statistics.median(column) * 1e6:6.2f} us an event")
-    for one, other in (CLIENTS, *((client, "orjson.loads") for client in CLIENTS)):
-        ratios = [first / second for first, second in zip(turns[one], turns[other], strict=True)]
-        print(f"{one} / {other}: median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-
-
-if __name__ == "__main__":
-    main()
+    running = ExitStack()
+    atexit.register(running.close)
+    broker, values = running.enter_context(real_broker()), compact(events)
+    produce(values, TOPIC, broker.connection)
+    works = {"orjson.loads": parsing(values)}
+    for client, poll in POLLS.items():
+        connection = broker.connection.model_copy(update={"client": client})
+        works[client] = Work(lambda connection=connection: run_daemon(connection, events), events)
+        works[f"polls of {client}"] = Work(lambda poll=poll: poll(broker.connection, events), events)
+    ratios = [
+        Ratio("confluent", "orjson.loads", 5.0),
+        Ratio("kafka-python", "polls of kafka-python", 1.4),
+        Ratio("confluent", "polls of confluent"),
+        Ratio("confluent", "kafka-python"),
+    ]
+    return Benchmark("The daemon from a broker: default, 10 candidates, 4 partitions", works, ratios)

@@ -1,29 +1,59 @@
-"""A source that lies in memory, so that what is measured is ours."""
+"""A source that lies in memory, so that what is measured is ours; and the work of a daemon that reads it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import orjson
+from measuring import Work
+
+from streameval import Evaluator, EventBatch
+from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, SourceStatus
+from streameval.service.daemon import Daemon
 
 POLL = 2_000
 
 
 class MemorySource:
-    """The same messages, in polls of 2,000; again and again until `events` have been handed out, or just once."""
+    """The same messages once, in polls of 2,000."""
 
-    def __init__(self, values: list[bytes], events: int | None = None) -> None:
-        self.polls = [values[first : first + POLL] for first in range(0, len(values), POLL)]
-        self.left, self.offset = len(values) if events is None else events, 0
+    def __init__(self, values: Sequence[bytes]) -> None:
+        self.values, self.offset = values, 0
 
     def poll(self, timeout: float) -> list[Records]:
-        if self.left <= 0:
-            return []
-        values = self.polls[(self.offset // POLL) % len(self.polls)]
+        values = list(self.values[self.offset : self.offset + POLL])
         offsets = range(self.offset, self.offset + len(values))
-        self.offset, self.left = self.offset + len(values), self.left - len(values)
-        return [Records("memory", 0, offsets, values)]
+        self.offset += len(values)
+        return [Records("memory", 0, offsets, values)] if values else []
 
     def status(self) -> SourceStatus:
-        return SourceStatus(reached=True, exhausted=self.left <= 0)
+        return SourceStatus(reached=True, exhausted=self.offset >= len(self.values))
 
     def close(self) -> None:
         pass
+
+
+def daemon(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evaluator) -> Work:
+    """The loop of the daemon: decode, evaluate and publish all messages once more, with the same evaluator."""
+    return Work(lambda: Daemon(MemorySource(values), decoder, evaluator, stop_when_exhausted=True).run(), len(values))
+
+
+def parsing(values: Sequence[bytes]) -> Work:
+    """`orjson.loads` alone: the yardstick."""
+
+    def parse() -> None:
+        for value in values:
+            orjson.loads(value)
+
+    return Work(parse, len(values))
+
+
+def decoding(values: Sequence[bytes], decoder: JsonDecoder) -> Work:
+    """Decoding alone, in polls."""
+    return Work(lambda: decoded(values, decoder.decode_batch), len(values))
+
+
+def decoded(values: Sequence[bytes], decode: Callable[[list[bytes]], EventBatch]) -> list[EventBatch]:
+    """The batches of all polls."""
+    return [decode(list(values[first : first + POLL])) for first in range(0, len(values), POLL)]

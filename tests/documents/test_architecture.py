@@ -16,7 +16,7 @@ from streameval.ope.intervals import AnyInterval
 from support.paths import ROOT
 from support.pyproject import PYPROJECT
 
-MOST_PARTS, MOST_FLOORS, MOST_STEPS = 15, 8, 12
+MOST_PARTS, MOST_FLOORS, MOST_STEPS = 15, 9, 12
 
 
 @cache
@@ -82,7 +82,7 @@ def test_imports_inside_of_functions_are_part_of_the_graph() -> None:
     assert floors_of({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == 3
 
 
-@pytest.mark.parametrize(("package", "most"), [("streameval", 7), ("streameval.ope", 8)])
+@pytest.mark.parametrize(("package", "most"), [("streameval", 8), ("streameval.ope", 8)])
 def test_the_import_contract_of_a_package_has_few_layers_and_names_every_part(package: str, most: int) -> None:
     contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == [package])

@@ -23,7 +23,7 @@ NUMBER = r"(?<![\w.-])[.]?\d(?:[\d.,]*\d)?"
 MARKED = r"[^\s(]+<!-- =\w+ -->"
 NONSTATIONARY = ROOT / "examples" / "nonstationary"
 ESTIMATORS, SLATES = ROOT / "examples" / "estimators", ROOT / "examples" / "slates"
-RANKINGS = ROOT / "examples" / "rankings"
+RANKINGS, SAFE = ROOT / "examples" / "rankings", ROOT / "examples" / "safe_exploration"
 COVERAGE, PROMOTION, DEPLOY = ROOT / "examples" / "coverage", ROOT / "examples" / "promotion", ROOT / "deploy"
 RESULTS = {
     ROOT: ("", None),
@@ -34,6 +34,7 @@ RESULTS = {
     ESTIMATORS: ("## Handwritten digits as a bandit", "## On your own events"),
     SLATES: ("## Error of the estimators", None),
     RANKINGS: ("## Results", "## Run it"),
+    SAFE: ("## Results", "## End to end"),
 }
 """The sections of documents that are about results: from this heading to that one."""
 CONSTANTS = {
@@ -106,6 +107,7 @@ CONSTANTS = {
         *("DCG at 10", "of 30,000 pages", "95 % intervals", "100 runs of 300 to 30,000 pages", "first 8 documents"),
         *("After 40,000 pages", "1 / √k", "1 / k"),
     },
+    SAFE: {"700 events to learn from", "over 5 seeds", "it should be 1"},
 }
 """By document, settings and numbers that follow from them; not results of simulations.
 
@@ -294,6 +296,22 @@ def test_every_figure_of_the_promotion_study_follows_its_stored_results(
 
     def changed(seed: int) -> str:
         return str(summary.fill_in(text, *(others(stored[name], kind, seed) for name, kind in kinds.items())))
+
+    assert unchanged(text, changed) == set()
+
+
+def test_every_figure_of_safe_exploration_follows_its_stored_results(modules: Callable[..., list[ModuleType]]) -> None:
+    summary, loop = modules(SAFE, "summary", "loop")
+    text, results = (SAFE / "README.md").read_text(), SAFE / "results"
+    overfitting, one = json.loads((results / "overfitting.json").read_text()), loop.Deployment(9_000, 0.5, 0.4)
+    stored = [msgspec.json.decode(line, type=loop.Run) for line in (results / "runs.jsonl").read_bytes().splitlines()]
+
+    def changed(seed: int) -> str:
+        moved, rng = others(stored, loop.Run, seed), Random(seed)
+        moved = [
+            msgspec.structs.replace(run, deployments=(run.deployments or [one])[: rng.randint(0, 2)]) for run in moved
+        ]
+        return str(summary.fill_in(text, moved, other(overfitting, rng)))
 
     assert unchanged(text, changed) == set()
 

@@ -46,6 +46,7 @@ INSIDE = {
     "tests/statistical/test_sequence_coverage.py": ("streameval.ope.intervals.sequences",),
     "tests/support": ("streameval",),
     "tests/unit/ingest/test_background.py": ("streameval.service",),
+    "tests/unit/ope/evaluator/test_dropping.py": ("streameval.ope.averages",),
     "tests/unit/ope/evaluator/test_mixed_streams.py": ("streameval.cli", "streameval.service.status_page"),
     "tests/unit/service/test_dead_letters.py": ("streameval.ingest",),
 }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from support.ramps import failed_checks
+from support.ramps import failed_checks, sessions, three_actions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RUNS, RUNS_WRONG, EVENTS = 400, 100, 100_000
 """Ramps with correct propensities, those with each kind of wrong ones, and the events of each."""
+RUNS_OF_SESSIONS, ACTIVE = 60, (1, 20, 200)
+"""Ramps of users who keep their arm for a session of 10 to 50 events, and how many sessions are active at a time."""
 
 
 def test_correct_propensities_and_shares_ever_fail_a_check_in_at_most_5_of_100_ramps() -> None:
-    failed = [failed_checks(seed, EVENTS, wrong=1.0) for seed in range(RUNS)]
+    failed = [failed_checks(three_actions(seed, EVENTS)) for seed in range(RUNS)]
     shares = {name: sum(name in each for each in failed) / RUNS for name in ("calibration", "arm_shares")}
     print(shares)
     assert max(shares.values()) <= 0.05
@@ -22,8 +24,31 @@ def test_correct_propensities_and_shares_ever_fail_a_check_in_at_most_5_of_100_r
 def test_propensities_wrong_by_a_fifth_on_one_action_in_three_fail_the_check_in_at_least_9_of_10_ramps() -> None:
     check = "calibration"
     found = [
-        sum(check in failed_checks(RUNS + seed, EVENTS, wrong, until=check) for seed in range(RUNS_WRONG)) / RUNS_WRONG
+        sum(
+            check in failed_checks(three_actions(RUNS + seed, EVENTS, wrong=wrong), until=check)
+            for seed in range(RUNS_WRONG)
+        )
+        / RUNS_WRONG
         for wrong in (0.8, 1.2)
     ]
     print(found)
     assert min(found) >= 0.9
+
+
+def test_sessions_with_correct_propensities_ever_fail_a_check_in_at_most_5_of_100_ramps() -> None:
+    """Sessions have one arm and one level of reward each, and reach over many blocks: events depend on each other."""
+    failed = [failed_checks(sessions(seed, EVENTS, active=ACTIVE[seed % 3])) for seed in range(RUNS_OF_SESSIONS)]
+    shares = {name: sum(name in each for each in failed) / len(failed) for name in ("calibration", "arm_shares")}
+    print(shares)
+    assert max(shares.values()) <= 0.05
+
+
+def test_sessions_with_propensities_wrong_by_a_fifth_fail_the_check_in_at_least_9_of_10_ramps() -> None:
+    check, wrong = "calibration", (0.8, 1.2)
+    logs = (
+        sessions(RUNS + seed, EVENTS, wrong=wrong[seed % 2], active=ACTIVE[seed % 3])
+        for seed in range(RUNS_OF_SESSIONS)
+    )
+    found = [check in failed_checks(log, until=check) for log in logs]
+    print(sum(found))
+    assert sum(found) / len(found) >= 0.9

@@ -52,3 +52,42 @@ def no_policy() -> int:
 def broken() -> None:
     """A factory that cannot make anything."""
     raise RuntimeError("no model file")
+
+
+class Counting:
+    """Learns the mean reward of each action by its inverse propensities, and takes the best with `share`."""
+
+    def __init__(self, share: float = 0.9) -> None:
+        self.share, self.sums = share, dict[Any, list[float]]()
+
+    def predict(self, decisions: Decisions) -> Distributions:
+        return [self._answer(actions) for actions in decisions.actions]
+
+    def _answer(self, actions: Sequence[Any]) -> Any:
+        means = [earned / seen if seen else 0.5 for earned, seen in (self.sums.get(a, (0.0, 0.0)) for a in actions)]
+        best = np.eye(len(actions))[int(np.argmax(means))]
+        return self.share * best + (1 - self.share) / len(actions)
+
+    def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
+        logged = (actions[place] for actions, place in zip(decisions.actions, action.tolist(), strict=True))
+        for name, weight, earned in zip(logged, (1 / propensity).tolist(), reward.tolist(), strict=True):
+            before = self.sums.get(name, [0.0, 0.0])
+            self.sums[name] = [before[0] + weight * earned, before[1] + weight]
+
+
+class Forgetful(Counting):
+    """Cannot learn."""
+
+    def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
+        raise RuntimeError("no memory")
+
+
+class Unsaved(Counting):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = lambda: None
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self

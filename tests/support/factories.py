@@ -22,6 +22,7 @@ from streameval.ope.report import (
     Decision,
     Estimate,
     EventCounts,
+    Learner,
     PolicyCounts,
     Report,
     SegmentEstimate,
@@ -104,6 +105,7 @@ def make_report(
             Calibration(name, "decay", 0.051, 0.049, 0.053, 0.052, 0.001, -0.002, 0.004, 0.012, 0.01, 0.006, 0.014)
             for name in names[1:2]
         ),
+        learners=tuple(Learner(name, 12, 3, 0.001, 0.02, 0.01) for name in names[1:2]),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
 

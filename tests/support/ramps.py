@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streameval import Evaluator, EventBatch
+from streameval.common.arrays import State
+from streameval.ope.averages.variance import start_signs, unit_signs
+from streameval.ope.evaluator import calibration
 from streameval.ope.evaluator import ramp as of_arms
 
 ACTIONS, EPSILON = 25, 0.2
@@ -55,11 +58,31 @@ def three_actions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0
     """The log of a ramp with three actions; `wrong`: the factor by which the propensity of the second one is off."""
     rng = np.random.default_rng(seed)
     arm = (rng.uniform(size=events) < share).astype(int)
+    return _logged(rng, arm, np.ones(events), wrong)
+
+
+def sessions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0, active: int = 20) -> dict[str, Any]:
+    """The same in sessions of 10 to 50 events, `active` of them at a time, each with its arm and its own mean reward.
+
+    The intra-class correlation of the rewards is about .05 to .1.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(10, 51, (active, events // active // 10 + 1))
+    names = np.arange(lengths.size).reshape(lengths.shape)
+    lanes = [np.repeat(*lane)[: events // active] for lane in zip(names, lengths, strict=True)]
+    session = np.stack(lanes, axis=1).ravel()
+    arm = (rng.uniform(size=lengths.size) < share).astype(int)[session]
+    level = rng.uniform(0, 2, lengths.size)[session]
+    return {**_logged(rng, arm, level, wrong), "unit": session}
+
+
+def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dict[str, Any]:
+    """The log of these arms [n], with three actions; `level` [n]: the factor of the mean rewards of each event."""
     chosen = POLICIES[arm]
-    action = (rng.uniform(size=(events, 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, 2)
-    propensity = chosen[np.arange(events), action] * np.where(action == 1, wrong, 1.0)
+    action = (rng.uniform(size=(len(arm), 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, 2)
+    propensity = chosen[np.arange(len(arm)), action] * np.where(action == 1, wrong, 1.0)
     return {
-        "reward": (rng.uniform(size=events) < THREE[action]).astype(float),
+        "reward": (rng.uniform(size=len(arm)) < THREE[action] * level).astype(float),
         "propensity": propensity,
         "policies": {name: POLICIES[place, action] for place, name in enumerate(ARMS)},
         "logging_policy": np.array(ARMS, dtype=object)[arm],
@@ -77,16 +100,17 @@ PLAN = Evaluator(
 ).plan
 
 
-def failed_checks(seed: int, events: int, wrong: float, until: str | None = None) -> set[str]:
+def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]:
     """The checks that failed at any look; the rest of the log is not read once the check `until` has failed."""
-    batch, state, failed = (
-        EventBatch.from_arrays(**three_actions(seed, events, wrong=wrong)),
-        of_arms.start(PLAN),
-        set(),
-    )
-    for first in range(0, events, LOOK):
-        _, state = of_arms.fold(PLAN, state, batch[first : first + LOOK])
-        failed |= {each.check for each in of_arms.checks(PLAN, state) if not each.ok}
+    batch, units, failed = EventBatch.from_arrays(**columns), start_signs(), set()
+    compared, drawn = State(), of_arms.start(PLAN)
+    for first in range(0, len(batch), LOOK):
+        part = batch[first : first + LOOK]
+        signs, units = unit_signs(units, part.unit, len(part), PLAN.block)
+        compared = calibration.fold(PLAN, compared, part, signs)
+        drawn = of_arms.fold_shares(PLAN, drawn, part, signs)
+        found = (*calibration.checks(PLAN, compared), *of_arms.checks(PLAN, drawn))
+        failed |= {each.check for each in found if not each.ok}
         if until in failed:
             break
     return failed

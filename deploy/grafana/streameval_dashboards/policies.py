@@ -20,10 +20,12 @@ from streameval_dashboards.parts import (
     states,
 )
 from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rate, total
-from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, POLICY
+from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, OF_AVERAGE, POLICY
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
 """Selects production: candidates have a lift over production, and production has none."""
+OF_BOUNDS = (("min", "_lower", "{{policy}}, lower"), ("avg", "", "{{policy}}"), ("max", "_upper", "{{policy}}, upper"))
+"""Of a number and its bounds: how instances are combined, the end of the metric's name, and the legend."""
 
 
 def dashboard() -> models.Dashboard:
@@ -231,7 +233,37 @@ def _adaptation() -> Placed:
         Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
-    return [(12, 8, horizon), (12, 8, window), (12, 8, alpha), (12, 8, drift), (12, 6, bias), (12, 6, detections)]
+    regret = lines(
+        About(
+            "Regret of candidates that learn",
+            "Cumulative value of production less that of a candidate that learns, or of a frozen copy of one. Below 0 "
+            "the candidate is better. 0 without candidates that learn.",
+            "short",
+        ),
+        Query(or_none(f"max by (policy) (streameval_policy_regret{{{POLICY}}})"), "{{policy}}"),
+    )
+    steps = lines(
+        About(
+            "Steps of candidates that learn",
+            "Length of the last step in the space of the weights. It falls while a policy settles, and rises when "
+            "users change. 0 without candidates that learn.",
+            "short",
+        ),
+        Query(or_none(f"max by (policy) (streameval_policy_step_norm{{{POLICY}}})"), "{{policy}}"),
+    )
+    version = lines(
+        About(
+            "Newest frozen copy",
+            "Number of the newest frozen copy of a candidate that learns (`versions_of`). 0 without one.",
+            "short",
+        ),
+        Query(or_none(f"max by (policy) (streameval_policy_version{{{POLICY}}})"), "{{policy}}"),
+    )
+    return [
+        *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
+        *((12, 6, panel) for panel in (bias, detections)),
+        *((8, 7, panel) for panel in (marked(regret, at=0.0), steps, version)),
+    ]
 
 
 def _trust() -> Placed:
@@ -244,6 +276,16 @@ def _trust() -> Placed:
         ),
         Query(_checks(), "{{policy}}: {{check}}"),
         texts={"0": ("failed", "red"), "1": ("passed", "green")},
+    )
+    propensities = states(
+        About(
+            "Propensities",
+            "Whether the propensities of all estimates are logged, or estimated by a model because the log lacks them. "
+            "Intervals leave out the error of estimated ones.",
+            "short",
+        ),
+        Query(or_none(f'max(streameval_propensity_info{{{INSTANCE}, kind="estimated"}})'), "propensities"),
+        texts={"0": ("logged", "green"), "1": ("estimated", "orange")},
     )
     size = lines(
         About(
@@ -329,16 +371,35 @@ def _trust() -> Placed:
     calibration = lines(
         About(
             "Estimated less seen, during a ramp",
-            "Of each arm of a ramp, the estimate from the events of the other arms less the mean reward of its own "
-            "events, with the interval. An interval that does not include 0 means wrong propensities. 0 without arms.",
+            "Of each policy that events name as logging_policy, the estimate from the events of the others less the "
+            "mean reward of its events, on the chosen average, with the interval. If it stays away from 0, then "
+            "propensities are wrong, and the trust check calibration fails. 0 while no event names a candidate.",
             "short",
         ),
-        Query(or_none(f"min by (policy) (streameval_policy_calibration_error_lower{{{POLICY}}})"), "{{policy}}, lower"),
-        Query(or_none(f"avg by (policy) (streameval_policy_calibration_error{{{POLICY}}})"), "{{policy}}"),
-        Query(or_none(f"max by (policy) (streameval_policy_calibration_error_upper{{{POLICY}}})"), "{{policy}}, upper"),
+        *(
+            Query(or_none(f"{found} by (policy) (streameval_policy_calibration_error{end}{{{OF_AVERAGE}}})"), name)
+            for found, end, name in OF_BOUNDS
+        ),
+    )
+    seen = lines(
+        About(
+            "Estimated and seen, during a ramp",
+            "Of each policy that events name as logging_policy, the mean reward of its own events with its interval, "
+            "and the estimate from the events of the others, both on the chosen average and of the first reward. "
+            "0 while no event names a candidate.",
+            "short",
+        ),
+        Query(or_none(f"avg by (policy) ({_estimated()})"), "{{policy}}, estimated"),
+        *(
+            Query(
+                or_none(f"{found} by (policy) (streameval_policy_onpolicy_value{end}{{{OF_AVERAGE}}})"), f"{name} seen"
+            )
+            for found, end, name in OF_BOUNDS
+        ),
     )
     return [
         (24, 7, checks),
+        (24, 4, propensities),
         (8, 8, size),
         (8, 8, rewarded),
         (8, 8, marked(mean_weight, at=1.0)),
@@ -347,8 +408,14 @@ def _trust() -> Placed:
         (8, 8, unsupported),
         (8, 8, left_out),
         (8, 8, looks),
+        (8, 8, seen),
         (8, 8, marked(calibration, at=0.0)),
     ]
+
+
+def _estimated() -> str:
+    """The estimate from the events of others: what the policy earned itself, and the difference."""
+    return f"streameval_policy_onpolicy_value{{{OF_AVERAGE}}} + streameval_policy_calibration_error{{{OF_AVERAGE}}}"
 
 
 def _checks() -> str:

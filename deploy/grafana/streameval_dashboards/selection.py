@@ -14,6 +14,8 @@ POLICY = f'{INSTANCE}, policy=~"$policy"'
 ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average", reward="$reward"'
 OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average", reward="$reward"'
 """The chosen estimates of all policies, including production."""
+OF_AVERAGE = f'{INSTANCE}, average="$average"'
+"""All policies on the chosen average, whatever the estimator."""
 OFTEN = "60s"
 """Minimum interval between the evaluations of annotations."""
 

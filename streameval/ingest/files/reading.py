@@ -29,6 +29,7 @@ def read_events(
     format: EventsFormat | Literal["rankings"] | None = None,
     scores: Sequence[str] | None = None,
     segments: Mapping[str, str] | None = None,
+    estimated: bool = False,
 ) -> Iterator[EventBatch]:
     """The events of files (NDJSON or CSV: plain, gzip or zstd; `-` is standard input; or Parquet), in batches.
 
@@ -45,12 +46,15 @@ def read_events(
             Wabbit; None = by the suffix.
         scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
         segments: By name, the field of each segment, e.g. `{"country": "context.country"}`.
+        estimated: Propensities are estimated: events need none, and those that they have are ignored.
 
     Raises:
         InputError: A file is missing or damaged; raised after all lines before the damage. Or a table lacks a column.
     """
     names = ColumnNames.of(columns, policies or ())
     fields = [SegmentField(*each) for each in (segments or {}).items()]
+    read = () if estimated and scores is None else scores
+    options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
     files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for file in files:
         check(file)
@@ -62,13 +66,13 @@ def read_events(
                 events = RankingDecoder(policies, named=scores is not None)
             else:
                 form = DsjsonDecoder if written == "dsjson" else JsonDecoder
-                events = form(policies, reward_field, reward_range, scores, segments=fields)
+                events = form(policies, reward_field, reward_range, read, **options)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:
             hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
             raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = JsonDecoder(list(names.policies), reward_field, reward_range, scores, segments=fields)
+        rows = JsonDecoder(list(names.policies), reward_field, reward_range, read, **options)
         for batch in read_table(
             file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
         ):

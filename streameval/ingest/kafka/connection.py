@@ -36,7 +36,7 @@ def _servers(value: object) -> object:
 Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
 """A pydantic type: `host:port`, several separated by commas, or a list of them."""
 
-Version = Annotated[
+ApiVersion = Annotated[
     tuple[int, ...],
     BeforeValidator(lambda value: tuple(str(value).split(".")) if isinstance(value, str | float) else value),
     Field(min_length=1, max_length=3),
@@ -76,7 +76,7 @@ class KafkaConnection(StrictModel):
     ssl_keyfile: ExistingFile | None = Field(None, description="PEM file of this client's private key.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
-    api_version: Version | None = Field(
+    api_version: ApiVersion | None = Field(
         None, description="Protocol version such as `2.3`; by default the client asks the broker."
     )
     client: Literal["kafka-python", "confluent"] = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import LONGEST, SHORTEST, Bias, DriftRateEstimator, Smoothing
 from streameval.ope.averages.fixed import DEFAULT_ALPHA, DEFAULT_TAU
-from streameval.ope.averages.moments import TERM_SUMS, fade, fold, merge, nothing, total, variance
+from streameval.ope.averages.moments import ALL_ROWS, TERM_SUMS, fade, fold, merge, nothing, variance
 
 VARIANCE_DECAY = 1 - 1 / 100_000
 
@@ -97,12 +98,17 @@ class AdaptiveWindow(Adaptive):
         grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
         counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
         counts = np.clip(counts, late == 0, kept)  # finished blocks inside the window of each column
-        inside = [ring.newest(state, count, slice(place, place + 1)) for place, count in enumerate(counts)]
-        moments, events = np.concatenate([total(part) for part in inside]), counts * block + float(late)
+        moments, events = np.empty((len(counts), ALL_ROWS)), counts * block + float(late)
+        for count in np.unique(counts).tolist():
+            columns = np.flatnonzero(counts == count)
+            moments[columns] = ring.newest_total(state, count, columns)
         if tail is not None:
             moments = merge(moments, tail.moments[0])
         details = {"window_events": events, "lipschitz_per_event": rate}
         return moments, drift_rate.window_bias(rate, events), details
+
+    def select_kernel(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        return ring.select(state, count, policies, estimators)
 
 
 @dataclass(frozen=True, config=strict)

@@ -246,6 +246,16 @@ class Average(Component):
         return None
 
     @property
+    def time_span(self) -> float | None:
+        """The seconds of the newest events that count alike, if they are fixed."""
+        return None
+
+    @property
+    def time_half_life(self) -> float | None:
+        """The seconds in which the weight of an event halves, if they are fixed."""
+        return None
+
+    @property
     def effective_events(self) -> float | None:
         """The number of equally weighted events with the same variance, if it is fixed and finite."""
         return None
@@ -316,6 +326,11 @@ class Kernel:
         """
         raise TypeError(DEPENDS_ON_ORDER)
 
+    def select_kernel(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        """The state for some of `count` policies, and some of the estimators."""
+        selected: State = take_columns(state, count, policies, estimators)
+        return selected
+
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class KernelAverage(Average, Kernel):
@@ -342,3 +357,7 @@ class KernelAverage(Average, Kernel):
         kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])
         spread = variance.merge(earlier["spread"], later["spread"], since, LONGER * horizon)
         return {"kernel": kernel, "spread": spread}
+
+    def select(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        kernel = self.kernel.select_kernel(state["kernel"], count, policies, estimators)
+        return {"kernel": kernel, "spread": take_columns(state["spread"], count, policies, estimators)}

@@ -8,7 +8,7 @@ late events as of their timestamp, and events without a timestamp do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from itertools import pairwise
@@ -126,7 +126,11 @@ class Window(KernelAverage):
 
     @property
     def kernel(self) -> Kernel:
-        return self if self.span is None else TimedWindow(parse_duration(self.span))
+        return self if self.time_span is None else TimedWindow(self.time_span)
+
+    @property
+    def time_span(self) -> float | None:
+        return None if self.span is None else parse_duration(self.span)
 
     @property
     def drift(self) -> DriftRateEstimator | None:
@@ -175,6 +179,9 @@ class Window(KernelAverage):
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
         return ring.concatenate(earlier, later), ring.events(later, later["resolution"]), self.tau
 
+    def select_kernel(self, state: State, count: int, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        return ring.select(state, count, policies, estimators)
+
 
 @dataclass(frozen=True, config=strict)
 class Decay(KernelAverage):
@@ -197,7 +204,11 @@ class Decay(KernelAverage):
 
     @property
     def kernel(self) -> Kernel:
-        return TimedDecay(parse_duration(self.half_life)) if isinstance(self.half_life, str) else self
+        return self if self.time_half_life is None else TimedDecay(self.time_half_life)
+
+    @property
+    def time_half_life(self) -> float | None:
+        return parse_duration(self.half_life) if isinstance(self.half_life, str) else None
 
     @property
     def drift(self) -> DriftRateEstimator | None:

@@ -138,6 +138,8 @@ class Estimator(Component):
     events must have beyond the logged action. `parts`: the number of components of its term. `preference`: where
     several estimators have the evidence, promotion decides by the one with the lowest number, and so do pictures and
     plans. `sums_over_slots`: the lift of a slate is the sum of the lifts that are known for its slots.
+    `takes_estimated`: it may use propensities that are estimated, since it divides by the mean weight, or corrects a
+    reward model.
     """
 
     is_biased_by_design: ClassVar[bool] = False
@@ -147,6 +149,7 @@ class Estimator(Component):
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
     sums_over_slots: ClassVar[bool] = False
+    takes_estimated: ClassVar[bool] = False
 
     @property
     def alternatives(self) -> Mapping[float, Estimator]:

@@ -71,6 +71,7 @@ class SNIPS(SelfNormalised):
     """
 
     preference: ClassVar[int] = 5
+    takes_estimated: ClassVar[bool] = True
     kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
 
 

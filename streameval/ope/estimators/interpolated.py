@@ -194,6 +194,7 @@ class DM(Interpolated):
 
     needs: ClassVar[Requirements] = PREDICTED
     is_biased_by_design: ClassVar[bool] = True
+    takes_estimated: ClassVar[bool] = True
     kind: Literal["dm"] = field(default="dm", kw_only=True, repr=False)
 
     def beta(self, weight: Array) -> float:
@@ -217,6 +218,7 @@ class DR(Interpolated):
     needs: ClassVar[Requirements] = PREDICTED
     corrected: ClassVar[bool] = True
     preference: ClassVar[int] = 2
+    takes_estimated: ClassVar[bool] = True
     kind: Literal["dr"] = field(default="dr", kw_only=True, repr=False)
 
 
@@ -296,4 +298,5 @@ class CABDR(Capped):
 
     needs: ClassVar[Requirements] = PREDICTED
     corrected: ClassVar[bool] = True
+    takes_estimated: ClassVar[bool] = True
     kind: Literal["cab_dr"] = field(default="cab_dr", kw_only=True, repr=False)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace as with_fields
+from pydantic import TypeAdapter
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import State, from_plain, require_fit
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, MissingField, Plan, require_schema
-from streameval.ope.report import Report, Transition
+from streameval.ope.evaluator.missing_fields import MissingField
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
+from streameval.ope.evaluator.propensities import EstimatedPropensity
+from streameval.ope.policies.external import PythonPolicy
+from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.river import RiverPolicy
+from streameval.ope.policies.versions import FrozenPolicy, VersionsOf
+from streameval.ope.report import Estimate, Learner, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel
+
+KEPT_VERSIONS = 200
+"""New frozen copies that are kept until they are taken, the newest ones."""
+_FROZEN: TypeAdapter[FrozenPolicy] = TypeAdapter(FrozenPolicy)
 
 
 @dataclass(frozen=True)
@@ -33,17 +45,26 @@ class Cohort:
 
     def has(self, name: str, plan: Plan) -> bool:
         """Whether this policy of a plan has rows from here, and is still computed in the same way."""
-        same = self.plan.computed_policies.get(name) == plan.computed_policies.get(name)
-        return name in self.policies and name in plan.policies and same
+        return name in self.policies and name in plan.policies and self.plan.policy(name) == plan.policy(name)
 
     def names_in(self, plan: Plan) -> tuple[str, ...]:
         """The policies of this cohort that the plan has."""
         return tuple(name for name in self.policies if self.has(name, plan))
 
-    def showing(self, names: Iterable[str]) -> Cohort:
-        """The cohort with the rows of some of its policies; other candidates are no longer evaluated."""
-        kept = tuple(names)
-        return Cohort(self.evaluator.continued(self.plan.for_policies(kept)), kept)
+    @property
+    def versions(self) -> dict[str, FrozenPolicy]:
+        """The frozen copies that have rows from here, by name."""
+        computed = self.plan.computed_policies
+        named = {name: computed.get(name) for name in self.policies}
+        return {name: policy for name, policy in named.items() if isinstance(policy, FrozenPolicy)}
+
+    def showing(self, names: Iterable[str], plan: Plan | None = None) -> Cohort:
+        """The cohort with the rows of some of its policies; other candidates are no longer evaluated.
+
+        `plan`: has the frozen copies to make from now on, if they change.
+        """
+        kept, versions = tuple(names), self.plan.versions if plan is None else plan.versions
+        return Cohort(self.evaluator.continued(replace(self.plan.for_policies(kept), versions=versions)), kept)
 
     def restricted_to(self, plan: Plan) -> Cohort:
         """The cohort with the parts that the plan still has, and its intervals, drift detector and promotion rules."""
@@ -56,20 +77,31 @@ class Cohort:
         return with_fields(report, estimates=tuple(row for row in report.estimates if row.policy in self.policies))
 
     @staticmethod
-    def without_code(state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> State:
+    def without_code(
+        state: State,
+        reward_model: AnyRewardModel | None,
+        candidates: Candidates,
+        propensity: EstimatedPropensity | None,
+    ) -> State:
         """A part of `CohortEvaluator.state` without the code that the caller does not name."""
         require_fit(state, {"policies": [], "evaluator": {"settings": {}}})
-        evaluator, before, plan = Evaluator.without_code(state["evaluator"], reward_model, candidates)
-        lost = before.computed_policies.keys() - plan.computed_policies.keys() if candidates else ()
+        evaluator, before, plan = Evaluator.without_code(state["evaluator"], reward_model, candidates, propensity)
+        lost = {name for name in before.policies if candidates and before.policy(name) != plan.policy(name)}
         state = {"policies": [name for name in state["policies"] if name not in lost], "evaluator": evaluator}
         if plan.reward_model != before.reward_model:
             state["pairs"] = [list(pair) for pair, (_, _, model) in plan.pairs.items() if model is None]
         return state
 
     @classmethod
-    def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Cohort:
+    def from_state(
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None,
+        candidates: Candidates,
+        propensity: EstimatedPropensity | None,
+    ) -> Cohort:
         """From a part of `CohortEvaluator.state`, which may also name the `pairs` to keep of all that it holds."""
-        evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
+        evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates, propensity)
         if state.get("pairs") is not None:
             pairs = [(estimator, average) for estimator, average in state["pairs"]]
             evaluator = evaluator.continued(evaluator.plan.for_pairs(pairs))
@@ -81,7 +113,8 @@ class CohortEvaluator:
 
     Candidates, estimators and averages that are added start from zero in their own evaluator, with its own reward
     model; their rows are those of a stream that starts when they are added. Removed parts are forgotten. Parts that
-    stay do not change. Numbers of events are those of the first evaluator.
+    stay do not change. Numbers of events are those of the first evaluator. Frozen copies of policies that learn
+    (`VersionsOf`) are added and removed after exact numbers of events, wherever batches end.
 
     >>> plan = Evaluator(candidates=["early"]).plan
     >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
@@ -99,6 +132,8 @@ class CohortEvaluator:
         self._pending: list[Cohort] = []
         self._replacement: Evaluator | None = None
         self._added = len(plan.policies) - 1
+        self._waiting: list[Transition] = []
+        self._made: list[NewVersion] = []
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -130,10 +165,11 @@ class CohortEvaluator:
         Raises:
             ConfigError: A candidate cannot be created; nothing has changed.
         """
+        plan = self._with_versions(plan)
         known = [*self._cohorts, *self._pending]
         new = [name for name in plan.policies if not any(cohort.has(name, plan) for cohort in known)]
         late = Evaluator.from_plan(self._numbered(plan.for_policies(new))) if new else None
-        self._cohorts = _with_rows(cohort.showing(cohort.names_in(plan)) for cohort in self._cohorts)
+        self._cohorts = _with_rows(cohort.showing(cohort.names_in(plan), plan) for cohort in self._cohorts)
         pending = (replace(cohort, policies=cohort.names_in(plan)) for cohort in self._pending)
         self._pending = [cohort for cohort in pending if cohort.policies]
         if late is not None:
@@ -159,6 +195,7 @@ class CohortEvaluator:
             self._replacement = Evaluator.from_plan(numbered)
             self._pending = [Cohort(self._replacement, plan.policies)]
             return [self._replacement]
+        plan = self._with_versions(plan)
         known = [name for name in plan.policies if any(cohort.has(name, plan) for cohort in self._cohorts)]
         numbered = self._numbered(plan.for_policies(known))
         self._cohorts = _with_rows(cohort.restricted_to(numbered) for cohort in self._cohorts)
@@ -168,13 +205,25 @@ class CohortEvaluator:
         return late if candidates is None else [*late, candidates]
 
     def restarts(self, plan: Plan) -> bool:
-        """Whether the plan has another production policy, which every lift and decision depends on."""
+        """Whether the plan has another production policy, or other propensities, which every lift depends on."""
+        if self.plan.propensity != plan.propensity:
+            return True
         return not self._cohorts[0].has(plan.policies[0], plan) or self._cohorts[0].plan.policies[0] != plan.policies[0]
 
     def reset_policy(self, name: str) -> None:
-        """Forget a policy, which starts from zero when a plan with it is applied; with production everything does."""
+        """Forget a policy, which starts from zero when a plan with it is applied; with production everything does.
+
+        Its frozen copies are forgotten too.
+        """
+        copies = {each for each, versions in self.plan.versions.items() if versions.policy == name}
+        self._drop(
+            {name, *(each for part in self._cohorts for each, made in part.versions.items() if made.of in copies)}
+        )
+
+    def _drop(self, names: Collection[str]) -> None:
+        """Forget some policies."""
         self._cohorts = _with_rows(
-            cohort.showing(kept for kept in cohort.policies if kept != name) for cohort in self._cohorts
+            cohort.showing(kept for kept in cohort.policies if kept not in names) for cohort in self._cohorts
         )
 
     def is_pending(self, late: Evaluator) -> bool:
@@ -194,9 +243,83 @@ class CohortEvaluator:
                 self._cohorts[0] = cohort.showing(cohort.policies)
 
     def update(self, batch: EventBatch) -> None:
-        """Take the next events of the stream."""
+        """Take the next events of the stream, up to each event after which a frozen copy is made."""
+        rest: EventBatch | None = batch
+        while rest is not None:
+            due = min((of.every - part.evaluator.accepted % of.every for _, of, part in self._learners()), default=None)
+            part, rest = (rest, None) if due is None or due >= len(rest) else (rest[:due], rest[due:])
+            for cohort in self._cohorts:
+                cohort.evaluator.update(part)
+            self._make_versions(part)
+
+    def _learners(self) -> list[tuple[str, VersionsOf, Cohort]]:
+        """The frozen copies that are made: their name, and the cohort of the policy that is copied."""
+        by_name = self._sources(range(len(self._cohorts)))
+        return [
+            (name, versions, self._cohorts[by_name[versions.policy]])
+            for name, versions in self.plan.versions.items()
+            if versions.policy in by_name
+        ]
+
+    def _make_versions(self, events: EventBatch) -> None:
+        """Add the frozen copies that are due after these events, and forget those that they replace."""
+        for name, versions, cohort in self._learners():
+            number, since = divmod(cohort.evaluator.accepted, versions.every)
+            policy = cohort.plan.computed_policies[versions.policy]
+            assert isinstance(policy, Learned | RiverPolicy | PythonPolicy)
+            made = FrozenPolicy(name, number, cohort.evaluator.accepted, policy)
+            if since or not number or made.name in self.policies:
+                continue
+            learned = {made.name: cohort.evaluator.learned(versions.policy)}
+            plan = replace(self._plan_of(versions.policy), computed_policies={made.name: made})
+            plan = self._numbered(replace(plan, policies=(plan.policies[0], made.name)))
+            self._cohorts.append(Cohort(Evaluator.from_plan(plan, learned), (made.name,)))
+            retired = [
+                each
+                for each, old in self._versions().items()
+                if old.of == name and old.number <= number - versions.keep
+            ]
+            self._retire(retired)
+            place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
+            newest = cohort.evaluator.newest
+            new = NewVersion(made.name, versions.policy, made.events, newest, tuple(retired), place)
+            self._made.append(with_fields(new, has_weights=not policy.is_external))
+            del self._made[:-KEPT_VERSIONS]
+
+    def _plan_of(self, policy: str) -> Plan:
+        """The plan of the first evaluator of a policy, with all estimators on all averages that it is evaluated by."""
+        plans = [cohort.plan for cohort in self._cohorts if policy in cohort.policies]
+        products = [product for plan in plans for product in plan.products]
+        intervals = {label: each for plan in plans for label, each in plan.intervals.items()}
+        return replace(plans[0], intervals=intervals).with_products(products)
+
+    def _versions(self) -> dict[str, FrozenPolicy]:
+        """All frozen copies that are candidates, by name."""
+        return {name: made for cohort in self._cohorts for name, made in cohort.versions.items()}
+
+    def _with_versions(self, plan: Plan) -> Plan:
+        """The plan with the frozen copies that it keeps: the last ones of policies that it still has."""
+        made = sorted(self._versions().values(), key=lambda version: version.number)
+        kept: dict[str, FrozenPolicy] = {}
+        for name, versions in plan.versions.items():
+            policy = plan.computed_policies[versions.policy]
+            due = [each for each in made if each.of == name and each.events == each.number * versions.every]
+            kept |= {each.name: each for each in [each for each in due if each.policy == policy][-versions.keep :]}
+        return replace(
+            plan,
+            policies=(*plan.policies, *kept),
+            computed_policies={**plan.computed_policies, **kept},
+            candidate_order={**plan.candidate_order, **dict.fromkeys(kept, 0)},  # `_numbered` knows their numbers
+        )
+
+    def _retire(self, names: Sequence[str]) -> None:
+        """Forget frozen copies, but for the transitions that were not taken yet."""
         for cohort in self._cohorts:
-            cohort.evaluator.update(batch)
+            if not set(names).isdisjoint(cohort.policies):
+                cohort.evaluator.fold_pending()
+        if names:
+            self._waiting = self.take_transitions()
+            self._drop(names)
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
@@ -229,9 +352,32 @@ class CohortEvaluator:
             policies=rows("policies", counting),
             calibration=rows("calibration", counting),
             segments=rows("segments", counting),
+            learners=tuple(self._with_version(learner) for learner in rows("learners", counting)),
             promotion=rows("promotion", deciding),
             trust=rows("trust", deciding),
             transitions=rows("transitions", deciding),
+        )
+
+    def _with_version(self, learner: Learner) -> Learner:
+        """The row with the number of the newest frozen copy of this policy."""
+        made = {name for name, versions in self.plan.versions.items() if versions.policy == learner.policy}
+        numbers = [version.number for version in self._versions().values() if version.of in made]
+        return with_fields(learner, version=max(numbers)) if numbers else learner
+
+    @property
+    def accepted(self) -> int:
+        """The number of accepted events."""
+        return self._cohorts[0].evaluator.accepted
+
+    @property
+    def newest(self) -> float | None:
+        """The time of the newest accepted event, in epoch seconds; None if none has a time."""
+        return self._cohorts[0].evaluator.newest
+
+    def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
+        """The rows of a Report for these pairs: see `Evaluator.estimates`."""
+        return tuple(
+            row for each in self._cohorts for row in each.evaluator.estimates(pairs) if row.policy in each.policies
         )
 
     def take_transitions(self) -> list[Transition]:
@@ -240,7 +386,8 @@ class CohortEvaluator:
             (place, each) for place, part in enumerate(self._cohorts) for each in part.evaluator.take_transitions()
         ]
         new = [each for place, each in taken if self._deciding.get(each.policy) == place]
-        return sorted(new, key=lambda each: each.event)
+        waiting, self._waiting = self._waiting, []
+        return [*waiting, *sorted(new, key=lambda each: each.event)]
 
     @property
     def _deciding(self) -> dict[str, int]:
@@ -252,10 +399,25 @@ class CohortEvaluator:
         """By policy the first cohort in this order that has it, by its place."""
         return {name: place for place in reversed(list(order)) for name in self._cohorts[place].policies}
 
+    def take_versions(self) -> list[NewVersion]:
+        """The frozen copies that were made since the last call, at most 200."""
+        made, self._made = self._made, []
+        return made
+
+    @staticmethod
+    def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State]]:
+        """The frozen copies in a state, with what each has learned."""
+        for cohort in state["cohorts"]:
+            evaluator = cohort["evaluator"]
+            for name, settings in evaluator["settings"]["computed_policies"].items():
+                if settings["kind"] == "frozen":
+                    yield _FROZEN.validate_python(settings), from_plain(evaluator["learned_policies"][name])
+
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""
         cohorts = [{"policies": list(each.policies), "evaluator": each.evaluator.state()} for each in self._cohorts]
-        return {"schema": STATE_SCHEMA, "cohorts": cohorts, "added": self._added}
+        untaken = {"transitions": self._waiting, "versions": self._made}
+        return {"schema": STATE_SCHEMA, "cohorts": cohorts, "added": self._added, **msgspec.to_builtins(untaken)}
 
     @staticmethod
     def describe(state: State) -> list[State]:
@@ -267,7 +429,11 @@ class CohortEvaluator:
 
     @classmethod
     def from_state_without_code(
-        cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None = None,
+        candidates: Candidates = (),
+        propensity: EstimatedPropensity | None = None,
     ) -> CohortEvaluator:
         """Continue from a state without the code that the caller does not name, which is not run.
 
@@ -279,12 +445,16 @@ class CohortEvaluator:
             StateError: The state cannot be read.
         """
         require_schema(state)
-        cohorts = [Cohort.without_code(cohort, reward_model, candidates) for cohort in state["cohorts"]]
-        return cls.from_state({**state, "cohorts": cohorts}, reward_model, candidates)
+        cohorts = [Cohort.without_code(cohort, reward_model, candidates, propensity) for cohort in state["cohorts"]]
+        return cls.from_state({**state, "cohorts": cohorts}, reward_model, candidates, propensity)
 
     @classmethod
     def from_state(
-        cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None = None,
+        candidates: Candidates = (),
+        propensity: EstimatedPropensity | None = None,
     ) -> CohortEvaluator:
         """Continue from a state. The arguments are those of `Evaluator.from_state`.
 
@@ -295,7 +465,11 @@ class CohortEvaluator:
         evaluator = cls.__new__(cls)
         evaluator._pending, evaluator._replacement = [], None
         evaluator._added = state["added"]
-        evaluator._cohorts = [Cohort.from_state(cohort, reward_model, candidates) for cohort in state["cohorts"]]
+        evaluator._waiting = msgspec.convert(state["transitions"], list[Transition])
+        evaluator._made = msgspec.convert(state["versions"], list[NewVersion])
+        evaluator._cohorts = [
+            Cohort.from_state(cohort, reward_model, candidates, propensity) for cohort in state["cohorts"]
+        ]
         return evaluator
 
     def _lacking(self, plan: Plan) -> Iterator[tuple[Plan, tuple[str, ...]]]:

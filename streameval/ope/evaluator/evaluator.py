@@ -15,17 +15,20 @@ from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.batch import way_to_a_batch
-from streameval.events.further_rewards import RewardField
 from streameval.events.segments import Segment
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import learning, ramp, segments
+from streameval.ope.evaluator import calibration, learning, propensities, ramp, segments
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, MissingField, Plan, require_schema
+from streameval.ope.evaluator.learners import learner_rows, with_notes
+from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, Plan, require_schema
+from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import (
     LARGEST,
     examination_rows,
+    policy_counts,
     report_rows,
     support_known,
     with_counts,
@@ -34,7 +37,7 @@ from streameval.ope.evaluator.report_rows import (
 from streameval.ope.evidence import arms, frequencies
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.examination import LearnedCurve, variances
+from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
@@ -47,10 +50,11 @@ from streameval.ope.promotion import (
     with_checks,
 )
 from streameval.ope.promotion.guardrails import Reward
-from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report, Transition
+from streameval.ope.report import Estimate, EventCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
 COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
+OWN_FORM = ("learned_policies", "predictions", "grids", "drift", "propensities")  # as plain values
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 2_000
@@ -87,6 +91,8 @@ class Evaluator:
             event may lack some. A candidate is promotable only while it passes all guardrails
         segments: closed lists of values of fields by which one estimate of the goal is split, e.g. `{"country":
             {"values": ["de", "fr"], "other": True}}`: the `segments` of a batch, and of a Report
+        propensity: for logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
+            ["country"]}}`, where `by` names `segments` of a batch. Only `snips`, `dr`, `cab_dr` and `dm` take them
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -122,6 +128,7 @@ class Evaluator:
         logging: arms.Arms | Mapping[str, Any] | None = None,
         rewards: Mapping[str, Mapping[str, Any]] | None = None,
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
+        propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -139,17 +146,26 @@ class Evaluator:
             logging,
             None if rewards is None else Reward.several(rewards),
             segments,
+            propensity,
         )
         self.plan.reward_model.check()
+        if self.plan.versions:
+            raise ValueError(f"{', '.join(self.plan.versions)}: only `run` and `replay` make frozen copies of policies")
         self._start()
 
     @classmethod
-    def from_plan(cls, plan: Plan) -> Evaluator:
-        """An evaluator of a plan, before the first event."""
+    def from_plan(cls, plan: Plan, learned: State | None = None) -> Evaluator:
+        """An evaluator of a plan, before the first event; `learned`: what some of its policies know already."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
+        evaluator._state["learned_policies"] |= learned or {}
         return evaluator
+
+    def learned(self, policy: str) -> State:
+        """A copy of the state of a policy that learns, after all whole blocks."""
+        self.fold_pending()
+        return dict(deepcopy(self._state["learned_policies"][policy]))
 
     @property
     def full_bytes(self) -> int:
@@ -212,7 +228,7 @@ class Evaluator:
             candidate_order=plan.candidate_order,
             reward_model=plan.reward_model,
         )
-        return Evaluator._resumed(plan, self._selected(kept).state(), plan.reward_model)
+        return Evaluator._resumed(plan, self._selected(kept).state(), plan.reward_model, plan.propensity)
 
     def _selected(self, plan: Plan) -> Evaluator:
         """A copy with some of the policies, estimators and averages, from which `state` can be taken.
@@ -231,7 +247,7 @@ class Evaluator:
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
             "slates": bool(learning.forms(part._grids)),
-            "predictions": learning.needs(part._grids, "prediction"),
+            "predictions": learning.predicts(plan, part._grids),
         }
         part._state = {
             **before,
@@ -295,7 +311,8 @@ class Evaluator:
         if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
-        batch = batch.with_rewards_in(*self.plan.reward_range, self._further_fields)
+        propensities.require(self.plan.propensity, batch)
+        batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
         events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
             events["rejected"][reason] = events["rejected"].get(reason, 0) + number
@@ -308,17 +325,12 @@ class Evaluator:
             events[name] = None if np.isnan(time) else float(time)
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
-        keeps_raw_fields = learning.needs(self._grids, "prediction") and self.plan.reward_model.needs_raw_fields
-        raw_fields = batch.raw_fields if keeps_raw_fields else None
+        raw_fields = batch.raw_fields if learning.keeps_raw_fields(self.plan, self._grids) else None
         split = segments.columns_of(self.plan, batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
-
-    @property
-    def _further_fields(self) -> list[RewardField]:
-        return [RewardField(each.name, each.name, each.low, each.high) for each in self.plan.rewards[1:]]
 
     @property
     def _batch_events(self) -> int:
@@ -347,9 +359,8 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        return self.plan.missing_fields(
-            learning.predict_policies(self.plan, self._state["learned_policies"], computed)[0]
-        )
+        fresh = learning.start(self.plan)  # a reward model that is an object learns what it is given
+        return missing_fields(self.plan, learning.predict_policies(self.plan, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -359,14 +370,16 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        events, faults, policies = learning.predict_policies(self.plan, self._state["learned_policies"], events)
+        events, faults, predicted, goal = learning.predicted(self.plan, self._state, events)
         self._count_failures(faults)
         if self.plan.compares_propensities:
             compared = frequencies.fold(self._state["frequencies"], events, self.plan.trust_error)
             self._state["frequencies"] = compared
-        events, ramped = ramp.fold(self.plan, self._state["ramp"], events)
-        whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events)
+        logged, (events, ramped) = events, ramp.fold(self.plan, self._state["ramp"], events)
+        whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events, goal)
         evidence = every[0]
+        learned["ramp"] = ramp.fold_shares(self.plan, ramped, logged, whole.signs)
+        learned["calibration"] = calibration.fold(self.plan, self._state["calibration"], logged, whole.signs)
         counts = with_counts(self._state["counts"], whole, support_known(whole, events))
         if self.plan.drift is not None:
             self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
@@ -377,10 +390,9 @@ class Evaluator:
             states.append(after)
             lifts |= found
         if evidence.curve is not None:
-            lifts = {pair: [self._with_error_of_curve(pair, lift, evidence)] for pair, (lift,) in lifts.items()}
+            lifts = learning.with_error_of_curve(self.plan, lifts, evidence)
         segmented = segments.fold(self.plan, self._state["segments"], evidence, events)
-        self._state |= {**learned, "learned_policies": policies, "ramp": ramped, "counts": counts, "grids": states}
-        self._state["segments"] = segmented
+        self._state |= {**learned, **predicted, "counts": counts, "grids": states, "segments": segmented}
         if self._monitor is not None:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
@@ -394,12 +406,6 @@ class Evaluator:
                     for place, each in enumerate(every[1:], start=1)
                 ],
             )
-
-    def _with_error_of_curve(self, pair: Pair, lift: Lift, evidence: Evidence) -> Lift:
-        assert evidence.curve is not None
-        assert evidence.by_rank is not None
-        _, of_lifts = variances(evidence.curve, evidence.by_rank, self.plan.estimators[pair[0]].ratio)
-        return lift._replace(sampling_variance=lift.sampling_variance + of_lifts[:, 1:])
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now, the unfinished block included; the evaluator does not change.
@@ -418,7 +424,9 @@ class Evaluator:
         late = None if tail is None or rest is None else (tail[0], rest)
         estimates = list(self._rows(present))
         of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
-        predicts = any("prediction" in plan.estimators[row.estimator].needs for row in estimates)
+        predicts = plan.policies_need_prediction or any(
+            "prediction" in plan.estimators[row.estimator].needs for row in estimates
+        )
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None
@@ -440,15 +448,17 @@ class Evaluator:
             confidence=plan.confidence,
             production=self.policies[0],
             events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"], events["oldest"]),
-            policies=tuple(self._policy_counts(counts["present"])),
+            policies=tuple(policy_counts(plan, state, counts["present"])),
             estimates=with_signs(plan, estimates),
-            promotion=decisions,
+            promotion=with_notes(plan, decisions),
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
-            calibration=ramp.calibration(plan, state["ramp"]),
+            calibration=calibration.rows(plan, state["calibration"]),
             segments=segments.segment_rows(plan, state["segments"], late, counts, learned["weights"], of_goal),
+            learners=tuple(learner_rows(plan, state, of_goal)),
             reward_model=online.read(plan.reward_model, state["predictions"][0]) if predicts else None,
+            propensity_model=plan.propensity.read(state["propensities"]) if plan.propensity else None,
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
@@ -474,9 +484,9 @@ class Evaluator:
         """The events of the unfinished block, their evidence, and the counts, learned parts and curve after them."""
         plan, rest, tail, counts, learned = self.plan, None, None, self._state["counts"], self._state
         if self._pending:
-            rest, _, _ = learning.predict_policies(plan, learned["learned_policies"], EventBatch.concat(self._pending))
+            rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
             rest = ramp.balanced(plan, learned["ramp"], rest)
-            whole, tail, after = learning.evidence(plan, self._grids, self._state, rest)
+            whole, tail, after = learning.evidence(plan, self._grids, self._state, rest, goal)
             counts, learned = with_counts(counts, whole, support_known(whole, rest)), {**learned, **after}
         examination = learning.examination(plan)
         return rest, tail, counts, learned, None if examination is None else examination.now(learned["examination"])
@@ -498,29 +508,18 @@ class Evaluator:
         folded.fold_pending()
         return folded
 
-    def _policy_counts(self, present: Array) -> Iterator[PolicyCounts]:
-        for place, policy in enumerate(self.policies):
-            failures = self._state["failures"].get(policy, {}).items()
-            yield PolicyCounts(
-                policy,
-                policy == self.policies[0],
-                int(present[place]),
-                self.accepted - int(present[place]),
-                tuple(Failure(reason, *counted) for reason, counted in failures),
-                None if self.plan.drift is None else self._state["drift"]["detections"][place],
-            )
-
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""
         plan, grids = self.plan, zip(self._grids, self._state["grids"], strict=True)
-        own = ("predictions", "grids", "drift")
         return {
             "schema": STATE_SCHEMA,
             "settings": plan.settings(),
-            **to_plain({name: part for name, part in self._state.items() if name not in own}),
+            **to_plain({name: part for name, part in self._state.items() if name not in OWN_FORM}),
+            "learned_policies": learning.to_state(plan, self._state["learned_policies"]),
             "predictions": [online.to_state(plan.reward_model, each) for each in self._state["predictions"]],
             "grids": [grid.to_state(state) for grid, state in grids],
             "drift": None if plan.drift is None else plan.drift.to_state(self._state["drift"]),
+            "propensities": plan.propensity.to_state(self._state["propensities"]) if plan.propensity else {},
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
 
@@ -531,7 +530,10 @@ class Evaluator:
 
     @staticmethod
     def without_code(
-        state: State, reward_model: AnyRewardModel | None, candidates: Candidates
+        state: State,
+        reward_model: AnyRewardModel | None,
+        candidates: Candidates,
+        propensity: EstimatedPropensity | None = None,
     ) -> tuple[State, Plan, Plan]:
         """A state without the code that the caller does not name; with the plans of `Plan.without_code`."""
         plan, kept = Plan.without_code(state["settings"], reward_model, candidates)
@@ -539,11 +541,17 @@ class Evaluator:
         if kept.reward_model != plan.reward_model:
             fresh = online.to_state(kept.reward_model, online.start(kept.reward_model))
             changed["predictions"] = [fresh for _ in kept.rewards]
+        if plan.propensity is not None:
+            changed["propensities"] = plan.propensity.without_code(state["propensities"], propensity)
         return state | changed, plan, kept
 
     @classmethod
     def from_state(
-        cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None = None,
+        candidates: Candidates = (),
+        propensity: EstimatedPropensity | None = None,
     ) -> Evaluator:
         """Continue from a state, to the last bit as without an interruption.
 
@@ -551,6 +559,7 @@ class Evaluator:
             state: what `state()` returned
             reward_model: must name the foreign code of a model in the state, if there is any
             candidates: must name the foreign code of policies in the state, if there is any
+            propensity: must name the classifier in the state, if there is any
 
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name
@@ -559,22 +568,26 @@ class Evaluator:
         require_schema(state)
         plan = Plan.from_settings(state["settings"], candidates)
         require_fit(state, {**cls.from_plan(plan).state(), "settings": None})
-        return cls._resumed(plan, state, reward_model)
+        return cls._resumed(plan, state, reward_model, propensity)
 
     @classmethod
-    def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
-        """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
+    def _resumed(
+        cls, plan: Plan, saved: State, trusted: AnyRewardModel | None, propensity: EstimatedPropensity | None
+    ) -> Evaluator:
+        """An evaluator of a plan with a state; models that are foreign code are loaded only if named."""
         evaluator = cls.from_plan(plan)
-        monitor, own = evaluator._monitor, ("ramp", "segments", "promotion", "predictions", "grids", "drift")
+        parts = {"learned_policies": learning, "ramp": ramp, "calibration": calibration, "segments": segments}
+        own = (*OWN_FORM, *parts, "promotion")
         evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
-        evaluator._state["ramp"] = ramp.resume(plan, from_plain(saved["ramp"]))
-        evaluator._state["segments"] = segments.resume(plan, from_plain(saved["segments"]))
+        evaluator._state |= {name: part.resume(plan, from_plain(saved[name])) for name, part in parts.items()}
+        if plan.propensity is not None:
+            evaluator._state["propensities"] = plan.propensity.from_state(saved["propensities"], propensity)
         events = evaluator._state["events"]
         events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
         for name in ("newest", "oldest"):
             events[name] = None if events[name] is None else float(events[name])
-        if monitor is not None and saved["promotion"] is not None:
-            evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
+        if evaluator._monitor is not None and saved["promotion"] is not None:
+            evaluator._state["promotion"] = evaluator._monitor.resume(from_plain(saved["promotion"]))
         evaluator._state["predictions"] = [
             online.from_state(plan.reward_model, each, trusted) for each in saved["predictions"]
         ]

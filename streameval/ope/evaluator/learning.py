@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask, State, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.averages.variance import start_signs, unit_signs
-from streameval.ope.evaluator import ramp
-from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator import calibration, propensities, ramp
+from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedExamination
-from streameval.ope.policies.base import Answer
+from streameval.ope.evidence.examination import LearnedExamination, variances
+from streameval.ope.policies.base import Answer, Log
 from streameval.ope.policies.coded import Faults, fill
-from streameval.ope.policies.learned import Log
-from streameval.ope.promotion import of_every_policy
+from streameval.ope.promotion import Lift, of_every_policy
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
+from streameval.ope.reward_models.base import LoggedActions
 
 OF_REWARDS = ("recent", "slates", "predictions")
 """Parts of the state that learn about each reward."""
@@ -35,7 +36,9 @@ def start(plan: Plan) -> State:
     return {
         "learned_policies": {name: policy.start() for name, policy in plan.learned_policies.items()},
         "frequencies": frequencies.start(),
+        "propensities": {} if plan.propensity is None else plan.propensity.start(),
         "ramp": ramp.start(plan),
+        "calibration": {},
         "recent": [start_recent(policies) for _ in rewards],
         "slates": [start_slates(policies) for _ in rewards],
         "units": start_signs(),
@@ -46,31 +49,88 @@ def start(plan: Plan) -> State:
     }
 
 
+def to_state(plan: Plan, learned: State) -> State:
+    """The state of all policies that learn, as a plain value."""
+    return {name: to_plain(policy.to_state(learned[name])) for name, policy in plan.learned_policies.items()}
+
+
+def resume(plan: Plan, saved: State) -> State:
+    """The inverse of `to_state`: it loads the code of others, which the plan has if the caller names it."""
+    return {name: policy.from_state(saved[name]) for name, policy in plan.learned_policies.items()}
+
+
 def examination(plan: Plan) -> LearnedExamination | None:
     """The examination, if it is learned from the stream."""
     found = None if plan.ranking is None else plan.ranking.examination
     return found if isinstance(found, LearnedExamination) else None
 
 
-def predict_policies(plan: Plan, state: State, events: EventBatch) -> tuple[EventBatch, Faults, State]:
-    """The events with the distributions of the policies that learn, each from the blocks before its own.
+class Predicted(NamedTuple):
+    """Events with the distributions of the policies that learn, each from the blocks before its own.
 
-    `state`: that of each policy by name. Returned are also the events without a distribution, and the state after the
-    whole blocks.
+    `faults`: the events without a distribution. `after`: the parts of the state that learn from these events. `goal`:
+    where a policy needs it, the prediction of the goal by the reward model, and the state of the model after it.
     """
+
+    events: EventBatch
+    faults: Faults
+    after: State
+    goal: tuple[Array, State] | None
+
+
+def predicted(plan: Plan, state: State, events: EventBatch) -> Predicted:
+    """The events as they are weighed: with the propensities that are estimated, and the policies that learn."""
+    if plan.propensity is None:
+        return predict_policies(plan, state, events)
+    events, learned = plan.propensity.fold(state["propensities"], events, plan.block)
+    found = predict_policies(plan, state, events)
+    return found._replace(events=propensities.weighable(found.events), after={**found.after, "propensities": learned})
+
+
+def predict_policies(plan: Plan, before: State, events: EventBatch) -> Predicted:
+    """The events as the policies that learn predict them: the reward model first, where a policy needs it."""
     if not plan.learned_policies:
-        return events, {}, {}
+        return Predicted(events, {}, {"learned_policies": {}}, None)
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
     usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
     propensity, sampling = (
         np.where(usable, column, 1.0) for column in (events.propensity, events.sampling_probability)
     )
-    log = Log(sets, propensity, np.where(usable, events.reward, np.nan), 1 / sampling, plan.block)
+    reward = np.where(usable, events.reward, np.nan)
+    log = Log(sets, propensity, reward, 1 / sampling, plan.block, raw_fields=events.raw_fields)
+    goal = None
+    if plan.policies_need_prediction:
+        goal = _predict(plan, before, events, 0)
+        can = np.repeat(sets.widths > 0, sets.sizes) | ("features" not in plan.reward_model.needs)
+        log = log._replace(prediction=np.where(can, goal[0], np.nan))
     answers, after = {}, {}
     for name, policy in plan.learned_policies.items():
-        answers[name], after[name] = policy.fold(state[name], log)
+        answers[name], after[name] = policy.fold(before["learned_policies"][name], log)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
-    return filled, faults, after
+    return Predicted(filled, faults, {"learned_policies": after}, goal)
+
+
+def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
+    """Whether a policy or an estimator needs the predictions of the reward model."""
+    return plan.policies_need_prediction or needs(grids, "prediction")
+
+
+def _predict(
+    plan: Plan, before: State, events: EventBatch, place: int, kept: Mask | None = None
+) -> tuple[Array, State]:
+    """The reward at this place that the model expects of each action, and the state of the model after these events.
+
+    `kept` [blocks]: as in `online.fold`; all by default.
+    """
+    if events.action_sets is None:
+        return np.zeros(0), before["predictions"][place]
+    reward = _reward_of(plan, events, place)
+    known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
+    weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
+    limits = plan.rewards[place].range
+    log = LoggedActions(events.action_sets, np.where(known, reward, 0.0), weight, plan.block, limits, events.raw_fields)
+    every = np.ones(log.blocks, dtype=bool)
+    return online.fold(plan.reward_model, before["predictions"][place], log, every if kept is None else kept)
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
@@ -79,6 +139,13 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
         return answer
     fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
+
+
+def keeps_raw_fields(plan: Plan, grids: Sequence[Grid]) -> bool:
+    """Whether a model or a policy that learns reads contexts and names of actions."""
+    of_rewards = predicts(plan, grids) and plan.reward_model.needs_raw_fields
+    of_policies = any(policy.needs_raw_fields for policy in plan.learned_policies.values())
+    return of_rewards or of_policies or plan.propensity is not None
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:
@@ -92,17 +159,21 @@ def forms(grids: Sequence[Grid]) -> list[Form]:
 
 
 def evidence(
-    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch
+    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch, goal: tuple[Array, State] | None = None
 ) -> tuple[Evidence, list[Evidence], State]:
     """The evidence of these events for the goal and for each reward, and the parts of the state that learn, after them.
 
-    The first one has all events, also those that lack the goal; the others have those with their reward.
+    The first one has all events, also those that lack the goal; the others have those with their reward. `goal`: as in
+    `Predicted`.
     """
     shared, after = _weights(plan, before, events)
     every = [shared]
     if len(plan.rewards) > 1:
-        every = [shared.of_reward(reward) for reward in _rewards_of(plan, events)]
-    learned = [_with_learned(plan, grids, each, place, before, events) for place, each in enumerate(every)]
+        every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
+    learned = [
+        _with_learned(plan, grids, each, place, before, events, None if place else goal)
+        for place, each in enumerate(every)
+    ]
     every = [each for each, _ in learned]
     for name in OF_REWARDS:
         after[name] = [own.get(name, before[name][place]) for place, (_, own) in enumerate(learned)]
@@ -110,11 +181,12 @@ def evidence(
     return replace(every[0], sample_weight=shared.sample_weight), every, after
 
 
-def _rewards_of(plan: Plan, events: EventBatch) -> Iterator[Array]:
-    """The columns of all rewards, the goal first."""
-    yield events.reward
-    for reward in plan.rewards[1:]:
-        yield np.full(len(events), np.nan) if events.further is None else events.further.of(reward.name)
+def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
+    """The column of the reward at this place; the goal is the first."""
+    if not place:
+        return events.reward
+    name = plan.rewards[place].name
+    return np.full(len(events), np.nan) if events.further is None else events.further.of(name)
 
 
 def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, State]:
@@ -136,7 +208,13 @@ def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, S
 
 
 def _with_learned(
-    plan: Plan, grids: Sequence[Grid], known: Evidence, place: int, before: State, events: EventBatch
+    plan: Plan,
+    grids: Sequence[Grid],
+    known: Evidence,
+    place: int,
+    before: State,
+    events: EventBatch,
+    predicted: tuple[Array, State] | None,
 ) -> tuple[Evidence, State]:
     """The evidence of the reward at this place with all that is learned about it, and the parts that learn."""
     own, after = {name: before[name][place] for name in OF_REWARDS}, State()
@@ -146,11 +224,10 @@ def _with_learned(
         known, after["predictions"] = online.fold_relevance(
             plan.reward_model, own["predictions"], known, events.rankings, events.raw_fields
         )
-    elif needs(grids, "prediction"):
-        blocks, limits = _predicted_blocks(grids, known), plan.rewards[place].range
-        known, after["predictions"] = online.fold(
-            plan.reward_model, own["predictions"], known, events.raw_fields, limits, blocks
-        )
+    elif predicted is not None or needs(grids, "prediction"):
+        if predicted is None:
+            predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
+        known, after["predictions"] = known.with_predictions(predicted[0]), predicted[1]
     if forms(grids):
         known, after["slates"] = known.with_forms(events, plan.policies, forms(grids), own["slates"])
     return known, after
@@ -164,8 +241,20 @@ def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
     return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
 
 
+def with_error_of_curve(plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], evidence: Evidence) -> dict[Pair, list[Lift]]:
+    """The lifts of rankings, whose variance includes the error of a learned curve."""
+    assert evidence.curve is not None
+    assert evidence.by_rank is not None
+    found = {}
+    for (estimator, average), (lift,) in lifts.items():
+        _, of_lifts = variances(evidence.curve, evidence.by_rank, plan.estimators[estimator].ratio)
+        variance = lift.sampling_variance + of_lifts[:, 1:]
+        found[estimator, average] = [lift._replace(sampling_variance=variance)]
+    return found
+
+
 def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve, of a ramp and of logged propensities.
+    """The trust checks that promotion does not know: of a learned curve, a ramp and logged propensities.
 
     `known`: the other checks, of the policies that have events.
     """
@@ -175,7 +264,11 @@ def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Ite
         yield from of_every_policy(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
+    yield from calibration.checks(plan, state["calibration"])
     yield from ramp.checks(plan, state["ramp"])
+    if plan.propensity is not None:
+        finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
+        yield from of_every_policy(known, "propensities", True, finding)
     found = frequencies.judge(state["frequencies"], plan.trust_error)
     if found is not None:
         yield from of_every_policy(known, "propensities", *found)

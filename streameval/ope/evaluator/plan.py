@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, State
-from streameval.common.component import chosen, chosen_all
-from streameval.common.text import counted
+from streameval.common.component import chosen, chosen_all, kind_as_mapping
 from streameval.errors import StateError
-from streameval.events import EventBatch, JsonDecoder, RankingDecoder
-from streameval.events.segments import Segment, fields_of_segments
+from streameval.events import JsonDecoder, RankingDecoder
+from streameval.events.further_rewards import RewardField
+from streameval.events.segments import Segment, SegmentField, fields_of_segments
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -25,30 +25,39 @@ from streameval.ope.averages import (
     Mixture,
     Window,
 )
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
+from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
+from streameval.ope.evaluator.propensities import EstimatedPropensity
+from streameval.ope.evidence.actions import REWARDED, Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
-from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.logged import LOGGING, target_probabilities
+from streameval.ope.policies.base import LearningPolicy, learns
+from streameval.ope.policies.coded import (
+    AnyPolicy,
+    EvaluatedPolicy,
+    Logged,
+    fields_read,
+    named_policies,
+)
+from streameval.ope.policies.logged import LOGGING
+from streameval.ope.policies.versions import VersionsOf, is_trusted
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 23
+STATE_SCHEMA = 24
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 BEST_AVERAGE = Mixture()
 CLICK_ESTIMATORS: tuple[AnyEstimator, ...] = (ClickIPS(), ClickSNIPS())
+ESTIMATED_ESTIMATORS: tuple[AnyEstimator, ...] = (SNIPS(), DR())
 
 Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities; or policies by name."""
@@ -61,39 +70,6 @@ Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 
 
 @dataclass(frozen=True)
-class MissingField:
-    """A field that `lacking` of `events` events do not have; such events are missing for these `estimators`.
-
-    `wanted_by`: the reward model, where that needs the field.
-    """
-
-    field: str
-    lacking: int
-    events: int
-    estimators: tuple[str, ...]
-    wanted_by: str | None = None
-
-    @property
-    def of_all(self) -> bool:
-        """Whether no event has the field, so that there is nothing to estimate from."""
-        return self.lacking == self.events
-
-    @property
-    def hint(self) -> str:
-        """The remedy."""
-        if self.wanted_by:
-            return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
-        return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
-
-    def __str__(self) -> str:
-        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
-        if self.of_all:
-            return f"none of the first {events} has {self.field}: no value for {estimators}"
-        have = "has" if self.lacking == 1 else "have"
-        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
-
-
-@dataclass(frozen=True)
 class Plan:
     """The checked choice of policies, estimators and averages.
 
@@ -102,10 +78,12 @@ class Plan:
     `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
     `intervals`: by the label of an average, where the configuration asks for one. `rewards`: the first is the goal.
     `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one. `segments`: by name.
+    `versions`: of which policies frozen copies become candidates later, by the name of the copies.
+    `propensity`: None where propensities are logged.
     """
 
     policies: tuple[str, ...]
-    computed_policies: Mapping[str, AnyPolicy]
+    computed_policies: Mapping[str, EvaluatedPolicy]
     products: tuple[Product, ...]
     default_estimators: bool
     intervals: Mapping[str, AnyInterval]
@@ -119,6 +97,8 @@ class Plan:
     ranking: Ranking | None = None
     logging: Arms | None = None
     segments: Mapping[str, Segment] = field(default_factory=dict)
+    versions: Mapping[str, VersionsOf] = field(default_factory=dict)
+    propensity: EstimatedPropensity | None = None
 
     @classmethod
     def of(
@@ -138,6 +118,7 @@ class Plan:
         logging: Arms | Mapping[str, Any] | None = None,
         rewards: Sequence[Reward] | None = None,
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
+        propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`.
 
@@ -147,12 +128,15 @@ class Plan:
         ranking = None if ranking is None else _RANKING.validate_python(ranking)
         if block != int(block) or block < 1:
             raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
+        named = named_policies(candidates)
+        versions = {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
+        policies = tuple(name for name in _policies(production, candidates) if name not in versions)
         plan = cls(
-            policies=_policies(production, candidates),
+            policies=policies,
             computed_policies={
-                name: policy for name, policy in named_policies(candidates).items() if not isinstance(policy, Logged)
+                name: policy for name, policy in named.items() if not isinstance(policy, Logged | VersionsOf)
             },
-            products=_products(estimators, averages, ranking is not None),
+            products=_products(estimators, averages, ranking is not None, propensity is not None),
             default_estimators=estimators is None and ranking is None,
             intervals={
                 label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
@@ -163,12 +147,16 @@ class Plan:
             reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
-            candidate_order={name: number for number, name in enumerate(candidates, start=1)},
+            candidate_order={name: number for number, name in enumerate(policies[1:], start=1)},
             ranking=ranking,
             logging=None if logging is None else _ARMS.validate_python(logging),
             segments=_SEGMENTS.validate_python(segments or {}),
+            versions=versions,
+            propensity=None if propensity is None else _PROPENSITY.validate_python(kind_as_mapping(propensity)),
         )
         plan._check()
+        for name, each in versions.items():
+            each.check(name, named, plan.block)
         return plan
 
     def _check(self) -> None:
@@ -199,6 +187,9 @@ class Plan:
             self.logging.check(self.policies)
         self._check_rewards()
         self._check_segments()
+        if self.propensity is not None:
+            others = self.ranking is not None or self.logging is not None
+            self.propensity.check_with(self.estimators, fields_of_segments(self.segments), others)
 
     def _check_rewards(self) -> None:
         if len(self.rewards) == 1:
@@ -243,6 +234,11 @@ class Plan:
         """The range of the goal, the first reward."""
         return self.rewards[0].range
 
+    @property
+    def further_fields(self) -> list[RewardField]:
+        """The names and ranges of the rewards after the goal."""
+        return [RewardField(each.name, each.name, each.low, each.high) for each in self.rewards[1:]]
+
     def for_reward(self, place: int) -> Plan:
         """The plan for one of the rewards alone."""
         return replace(self, rewards=(self.rewards[place],))
@@ -251,7 +247,8 @@ class Plan:
     def scores(self) -> tuple[str, ...] | None:
         """The fields of events that policies in code read; None if nothing reads more than the columns."""
         read = fields_read(self.computed_policies.values())
-        return () if read is None and self.reward_model.needs_raw_fields else read
+        needed = self.reward_model.needs_raw_fields or self.propensity is not None
+        return () if read is None and needed else read
 
     def decoder(self) -> JsonDecoder:
         """Decodes the JSON of events."""
@@ -261,9 +258,26 @@ class Plan:
             self.logged_policies,
             reward_range=self.reward_range,
             scores=self.scores,
-            segments=fields_of_segments(self.segments),
-            named=self.compares_propensities,
+            segments=self.fields,
+            named=self.names_actions,
+            estimated=self.propensity is not None,
         )
+
+    @property
+    def fields(self) -> list[SegmentField]:
+        """The fields of segments, and those that propensities are estimated by."""
+        by = [] if self.propensity is None else self.propensity.fields
+        return list(dict.fromkeys((*fields_of_segments(self.segments), *by)))
+
+    @property
+    def names_actions(self) -> bool:
+        """Whether the names of the logged actions are needed."""
+        return self.compares_propensities or self.propensity is not None
+
+    @property
+    def origin_of_propensities(self) -> str:
+        """`logged` or `estimated`, as rows of a Report show it."""
+        return "logged" if self.propensity is None else self.propensity.kind
 
     @property
     def margin(self) -> float | None:
@@ -273,7 +287,8 @@ class Plan:
     @property
     def compares_propensities(self) -> bool:
         """Whether a trust check compares the logged propensities with how often actions are chosen."""
-        return self.promotion is not None and len(self.policies) > 1 and self.ranking is None
+        is_compared = self.promotion is not None and len(self.policies) > 1 and self.ranking is None
+        return is_compared and self.propensity is None
 
     @property
     def trust_error(self) -> float:
@@ -286,9 +301,20 @@ class Plan:
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
 
     @property
-    def learned_policies(self) -> dict[str, Learned]:
-        """The policies that learn from the events, by name."""
-        return {name: each for name, each in self.computed_policies.items() if isinstance(each, Learned)}
+    def learned_policies(self) -> dict[str, LearningPolicy]:
+        """The policies that learn from the events, and frozen copies of them, by name."""
+        return {name: each for name, each in self.computed_policies.items() if learns(each)}
+
+    @property
+    def policies_need_prediction(self) -> bool:
+        """Whether a policy needs the predictions of the reward model."""
+        return any(policy.needs_prediction for policy in self.learned_policies.values())
+
+    def policy(self, name: str) -> tuple[EvaluatedPolicy | None, AnyRewardModel | None]:
+        """The policy that computes probabilities, and the reward model that it needs; None for logged ones."""
+        policy = self.computed_policies.get(name)
+        is_modelled = learns(policy) and policy.needs_prediction
+        return policy, self.reward_model if is_modelled else None
 
     @property
     def columns(self) -> list[str]:
@@ -310,7 +336,7 @@ class Plan:
     def parts(self) -> dict[str, dict[str, Any]]:
         """Policies, estimators and averages by name, each with everything that decides its numbers."""
         return {
-            "policies": {name: self.computed_policies.get(name) for name in self.policies},
+            "policies": {name: self.policy(name) for name in self.policies},
             "estimators": {label: (each, self._model_of(each)) for label, each in self.estimators.items()},
             "averages": dict(self.averages),
         }
@@ -435,39 +461,6 @@ class Plan:
         model = self._model_of(estimator)
         return frozenset(estimator.needs if model is None else estimator.needs | model.needs)
 
-    def missing_fields(self, batch: EventBatch) -> list[MissingField]:
-        """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
-        if self.ranking is not None:
-            return []
-        sets = batch.action_sets
-        actions = None if sets is None else Actions.of(sets, batch.policies, self.policies)
-        present = ~np.isnan(target_probabilities(batch, self.policies))
-        estimators = list(self.estimators.values())
-        if self.default_estimators:  # no user asked for one whose fields no event has
-            estimators = [each for each in estimators if _usable(actions, self.needs_of(each))]
-        found: dict[str, MissingField] = {}
-        unrewarded = np.zeros(len(batch), dtype=bool)
-        if batch.slates is not None:
-            unrewarded = (batch.slates.sizes > 0) & ~batch.slates.has_rewards
-        outcomes = np.full(present.shape, False)
-        if batch.scored is not None:
-            outcomes[batch.scored.owner] = True
-        fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
-        for need in fields:
-            wanting = tuple(estimator.label for estimator in estimators if need in self.needs_of(estimator))
-            without = present if actions is None else present & ~actions.known({need})
-            if need in REWARDED:
-                without = present & unrewarded[:, None]
-            if need == "scored":
-                without = present & ~outcomes
-            for policy, events, lacking in zip(self.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
-                logged = need == "target" and policy == LOGGING
-                field = field_of("logging" if logged else need, policy)
-                if wanting and lacking and field not in found:
-                    model = self.reward_model.label if need in self.reward_model.needs else None
-                    found[field] = MissingField(field, int(lacking), int(events), wanting, model)
-        return list(found.values())
-
     def interval(self, average: AnyAverage) -> AnyInterval:
         """The kind of interval on an average: the configured one, or the one that the coverage study recommends."""
         default = average.default_interval
@@ -495,7 +488,7 @@ class Plan:
         """
         plan, named = _PLAN.validate_python(settings), named_policies(candidates)
         computed = plan.computed_policies.items()
-        kept = {name: each for name, each in computed if not isinstance(each, PythonPolicy) or named.get(name) == each}
+        kept = {name: each for name, each in computed if is_trusted(name, each, named)}
         is_foreign = plan.reward_model.is_external and plan.reward_model != reward_model
         return plan, replace(plan, computed_policies=kept, reward_model=Ridge() if is_foreign else plan.reward_model)
 
@@ -508,7 +501,7 @@ class Plan:
         """
         plan, allowed = _PLAN.validate_python(settings), named_policies(trusted)
         for name, policy in plan.computed_policies.items():
-            if isinstance(policy, PythonPolicy) and allowed.get(name) != policy:
+            if not is_trusted(name, policy, allowed):
                 raise StateError(
                     f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
                     hint="give from_state the candidates of the configuration",
@@ -525,14 +518,18 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 _RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
 _ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
 _SEGMENTS: TypeAdapter[dict[str, Segment]] = TypeAdapter(dict[str, Segment])
+_PROPENSITY: TypeAdapter[EstimatedPropensity] = TypeAdapter(EstimatedPropensity)
 
 
 def _products(
     estimators: Sequence[AnyEstimator | KindOrOptions] | None,
     averages: Sequence[AnyAverage | KindOrOptions] | None,
     of_clicks: bool,
+    estimated: bool,
 ) -> tuple[Product, ...]:
     published, best = (CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]) if of_clicks else (PUBLISHED_ESTIMATORS, BEST_ESTIMATORS)
+    if estimated:
+        published = best = ESTIMATED_ESTIMATORS
     if estimators is None and averages is None:
         return ((published, PUBLISHED_AVERAGES), (best, (BEST_AVERAGE,)))
     every, on = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
@@ -542,10 +539,6 @@ def _products(
             on if averages is None else chosen_all("averages", averages, _AVERAGE),
         ),
     )
-
-
-def _usable(actions: Actions | None, needs: Requirements) -> bool:
-    return not needs or (actions is not None and bool(actions.known(needs).any()))
 
 
 def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.logged import has_support_information
-from streameval.ope.report import Estimate, Examined
+from streameval.ope.report import Estimate, Examined, Failure, PolicyCounts
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
@@ -91,6 +91,7 @@ def report_rows(
                 },
                 **{name: values[column] for name, values in numbers.items()},
                 reward=plan.rewards[0].name,
+                propensity=plan.origin_of_propensities,
             )
 
 
@@ -272,6 +273,20 @@ def _without_sign(row: Estimate) -> Estimate:
     """A value of which less is better; its lift stays positive where the policy is better than production."""
     value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
     return structs.replace(row, value=value, lower=lower, upper=upper)
+
+
+def policy_counts(plan: Plan, state: State, present: Array) -> Iterator[PolicyCounts]:
+    """The numbers of events of each policy; `present` [policies]: those that have it."""
+    for place, policy in enumerate(plan.policies):
+        failures = state["failures"].get(policy, {}).items()
+        yield PolicyCounts(
+            policy,
+            policy == plan.policies[0],
+            int(present[place]),
+            state["events"]["accepted"] - int(present[place]),
+            tuple(Failure(reason, *counted) for reason, counted in failures),
+            None if plan.drift is None else state["drift"]["detections"][place],
+        )
 
 
 def support_known(evidence: Evidence, events: EventBatch) -> Mask:

@@ -17,7 +17,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, State, ratio, take_columns
 from streameval.events import EventBatch
-from streameval.events.segments import SegmentColumns, fields_of_segments
+from streameval.events.segments import SegmentColumns
 from streameval.ope.averages import AnyAverage, variance
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.blocks import Blocks, powers
@@ -36,10 +36,10 @@ SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
 
 
 def columns_of(plan: Plan, events: EventBatch) -> SegmentColumns | None:
-    """The columns of the segments of a plan, which the events may lack; None without segments."""
-    if not plan.segments:
+    """The columns of the fields of a plan, which the events may lack; None without any."""
+    names = [each.name for each in plan.fields]
+    if not names:
         return None
-    names = [each.name for each in fields_of_segments(plan.segments)]
     found = events.segments
     return SegmentColumns.none(names, len(events)) if found is None else found.named(names)
 
@@ -192,6 +192,7 @@ def _rows(plan: Plan, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]
             estimator=estimator.label,
             average=average.label,
             kind=kind,
+            propensity=plan.origin_of_propensities,
             **{name: each[column] for name, each in columns.items()},
         )
 

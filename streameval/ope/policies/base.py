@@ -1,11 +1,11 @@
-"""The base of policies that compute their distributions."""
+"""The bases of policies that compute their distributions: when events arrive, or block by block as they learn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable
 from streameval.events import ActionSets, Fault, RawFields
 
@@ -25,3 +25,70 @@ class ComputedPolicy(metaclass=Configurable):
     def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
         """The distributions of this policy over the rows of `sets`."""
         raise NotImplementedError
+
+
+class Log(NamedTuple):
+    """Consecutive events to predict, and to learn from where they are whole blocks.
+
+    `propensity`, `reward`, `weight` [n]: of the logged actions, with the inverse sampling probability of the event; a
+    reward is NaN where the event lacks it. `prediction` [rows]: what the reward model expected of each action before
+    the block, NaN where it could not predict; None where no policy needs it. `raw_fields`: contexts and names of
+    actions, for policies that need them.
+    """
+
+    sets: ActionSets
+    propensity: Array
+    reward: Array
+    weight: Array
+    block: int
+    prediction: Array | None = None
+    raw_fields: RawFields | None = None
+
+
+class LearningPolicy(metaclass=Configurable):
+    """Base of policies that follow the stream: each block is predicted first, and then learned from."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns: code that may learn need not."""
+        return True
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it is code of the user or of another package, whose state is more than arrays."""
+        return False
+
+    @property
+    def needs_prediction(self) -> bool:
+        """Whether `Log.prediction` is needed: the reward model then predicts each block before this policy does."""
+        return False
+
+    @property
+    def needs_raw_fields(self) -> bool:
+        """Whether `Log.raw_fields` are needed."""
+        return False
+
+    def start(self) -> State:
+        """The state before the first event."""
+        return {}
+
+    def fold(self, state: State, log: Log) -> tuple[Answer, State]:
+        """The distributions, each from the blocks before its own, and the state after the whole blocks."""
+        raise NotImplementedError
+
+    def predict(self, state: State, log: Log) -> Answer:
+        """The distributions of the policy in this state, which stays: a part of a block teaches nothing."""
+        return self.fold(state, log._replace(block=len(log.reward) + 1))[0]
+
+    def to_state(self, state: State) -> State:
+        """The state as arrays and plain values."""
+        return state
+
+    def from_state(self, saved: State) -> State:
+        """The inverse of `to_state`."""
+        return saved
+
+
+def learns(policy: object) -> TypeGuard[LearningPolicy]:
+    """Whether a policy follows the stream: one that learns, or a frozen copy of one."""
+    return isinstance(policy, LearningPolicy) and policy.learns

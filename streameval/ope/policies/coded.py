@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
+from pydantic import Field, PositiveFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
-from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.events.schema import NOISE
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.validation import tolerance
-from streameval.ope.policies.base import Answer, Ask, ComputedPolicy
+from streameval.ope.policies.base import Answer, Ask, ComputedPolicy, LearningPolicy, learns
+from streameval.ope.policies.external import PythonPolicy
 from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.python import ask_policy, make
-
-
-def _factory(target: str) -> str:
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
-        raise ValueError("expected package.module:factory")
-    return target
+from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.policies.river import RiverPolicy
+from streameval.ope.policies.versions import FrozenPolicy, VersionsOf
 
 
 @dataclass(frozen=True, config=strict)
@@ -105,48 +100,24 @@ class Softmax(ComputedPolicy):
         return powers / sums[sets.owner], faults
 
 
-@dataclass(frozen=True, config=strict)
-class PythonPolicy(ComputedPolicy):
-    """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
-
-    It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
-    one probability for each action of the event. When it raises, it is called again for each half of the
-    events, so that a bad event affects no other; hence its answers must not depend on how events are batched.
-
-    >>> from streameval.ope.policies.python import Decisions, Policy
-    >>> def cautious(first: float) -> Policy:
-    ...     def policy(decisions: Decisions) -> list[list[float]]:
-    ...         rest = [(1 - first) / (len(actions) - 1) for actions in decisions.actions]
-    ...         return [[first] + [p] * (len(a) - 1) for p, a in zip(rest, decisions.actions)]
-    ...     return policy
-    >>> cautious(first=0.5)(Decisions(contexts=[None], actions=[["a", "b", "c"]], features=[None]))
-    [[0.5, 0.25, 0.25]]
-    """
-
-    target: Annotated[str, AfterValidator(_factory), Field(description="the factory, as package.module:factory")]
-    options: Annotated[Mapping[str, Any], Field(description="keyword arguments of the factory")] = field(
-        default_factory=dict
-    )
-    kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
-
-    def prepare(self) -> Ask:
-        """The function that asks the user's code.
-
-        Raises:
-            ConfigError: The code cannot be imported, or its factory fails.
-        """
-        policy = make(self.target, self.options)
-        if not callable(policy):
-            raise ConfigError(
-                f"{self.target} returns {type(policy).__name__}, which cannot be called",
-                hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
-            )
-        return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
-
-
 AnyPolicy: TypeAlias = Annotated[
-    Logged | Uniform | First | EpsilonGreedy | Softmax | PythonPolicy | Learned, Field(discriminator="kind")
+    Logged
+    | Uniform
+    | First
+    | EpsilonGreedy
+    | Softmax
+    | PythonPolicy
+    | Learned
+    | OfRewardModel
+    | RiverPolicy
+    | VersionsOf,
+    Field(discriminator="kind"),
 ]
+EvaluatedPolicy: TypeAlias = Annotated[
+    Uniform | First | EpsilonGreedy | Softmax | PythonPolicy | Learned | OfRewardModel | RiverPolicy | FrozenPolicy,
+    Field(discriminator="kind"),
+]
+"""A candidate that is not logged: frozen copies are made, and not configured."""
 _POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
 
 
@@ -165,7 +136,11 @@ def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, A
 def fields_read(policies: Collection[Any]) -> tuple[str, ...] | None:
     """The fields with scores that these policies read; None when none of them reads more than action sets."""
     scores = dict.fromkeys(policy.scores for policy in policies if hasattr(policy, "scores"))
-    return tuple(scores) if scores or any(isinstance(policy, PythonPolicy) for policy in policies) else None
+    return tuple(scores) if scores or any(_needs_raw_fields(policy) for policy in policies) else None
+
+
+def _needs_raw_fields(policy: Any) -> bool:
+    return isinstance(policy, LearningPolicy) and policy.needs_raw_fields
 
 
 def _one_hot(sets: ActionSets, rows: Any) -> Array:
@@ -210,14 +185,17 @@ Faults: TypeAlias = dict[str, dict[int, Fault]]
 """By policy, the events for which it has no distribution."""
 
 
-def prepared(policies: Mapping[str, AnyPolicy]) -> dict[str, Ask]:
+def prepared(policies: Mapping[str, EvaluatedPolicy]) -> dict[str, Ask]:
     """The functions that compute the distributions of those policies that are code and do not learn, by name.
 
     Raises:
         ConfigError: A policy cannot be made.
     """
-    computed = {name: policy for name, policy in policies.items() if not isinstance(policy, Logged | Learned)}
-    return {name: policy.prepare() for name, policy in computed.items()}
+    return {
+        name: policy.prepare()
+        for name, policy in policies.items()
+        if isinstance(policy, ComputedPolicy | PythonPolicy) and not learns(policy)
+    }
 
 
 def fill(batch: EventBatch, asks: Mapping[str, Ask]) -> tuple[EventBatch, Faults]:

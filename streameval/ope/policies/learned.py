@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, FiniteFloat, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State, ratio
-from streameval.common.component import Configurable, strict
+from streameval.common.component import strict
 from streameval.events import ActionSets, Fault
 from streameval.events.action_sets import LARGEST_FEATURE, Index
-from streameval.ope.policies.base import Answer
+from streameval.ope.policies.base import Answer, LearningPolicy, Log
 
 BASELINE_HORIZON = 5_000.0
 """Horizon in events of the baseline of rewards under `snips`."""
@@ -21,26 +21,9 @@ FADING_GRADIENT, FADING_SQUARE = 0.9, 0.999
 """The fading factors of Adam, for the mean gradient and for its mean square."""
 SMALLEST_SCALE = 1e-8
 NO_SCORES = Fault("missing_field", "features: missing, or another number of them; or the logged distribution")
-
-
-class Log(NamedTuple):
-    """Consecutive events to predict, and to learn from where they are whole blocks.
-
-    `propensity`, `reward`, `weight` [n]: of the logged actions, with the inverse sampling probability of the event; a
-    reward is NaN where the event lacks it.
-    """
-
-    sets: ActionSets
-    propensity: Array
-    reward: Array
-    weight: Array
-    block: int
-
-    def part(self, first: int) -> Log:
-        """The block that starts with this event."""
-        events = slice(first, first + self.block)
-        propensity, reward, weight = self.propensity[events], self.reward[events], self.weight[events]
-        return Log(self.sets.take(events), propensity, reward, weight, self.block)
+Objective: TypeAlias = Literal["ips", "snips", "dr", "cab"]
+OF_MODEL = ("dr", "cab")
+"""The objectives that need the reward model's predictions."""
 
 
 class ScoredEvents(NamedTuple):
@@ -52,6 +35,8 @@ class ScoredEvents(NamedTuple):
         starts: [events] the first row of each event
         logged: [events] the row of the logged action
         propensity, reward, weight: [events] as in `Log`
+        prediction: [rows] as in `Log`
+        propensities: [rows] the logged distribution; NaN where it is not logged
     """
 
     features: Array
@@ -61,82 +46,125 @@ class ScoredEvents(NamedTuple):
     propensity: Array
     reward: Array
     weight: Array
+    prediction: Array
+    propensities: Array
+
+    def part(self, first: int, last: int) -> ScoredEvents:
+        """The events from this place to before that one."""
+        events, ends = slice(first, last), np.append(self.starts, len(self.start))
+        start, rows = ends[first], slice(ends[first], ends[last])
+        return ScoredEvents(
+            self.features[rows],
+            self.start[rows],
+            self.starts[events] - start,
+            self.logged[events] - start,
+            *(self.propensity[events], self.reward[events], self.weight[events]),
+            *(self.prediction[rows], self.propensities[rows]),
+        )
 
     def probabilities(self, weights: Array) -> Array:
         """The softmax of the scores within each event, [rows]; `weights` [1 or positions, d]."""
-        scores = np.einsum("epd,pd->ep", self._by_position(weights), weights).ravel() + self.start
+        scores = np.matmul(self._by_position(weights), weights[..., None])[..., 0].T.ravel() + self.start
         powers = np.exp(scores - self.spread(np.maximum.reduceat(scores, self.starts)))
-        return np.asarray(powers / self.spread(np.add.reduceat(powers, self.starts)))
+        return np.asarray(powers / self.spread(self.sums(powers)))
+
+    def sums(self, of_rows: Array) -> Array:
+        """The sum over the actions of each event."""
+        return np.asarray(np.add.reduceat(of_rows, self.starts))
 
     def gradient(self, weights: Array, by_score: Array) -> Array:
         """The derivative by the weights, from the derivatives by the scores, [rows]."""
-        by_position = self._by_position(weights)
-        return np.asarray(np.einsum("ep,epd->pd", by_score.reshape(by_position.shape[:2]), by_position))
+        by_position = by_score.reshape(-1, len(weights)).T[:, None]
+        return np.asarray(np.matmul(by_position, self._by_position(weights))[:, 0])
 
     def spread(self, of_events: Array) -> Array:
         """A number of each event, at each of its rows."""
-        return np.repeat(of_events, np.diff(self.starts, append=len(self.start)))
+        return np.repeat(of_events, np.diff(np.append(self.starts, len(self.start))))
 
     def _by_position(self, weights: Array) -> Array:
-        """The features [.., positions, d]: the actions of an event by position, or all actions at the only position."""
-        return self.features.reshape(-1, *weights.shape)
+        """The features [positions, .., d]: the actions of events by position, or all actions at the only position."""
+        return self.features.reshape(-1, *weights.shape).swapaxes(0, 1)
 
 
 @dataclass(frozen=True, config=strict)
-class Learned(metaclass=Configurable):
+class Learned(LearningPolicy):
     """A softmax of linear scores, `exp(w . features)`, that ascends an estimate of its own value, block by block.
 
     Each block is predicted with the weights from before it; then one step of Adam on its objective follows, with
-    importance weights `W = pi_w(a|x) / p` of its n events:
+    importance weights `W(a) = pi_w(a|x) / p(a)`, of the logged action `W`, and the reward model's predictions `q(a)`
+    from before the block. Of its n events the objective is
 
     * `ips`: `mean(W r)`
     * `snips`: `mean(W (r - l))`, where the baseline l is the policy's recent self-normalised value. At the optimum of
       the self-normalised value the gradients of both are 0
+    * `dr`: `mean(sum over a of pi_w(a|x) q(a) + W (r - q(logged action)))`
+    * `cab`: `mean(sum over a of max(pi_w(a|x) - clip p(a), 0) q(a) + min(W, clip) r)`: the model stands in for what
+      `clip`, which it needs, cuts off. Events must have the logged distribution
 
     `variance`: lambda of the penalty `lambda sqrt(var(term) / n)` on the terms of the objective. `clip`: larger
     importance weights count as this one. `step`: the learning rate. `start_from`: `uniform`, or `logging` for the
     logged distributions times the softmax, which events must then have. `per_action`: weights for each position in the
     list of actions, which must be equally long in all events; otherwise all actions share the weights.
     `counter_sample`: steps from n events drawn with probability proportional to `1 / p`, each with the same weight,
-    so that no single event makes a long step.
+    so that no single event makes a long step. `horizon`: weights fade by `exp(-events / horizon)` before each step, so
+    that the policy forgets a world that has changed, and stays unsure enough to learn. `weights` [1 or positions,
+    features]: those to start from, as a policy file has them; with `step: 0` the policy stays as it is.
 
-    Events need features for each action; the first event with features decides their number.
+    Events need features for each action; without `weights` the first event with features decides their number.
 
     Source: Swaminathan & Joachims, JMLR 2015, for the penalty and clipping; Joachims, Swaminathan & de Rijke, ICLR
-    2018, for the baseline; Jagerman & de Rijke, SIGIR 2020, for the sampling; Kingma & Ba, ICLR 2015, for Adam.
+    2018, for the baseline; Dudik, Langford & Li, ICML 2011, for `dr`; Su et al., ICML 2019, for `cab`; Jagerman & de
+    Rijke, SIGIR 2020, for the sampling; Kingma & Ba, ICLR 2015, for Adam.
     """
 
-    objective: Annotated[Literal["ips", "snips"], Field(description="the estimate that it ascends")] = "ips"
+    objective: Annotated[Objective, Field(description="the estimate that it ascends")] = "ips"
     variance: NonNegativeFloat = 0.0
     clip: PositiveFloat | None = None
-    step: Annotated[float, Field(gt=0, le=1)] = 0.02
+    step: Annotated[float, Field(ge=0, le=1)] = 0.02
     start_from: Literal["uniform", "logging"] = "uniform"
     per_action: bool = False
     counter_sample: bool = False
+    horizon: Annotated[float, Field(ge=100)] | None = None
+    weights: Annotated[
+        tuple[tuple[FiniteFloat, ...], ...], Field(description="the weights to start from; `file` reads them")
+    ] = field(default=(), repr=False)
     kind: Literal["learned"] = field(default="learned", kw_only=True, repr=False)
 
+    def __post_init__(self) -> None:
+        if len(set(map(len, self.weights))) > 1 or self.weights == ((),):
+            raise ValueError("weights must be rows of equally many features, one or more")
+        if len(self.weights) > 1 and not self.per_action:
+            raise ValueError(f"weights have {len(self.weights)} rows: only a policy with per_action has several")
+        if self.objective == "cab" and self.clip is None:
+            raise ValueError("the objective cab needs a clip: without one it is ips")
+
+    @property
+    def needs_prediction(self) -> bool:
+        return self.objective in OF_MODEL
+
     def start(self) -> State:
-        """The state before the first event; the number of features is unknown.
+        """The state before the first event; without weights to start from the number of features is unknown.
 
         `weights`: [1 or positions, features]. `mean`, `square`: of gradients. `sums`: recent sums of `W r` and `W`.
         """
-        none = np.zeros((0, 0))
-        return {"steps": 0, "weights": none, "mean": none, "square": none, "sums": np.zeros(2)}
+        weights = np.array(self.weights) if self.weights else np.zeros((0, 0))
+        none = np.zeros_like(weights)
+        return {"steps": 0, "weights": weights, "mean": none, "square": none, "sums": np.zeros(2)}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         """The distributions, each with the weights from before its block, and the state after the whole blocks."""
-        rows, faults = np.full(len(log.sets.propensities), np.nan), dict[int, Fault]()
-        for first in range(0, len(log.reward), log.block):
-            part = log.part(first)
-            state = self._opened(state, part.sets)
-            chosen, scored = self._scored(part, state["weights"])
-            faults |= dict.fromkeys((first + np.flatnonzero(~chosen)).tolist(), NO_SCORES)
-            if chosen.any():
-                probabilities = scored.probabilities(state["weights"])
-                rows[log.sets.offsets[first] + np.flatnonzero(np.repeat(chosen, part.sets.sizes))] = probabilities
-                if len(chosen) == log.block:
-                    state = self._learn(state, scored, probabilities)
-        return (rows, faults), state
+        state = self._opened(state, log.sets)
+        chosen, events = self._scored(log, state["weights"])
+        places, found = np.append(0, np.cumsum(chosen)), [np.empty(0)]
+        for first in range(0, len(chosen), log.block):
+            part = events.part(places[first], places[min(first + log.block, len(chosen))])
+            if len(part.starts):
+                found.append(part.probabilities(state["weights"]))
+                if first + log.block <= len(chosen) and self.step:
+                    state = self._learn(state, part, found[-1])
+        rows = np.full(len(log.sets.propensities), np.nan)
+        rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(found)
+        return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_SCORES)), state
 
     def _opened(self, state: State, sets: ActionSets) -> State:
         """The state with weights of 0, once an event has features."""
@@ -150,19 +178,27 @@ class Learned(metaclass=Configurable):
         """Which events can be predicted, [events], and these events."""
         sets = log.sets
         usable, features = sets.features_of_width(weights.shape[1])
-        moderate = (np.abs(features) <= LARGEST_FEATURE).all(axis=1)
         with np.errstate(divide="ignore"):
             start = np.log(sets.propensities) if self.start_from == "logging" else np.zeros(len(sets.propensities))
-        bad = ~usable | np.isnan(start)
-        bad[usable] |= ~moderate
+        prediction = start if log.prediction is None or not self.needs_prediction else log.prediction
+        bad = ~usable | np.isnan(start) | np.isnan(prediction)
+        if self.objective == "cab":
+            bad |= np.isnan(sets.propensities)
+        if not np.vdot(features, features) <= LARGEST_FEATURE:  # else none is too large
+            bad[usable] |= ~(np.abs(features) <= LARGEST_FEATURE).all(axis=1)
         chosen = (sets.index >= 0) & (np.bincount(sets.owner, weights=bad, minlength=len(sets.index)) == 0)
         if self.per_action:
             chosen &= sets.sizes == len(weights)
         rows, sizes = np.repeat(chosen, sets.sizes), sets.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
-        kept = features if rows.all() else features[rows[usable]]
-        logged = (column[chosen] for column in (log.propensity, log.reward, log.weight))
-        return chosen, ScoredEvents(kept, start[rows], starts, starts + sets.index[chosen], *logged)
+        return chosen, ScoredEvents(
+            features if rows.all() else features[rows[usable]],
+            start[rows],
+            starts,
+            starts + sets.index[chosen],
+            *(log.propensity[chosen], log.reward[chosen], log.weight[chosen]),
+            *(prediction[rows], sets.propensities[rows]),
+        )
 
     def _learn(self, state: State, events: ScoredEvents, probabilities: Array) -> State:
         """The state after one step of Adam on these events."""
@@ -173,35 +209,56 @@ class Learned(metaclass=Configurable):
         gradient = events.gradient(state["weights"], by_score)
         mean = FADING_GRADIENT * state["mean"] + (1 - FADING_GRADIENT) * gradient
         square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
-        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + SMALLEST_SCALE
-        move = self.step * mean / (1 - FADING_GRADIENT**steps) / scale
+        fading = 1.0 if self.horizon is None else np.exp(-len(events.reward) / self.horizon)
         known, importance = ~np.isnan(events.reward), probabilities[events.logged] / events.propensity
         sums = np.array([importance[known] @ events.reward[known], importance[known].sum()])
         return {
             "steps": steps,
-            "weights": state["weights"] + move,
+            "weights": state["weights"] * fading + self._move(steps, mean, square),
             "mean": mean,
             "square": square,
             "sums": state["sums"] * np.exp(-len(known) / BASELINE_HORIZON) + sums,
         }
+
+    def _move(self, steps: int, mean: Array, square: Array) -> Array:
+        """The step of Adam with these means of the gradient and of its square."""
+        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + SMALLEST_SCALE
+        return np.asarray(self.step * mean / (1 - FADING_GRADIENT**steps) / scale)
+
+    def step_norm(self, state: State) -> float | None:
+        """The Euclidean length of the last step; None before the first one."""
+        steps = state["steps"]
+        return float(np.linalg.norm(self._move(steps, state["mean"], state["square"]))) if steps else None
 
     def objective_of(self, events: ScoredEvents, probabilities: Array, baseline: float) -> tuple[float, Array]:
         """The objective of a policy with these probabilities, and its derivative by the scores of actions, [rows]."""
         importance, known = probabilities[events.logged] / events.propensity, ~np.isnan(events.reward)
         limit = np.inf if self.clip is None else self.clip
         is_clipped, importance = importance > limit, np.minimum(importance, limit)
-        term = np.where(known, importance * (np.nan_to_num(events.reward) - baseline), 0.0)
-        weight = np.where(known, events.weight, 0.0)
+        weight, (modelled, by_modelled) = np.where(known, events.weight, 0.0), self._modelled(events, probabilities)
+        subtracted = events.prediction[events.logged] if self.objective == "dr" else baseline
+        corrected = np.where(known, importance * (events.reward - subtracted), 0.0)
+        term = corrected + events.sums(modelled)
         total = float(weight.sum()) or 1.0
         mean = float(weight @ term) / total
         spread = float(np.sqrt(weight @ (term - mean) ** 2)) / total  # sqrt(var / n)
         by_term = weight / total
         if self.variance and spread > 0:
             by_term = by_term * (1 - self.variance * (term - mean) / (total * spread))
-        by_logarithm = np.where(is_clipped, 0.0, by_term * term)  # of the probability of the logged action
-        by_score = -probabilities * events.spread(by_logarithm)
-        by_score[events.logged] += by_logarithm
+        by_logarithm = events.spread(by_term) * by_modelled  # of the probabilities of actions
+        by_logarithm[events.logged] += np.where(is_clipped, 0.0, by_term * corrected)
+        by_score = by_logarithm - probabilities * events.spread(events.sums(by_logarithm))
         return mean - self.variance * spread, by_score
+
+    def _modelled(self, events: ScoredEvents, probabilities: Array) -> tuple[Array, Array]:
+        """Each action's part in the terms by the model, and its derivative by the logarithm of the probability."""
+        if not self.needs_prediction:
+            return np.zeros_like(probabilities), np.zeros_like(probabilities)
+        whole = probabilities * events.prediction
+        if self.objective == "dr" or self.clip is None:
+            return whole, whole
+        beyond = probabilities - self.clip * events.propensities
+        return np.maximum(beyond, 0.0) * events.prediction, np.where(beyond > 0, whole, 0.0)
 
     def baseline(self, state: State) -> float:
         """The value that is subtracted from rewards: 0 for `ips`."""

@@ -81,7 +81,7 @@ def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple
     waiting = [np.flatnonzero(sets.sizes)]
     while waiting:
         events = waiting.pop()
-        answers = _answers(policy, _decisions(sets, raw_fields, events)) if len(events) else []
+        answers = _answers(policy, decisions_of(sets, raw_fields, events)) if len(events) else []
         if len(answers) != len(events):  # some event is at fault: it is found by halves
             waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
             continue
@@ -104,7 +104,8 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
     return answers
 
 
-def _decisions(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisions:
+def decisions_of(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisions:
+    """These events, by their numbers, as a policy in code reads them."""
     chosen = [raw_fields.values[event] for event in events.tolist()]
     places = [slice(*sets.offsets[event : event + 2].tolist()) for event in events]
     sizes = [place.stop - place.start for place in places]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.actions import NOTHING, Requirements
@@ -33,6 +33,23 @@ class LoggedActions(NamedTuple):
     def blocks(self) -> int:
         """The number of blocks; an unfinished one counts."""
         return max(1, len(self.reward) // self.block)
+
+    def of_blocks(self, kept: Mask) -> LoggedActions:
+        """Some of these blocks; `kept` [blocks]."""
+        events = np.flatnonzero(np.repeat(kept, self.block))
+        return self._replace(
+            sets=self.sets.take(events),
+            reward=self.reward[events],
+            weight=self.weight[events],
+            raw_fields=self.raw_fields and self.raw_fields.take(events),
+        )
+
+    def of_logged(self, values: Array) -> Array:
+        """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
+        events, rows = self.sets.logged
+        logged = np.zeros(len(self.reward))
+        logged[events] = values[rows]
+        return logged
 
     @property
     def rows(self) -> list[slice]:
@@ -85,6 +102,17 @@ class RewardModel(Component):
 
         Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
         """
+        raise NotImplementedError
+
+    def taught(self, before: State, after: State, events: int) -> State:
+        """The state from one block of this many events alone, which has moved a state from `before` to `after`.
+
+        Models whose predictions come from sums have it, and add it to other states by `with_taught`.
+        """
+        raise NotImplementedError
+
+    def with_taught(self, state: State, taught: State, events: int) -> State:
+        """The state `events` later, with the one from these events alone."""
         raise NotImplementedError
 
     def failures(self, state: State) -> Mapping[str, int]:

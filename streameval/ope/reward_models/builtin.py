@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import field
-from itertools import count, repeat
+from itertools import count, repeat, zip_longest
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -85,6 +86,21 @@ class Tabular(RewardModel):
             np.add.at(sums, logged[part], learned[part])
         return np.clip(prediction, *log.reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
 
+    def taught(self, before: State, after: State, events: int) -> State:
+        fading, sums = (1 - 1 / self.horizon) ** events, after["sums"].copy()
+        sums[: len(before["sums"])] -= fading * before["sums"]
+        return {"names": after["names"], "sums": sums, "total": after["total"] - fading * before["total"]}
+
+    def with_taught(self, state: State, taught: State, events: int) -> State:
+        fading, known = (1 - 1 / self.horizon) ** events, state["names"]
+        fresh = [name for name in taught["names"] if name not in known][: MOST_ACTIONS - len(known)]
+        names = {**known, **dict(zip(fresh, count(len(known)), strict=False))}
+        sums = np.zeros((len(names), 2))
+        sums[: len(known)] = fading * state["sums"]
+        rows = np.array([names.get(name, -1) for name in taught["names"]], dtype=np.int64)
+        sums[rows[rows >= 0]] += taught["sums"][rows >= 0]
+        return {"names": names, "sums": sums, "total": fading * state["total"] + taught["total"]}
+
     def to_state(self, state: State) -> State:
         return {**state, "names": json.dumps(list(state["names"]))}  # JSON knows integers of any size
 
@@ -112,12 +128,16 @@ class Ridge(RewardModel):
     model forgets as fast as rewards change. Weights and coefficients change at block ends only, so no reward affects
     its own prediction.
 
+    `per_action`: own regressions for each position in the list of actions, for features that describe the context
+    alone. Lists must then be equally long in all events.
+
     Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10; for the weights,
     Vovk, COLT 1990.
     """
 
     horizon: Annotated[float, Field(ge=100)] | None = None
     penalty: PositiveFloat = 1.0
+    per_action: bool = False
     kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
 
     @property
@@ -132,12 +152,34 @@ class Ridge(RewardModel):
     def start(self) -> State:
         """The state before the first event; the number of features is unknown.
 
-        `errors`: the recent sum of weights, then of the squared errors of each regression.
+        `errors`: the recent sum of weights, then of the squared errors of each regression. With `per_action` such a
+        state for each position.
         """
+        return {"positions": []} if self.per_action else self._start()
+
+    def _start(self) -> State:
         return {"square": None, "product": None, "errors": np.zeros(1 + len(self.horizons))}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        """Actions with another number of features than the first are predicted as 0, and are not learned from."""
+        """Actions with another number of features than the first are predicted as 0, and are not learned from.
+
+        With `per_action`, so are those of events with another number of actions.
+        """
+        return self._fold_positions(state, log) if self.per_action else self._fold(state, log)
+
+    def _fold_positions(self, state: State, log: LoggedActions) -> tuple[Array, State]:
+        sets, states, prediction = log.sets, state["positions"], np.zeros(len(log.sets.propensities))
+        if not states:
+            size = int(sets.sizes[np.flatnonzero(sets.widths)[0]]) if sets.first_width else 0
+            states = [self._start() for _ in range(size)]
+        learned = []
+        for position, each in enumerate(states):
+            rows, single = sets.at_position(position, len(states))
+            prediction[rows], after = self._fold(each, log._replace(sets=single))
+            learned.append(after)
+        return prediction, {"positions": learned}
+
+    def _fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         sets, reward = log.sets, log.reward
         prediction = np.zeros(len(sets.propensities))
         width = sets.first_width if state["product"] is None else state["product"].shape[1] - 1
@@ -156,6 +198,33 @@ class Ridge(RewardModel):
             rows = np.arange(part.start, part.stop)[known[part]]
             prediction[rows] = np.clip(design[place[rows]] @ solution, *log.reward_range)
         return prediction, state
+
+    def taught(self, before: State, after: State, events: int) -> State:
+        return self._of_positions(after, before, events, -1.0)
+
+    def with_taught(self, state: State, taught: State, events: int) -> State:
+        return self._of_positions(taught, state, events, 1.0)
+
+    def _of_positions(self, new: State, old: State, events: int, sign: float) -> State:
+        """`_added` for each position; one that has no state yet is as before the first event."""
+        if not self.per_action:
+            return self._added(new, old, events, sign)
+        pairs = zip_longest(new["positions"], old["positions"])
+        return {
+            "positions": [
+                self._added(one or self._start(), other or self._start(), events, sign) for one, other in pairs
+            ]
+        }
+
+    def _added(self, new: State, old: State, events: int, sign: float) -> State:
+        """The sums of a state, and `sign` times those of one that is `events` older; without it, if widths differ."""
+        fading = (1 - 1 / self.horizons) ** events
+        errors = new["errors"] + sign * math.exp(-events / COMPARED) * old["errors"]
+        if old["product"] is None or new["product"] is None or old["product"].shape != new["product"].shape:
+            kept = old if new["product"] is None and sign > 0 else new
+            return {"square": kept["square"], "product": kept["product"], "errors": errors}
+        square = new["square"] + sign * fading[:, None, None] * old["square"]
+        return {"square": square, "product": new["product"] + sign * fading[:, None] * old["product"], "errors": errors}
 
     def _learn(
         self, state: State, log: LoggedActions, design: Array, reward: Array, weight: Array

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import compress
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.policies.python import make
+from streameval.ope.policies.river import Described, inputs_of_context, river_object
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
@@ -163,11 +163,7 @@ class PythonModel(ExternalModel):
 
 
 Input = Literal["features", "action", "context"]
-Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
-"""Numbers, which may be scaled, and indicators of texts and names, which are 1."""
 EXAMPLE = "write {kind: river, model: linear_model.BayesianLinearRegression, parameters: {alpha: 1}}"
-LARGEST_NUMBER = 1e30
-"""Larger numbers of a context, infinities and NaN are left out."""
 
 
 @dataclass(frozen=True, config=strict)
@@ -201,7 +197,7 @@ class RiverModel(ExternalModel):
         from river.base import Regressor  # slow to import, and rarely used
         from river.preprocessing import StandardScaler
 
-        regressor = _made(self.model, self.parameters)
+        regressor = river_object(self.model, self.parameters, EXAMPLE)
         if not isinstance(regressor, Regressor):
             raise ConfigError(f"river's {self.model} is not a regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
@@ -209,7 +205,7 @@ class RiverModel(ExternalModel):
     def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
         sets, raw_fields = log.sets, log.raw_fields
         logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
-        described = [_of_context(fields.get("context")) for fields in logged]
+        described = [inputs_of_context(fields.get("context")) for fields in logged]
         rows = [described[event] for event in sets.owner[known].tolist()]
         keys = [f"feature_{place}" for place in range(features.shape[1])]
         named = [dict(zip(keys, values, strict=True)) for values in features.tolist()]
@@ -237,40 +233,3 @@ class _OneByOne:
 
     def _scaled(self, numbers: Mapping[str, float], marks: Mapping[str, float]) -> dict[str, float]:
         return {**(numbers if self.scaler is None else self.scaler.transform_one(numbers)), **marks}
-
-
-def _made(name: str, parameters: Mapping[str, Any]) -> Any:
-    module, _, attribute = name.rpartition(".")
-    given = {
-        key: _made(value["model"], value.get("parameters", {}))
-        if isinstance(value, Mapping) and "model" in value
-        else value
-        for key, value in parameters.items()
-    }
-    try:
-        return getattr(importlib.import_module(f"river.{module}"), attribute)(**given)
-    except Exception as error:  # a constructor may raise anything
-        raise ConfigError(
-            f"river's {name} cannot be made with the parameters {dict(parameters)}: {type(error).__name__}: {error}",
-            hint=EXAMPLE,
-        ) from error
-
-
-def _of_context(context: Any) -> Described:
-    """The numbers and texts of a context, by their paths, and an intercept.
-
-    >>> _of_context({"hour": 9, "user": {"country": "NL", "new": True}})
-    ({'context.hour': 9.0, 'context.user.new': 1.0}, {'intercept': 1.0, 'context.user.country=NL': 1.0})
-    """
-    leaves = dict(_leaves("context", context))
-    numbers = {path: float(leaf) for path, leaf in leaves.items() if not isinstance(leaf, str)}
-    texts = {f"{path}={leaf}": 1.0 for path, leaf in leaves.items() if isinstance(leaf, str)}
-    return numbers, {"intercept": 1.0, **texts}
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, float | str]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{path}.{key}", inner)
-    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER):
-        yield path, value

@@ -15,7 +15,6 @@ from streameval.errors import StateError
 from streameval.events import ActionSets, RawFields
 from streameval.events.action_sets import Features, Index, cumulative_offsets
 from streameval.events.rankings import Rankings
-from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.reward_models import AnyRewardModel
 from streameval.ope.reward_models.base import LoggedActions
@@ -43,38 +42,25 @@ def start(model: AnyRewardModel) -> State:
     return {"model": model.start(), "errors": np.zeros(5)}
 
 
-def fold(
-    model: AnyRewardModel,
-    state: State,
-    evidence: Evidence,
-    raw_fields: RawFields | None,
-    reward_range: tuple[float, float],
-    kept: Mask,
-) -> tuple[Evidence, State]:
-    """The evidence with predictions, each from the blocks before its own, and the state after these events.
+def fold(model: AnyRewardModel, state: State, log: LoggedActions, kept: Mask) -> tuple[Array, State]:
+    """The predictions for all rows of actions, each from the blocks before its own, and the state after these events.
 
     `kept` [blocks]: the others are left out, and have predictions of 0.
     """
-    if evidence.actions is None or not kept.any():
-        return evidence, state
+    prediction = np.zeros(len(log.sets.propensities))
+    if not kept.any():
+        return prediction, state
     if not kept.all():
-        events = np.repeat(kept, evidence.block)
-        some = raw_fields and raw_fields.take(np.flatnonzero(events))
-        learned, after = fold(model, state, evidence.of_blocks(kept), some, reward_range, kept[kept])
-        assert learned.actions is not None
-        prediction = np.zeros_like(evidence.actions.prediction)
-        prediction[events[evidence.actions.sets.owner]] = learned.actions.prediction
-        return evidence.with_predictions(prediction), after
-    actions = evidence.actions
-    reward, weight, block = evidence.reward, evidence.event_weight, evidence.block
-    log = LoggedActions(actions.sets, reward, weight, block, reward_range, raw_fields)
+        rows = np.repeat(kept, log.block)[log.sets.owner]
+        prediction[rows], after = fold(model, state, log.of_blocks(kept), kept[kept])
+        return prediction, after
     prediction, after = model.fold(state["model"], log)
-    known: Mask = actions.sets.index >= 0
+    known: Mask = log.sets.index >= 0
     if "features" in model.needs:
-        known = known & actions.has_features
-    weight = np.where(known, weight, 0.0)
-    errors = _fold_errors(state["errors"], actions.of_logged(prediction), reward, weight, block)
-    return evidence.with_predictions(prediction), {"model": after, "errors": errors}
+        known = known & (log.sets.widths > 0)
+    weight = np.where(known, log.weight, 0.0)
+    errors = _fold_errors(state["errors"], log.of_logged(prediction), log.reward, weight, log.block)
+    return prediction, {"model": after, "errors": errors}
 
 
 ITEMS = 50
@@ -97,18 +83,11 @@ def fold_relevance(
     reward, weight = np.zeros(pages * ITEMS), np.zeros(pages * ITEMS)
     reward[place] = clicks.clicked[rows] / clicks.probability[rows]
     weight[place] = clicks.probability[rows] * evidence.event_weight[rankings.owner[rows]]
-    sets, none = _item_sets(rankings, rows, place, pages * ITEMS), np.empty((0, len(rows))).T
-    known, all_known = np.zeros((len(reward), 0), dtype=bool), np.zeros(len(reward), dtype=bool)
-    items = replace(
-        Evidence.of(np.empty((0, len(reward))).T, reward, evidence.block * ITEMS),
-        event_weight=weight,
-        actions=Actions(sets, none, np.ones(len(rows)), known, all_known, np.zeros(len(rows))),
-    )
+    sets = _item_sets(rankings, rows, place, pages * ITEMS)
     names = None if raw_fields is None else _names_of_items(raw_fields, rankings, rows, place, pages * ITEMS)
-    predicted, after = fold(model, state, items, names, (0.0, 1.0), np.ones(items.blocks, dtype=bool))
+    log = LoggedActions(sets, reward, weight, evidence.block * ITEMS, (0.0, 1.0), names)
     relevance = np.zeros(len(rankings.rank))
-    assert predicted.actions is not None
-    relevance[rows] = predicted.actions.prediction
+    relevance[rows], after = fold(model, state, log, np.ones(log.blocks, dtype=bool))
     return replace(evidence, clicks=replace(clicks, relevance=relevance)), after
 
 
@@ -138,6 +117,22 @@ def _names_of_items(raw_fields: RawFields, rankings: Rankings, rows: Index, plac
         page = raw_fields.values[owner]
         values[event] = {**page, "actions": page["actions"][rank - 1 : rank]}
     return RawFields(values)
+
+
+def taught(model: AnyRewardModel, before: State, after: State, events: int) -> State:
+    """The state from one block of this many events alone: see `RewardModel.taught`."""
+    return {
+        "model": model.taught(before["model"], after["model"], events),
+        "errors": after["errors"] - fading_of(events) * before["errors"],
+    }
+
+
+def with_taught(model: AnyRewardModel, state: State, taught: State, events: int) -> State:
+    """The state `events` later, with the one from these events alone."""
+    return {
+        "model": model.with_taught(state["model"], taught["model"], events),
+        "errors": fading_of(events) * state["errors"] + taught["errors"],
+    }
 
 
 def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:

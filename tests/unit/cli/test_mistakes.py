@@ -299,7 +299,8 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         "x.csv",
         (HEADER + ROW).replace("propensity", "p"),
         "error: x.csv has no column with the propensity; it has timestamp, action, p, reward, challenger\n"
-        "hint: name it in the configuration: `columns: {propensity: NAME}`\n",
+        "hint: name it in the configuration: `columns: {propensity: NAME}`; "
+        "`propensity: {kind: estimated}` is for logs that lack it\n",
     ),
     "a table without the candidate": (
         "x.csv",

@@ -18,7 +18,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return lambda *arguments: command(capfd, *arguments)
 
 
-@pytest.mark.parametrize("name", ["event", "ranking", "reward", "report", "decisions"])
+@pytest.mark.parametrize("name", ["event", "ranking", "reward", "report", "decisions", "versions"])
 def test_the_package_has_the_schemas_that_the_command_prints(run: Run, name: str) -> None:
     outcome = run("schema", name)
     assert outcome.code == 0

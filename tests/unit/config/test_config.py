@@ -15,7 +15,8 @@ from pydantic import BaseModel, SecretStr
 
 from streameval.config.errors import one_of
 from streameval.config.loading import parse_yaml
-from streameval.config.model import Config, StateSettings, usable_memory
+from streameval.config.memory import usable_memory
+from streameval.config.model import Config, StateSettings
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings
@@ -700,18 +701,35 @@ def test_a_state_of_a_usual_size_has_no_warning() -> None:
 
 
 def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
-    config = of_candidates(5, averages=["cumulative", {"kind": "window", "tau": 20_000, "resolution": 10}])
+    averages = ["cumulative", {"kind": "window", "tau": 20_000, "resolution": 10}]
+    config = of_candidates(5, averages=averages, estimators=["ips", "snips"])
     evaluator = config.evaluator()
     expected = config.full_bytes()
     assert evaluator.full_bytes == pytest.approx(expected, rel=1e-3)
+    evaluator.update(varied_events(5, 2_000))
+    evaluator.fold_pending()
+    known = evaluator.full_bytes  # rows that are equal in all events are kept once
+    assert 0.3 * expected < known < expected
+    evaluator.update(varied_events(5, 28_000))
+    evaluator.fold_pending()
+    assert evaluator.full_bytes == pytest.approx(known, rel=0.05)  # next to all windows, the last blocks to compare
+    assert 0.9 * known < len(msgspec.msgpack.encode(evaluator.state())) < 1.1 * known
+
+
+@pytest.mark.parametrize("lacking", [0.0, 0.1])
+def test_100_candidates_of_a_default_configuration_take_at_most_60_mb(lacking: float) -> None:
+    evaluator = of_candidates(100).evaluator()
+    evaluator.update(varied_events(100, 2_000, lacking))
+    evaluator.fold_pending()
+    assert 20e6 < evaluator.full_bytes < 60e6
+
+
+def varied_events(candidates: int, events: int, lacking: float = 0.0) -> EventBatch:
+    """Events whose rewards differ, of which each candidate lacks this share."""
     rng = np.random.default_rng(4)
-    policies = {f"candidate-{number}": np.full(30_000, 0.3) for number in range(5)}
-    evaluator.update(
-        EventBatch.from_arrays(reward=rng.random(30_000), propensity=np.full(30_000, 0.5), policies=policies)
-    )
-    last_blocks = evaluator.full_bytes - expected  # in which the design effect compares blocks, next to all windows
-    assert 0 < last_blocks < 0.02 * expected
-    assert 0.7 * expected < len(msgspec.msgpack.encode(evaluator.state())) < expected
+    target = np.where(rng.random((candidates, events)) < lacking, np.nan, rng.uniform(0.1, 0.5, (candidates, events)))
+    policies = {f"candidate-{number}": column for number, column in enumerate(target)}
+    return EventBatch.from_arrays(reward=rng.random(events), propensity=np.full(events, 0.5), policies=policies)
 
 
 SEVERAL = """

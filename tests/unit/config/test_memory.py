@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from streameval.config import model
-from streameval.config.model import Config, usable_memory
+from streameval.config.memory import usable_memory
+from streameval.config.model import Config
 from streameval.errors import ConfigError
 
 GIB = 2**30
@@ -54,7 +55,7 @@ def test_windows_of_10_gib_are_refused_where_a_container_may_use_1_gib(
 ) -> None:
     memory = usable(tmp_path, "0::/", {"memory.max": GIB})
     monkeypatch.setattr(model, "usable_memory", lambda: memory)
-    window = {"kind": "window", "tau": 10**9, "resolution": 100}
+    window = {"kind": "window", "tau": 2 * 10**9, "resolution": 100}
     config = Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": ["a"]}, "averages": [window]})
     with pytest.raises(ConfigError, match=r"the estimates take [\d.]+ GiB .* this process may use 1\.0 GiB"):
         list(config.memory_warnings())

@@ -135,7 +135,6 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"policies": {"a": [[0.5], [0.5]]}}, "policies['a']: expected the shape [2], found [2, 1]"),
         ({"reward": [[1, 0]]}, "reward: expected the shape [any], found [1, 2]"),
         ({"reward": ["x", 0]}, "reward: not an array of numbers"),
-        ({"propensity": None}, "give `propensity`, or else"),
         ({"propensities": [[1.0], [1.0]]}, "give `propensity`, or else"),
         ({"features": [[[1.0]], [[1.0]]]}, "give `propensity`, or else"),
     ],

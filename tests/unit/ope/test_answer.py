@@ -71,9 +71,10 @@ def test_a_promotable_candidate_earns_so_much_more_since_a_time() -> None:
 def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_that_decides(
     width: float, by_bound: bool
 ) -> None:
-    decided = decision(promotable=True, since_event=12_300, lower=0.002)
+    reason = "decision bound of lift 0.002 over margin 0"
+    decided = decision(promotable=True, since_event=12_300, lower=0.002, reason=f"{reason} since event 12,300")
     _, sentence = only(Candidate(width=width), decisions=[decided])
-    end = " (by the decision bound of paired, 0.002, not by the interval)" if by_bound else ""
+    end = f" (not by the interval, but by the rule paired: {reason})" if by_bound else ""
     assert sentence.endswith(f"promotable since event 12,300{end}")
 
 
@@ -129,7 +130,8 @@ def test_without_a_ratio_the_lift_itself_is_given() -> None:
 def test_a_trust_check_that_fails_comes_before_any_number(policy: str) -> None:
     failed = TrustCheck(policy, "mean_weight", False, "mean weight 1.4 is not 1")
     found = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
-    assert found == ("untrusted", "do not trust the numbers of challenger: mean weight 1.4 is not 1")
+    whose = "production: " if policy == "logging" else ""
+    assert found == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
 
 
 def test_numbers_with_little_evidence_are_trusted() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -20,6 +22,7 @@ from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ingest.background import RetryError
 from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Transition
 from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedMessage
 from streameval.service.startup import configuration
@@ -105,6 +108,22 @@ def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
         validator.validate(message)
         assert not validator.is_valid(message | {"to": "shipped"})
     assert len({message["id"] for message in (rises, falls, again)}) == 3
+
+
+def is_sent(box: DecisionOutbox) -> bool:
+    return box.status().done == 1
+
+
+def test_a_message_names_propensities_that_are_estimated() -> None:
+    topic, (transition,) = Topic(), undisturbed(log(1))
+    for propensity in (None, "estimated"):
+        plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).plan
+        box = outbox(topic)
+        box.collect(cast(Evaluator, SimpleNamespace(plan=plan, take_transitions=lambda: [transition])))
+        box.saved(box.state())
+        wait_until(partial(is_sent, box))
+        box.close()
+    assert [each["propensity"] for each in decided(topic.messages)] == ["logged", "estimated"]
 
 
 def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
-from streameval.ope.report import Estimate, EventCounts
+from streameval.ope.report import Estimate, EventCounts, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown, with_segments
@@ -81,12 +81,14 @@ backfill_read_events backfill_waiting_events batch_duration_seconds build_info p
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 decisions_sent_total decisions_waiting
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
+engine_age_seconds engine_batch_duration_seconds engine_batch_events engine_executors_lost_total
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
 events_rejected_total events_since_start
 policy_bias_bound
 last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
+policy_learning_failures policy_learning_rate policy_learning_steps policy_regret policy_step_norm policy_version
 policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_reward_effective_sample_size
@@ -96,6 +98,7 @@ segment_policy_value segment_policy_value_lower segment_policy_value_upper segme
 segment_policy_lift segment_policy_lift_lower segment_policy_lift_upper
 ready reward_model_baseline_squared_error reward_model_failures_total
 slot_lift
+propensity_info propensity_log_loss propensity_baseline_log_loss propensity_unknown_total
 reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
@@ -145,6 +148,20 @@ def test_the_lift_of_each_slot_is_a_series() -> None:
         ("a", "1"): 0.25,
         ("a", "3"): -0.125,
     }
+
+
+def test_estimated_propensities_are_marked_by_a_series() -> None:
+    report = make_report()
+    logged = scrape(make_published(report))
+    assert one(logged, "streameval_propensity_info", kind="logged") == 1
+    assert "streameval_propensity_log_loss" not in logged
+    model = PropensityModel("tabular", events=5_000, unknown=1_000, log_loss=1.25, baseline_log_loss=1.5)
+    rows = tuple(replace(each, propensity="estimated") for each in report.estimates)
+    samples = scrape(make_published(replace(report, estimates=rows, propensity_model=model)))
+    assert one(samples, "streameval_propensity_info", kind="estimated") == 1
+    assert one(samples, "streameval_propensity_log_loss", model="tabular") == 1.25
+    assert one(samples, "streameval_propensity_unknown_total", model="tabular") == 1_000
+    assert samples["streameval_policy_value"][0].labels.keys() == logged["streameval_policy_value"][0].labels.keys()
 
 
 def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:

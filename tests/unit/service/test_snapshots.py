@@ -456,7 +456,7 @@ import streameval as se
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter
 
-names = [f"candidate-{number}" for number in range(9)]
+names = [f"candidate-{number}" for number in range(110)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
 cohorts = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
 taken = []

@@ -6,6 +6,7 @@ import math
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from streameval.ope.averages import (
     Decay,
     Mixture,
     Window,
+    ring,
 )
 from streameval.ope.averages import (
     drift_rate as choice,
@@ -649,9 +651,42 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_an_average_that_had
         assert_same(selected, state(average, [0, 2], [True]))
 
 
+def test_rows_of_a_ring_that_have_been_equal_are_kept_once_until_they_differ() -> None:
+    rng = np.random.default_rng(5)
+    moments = rng.random((40, 6, nothing(6).shape[1])).round(1)
+    moments[:25, 1] = moments[:25, 0]
+    moments[:, 3:] = moments[:, :3]
+    moments[25:, 5] += 1.0
+    whole, cut = ring.start(6, capacity=16), ring.start(6, capacity=16)
+    blocks = [SimpleNamespace(size=1, moments=moments[part]) for part in (slice(None), slice(0, 20), slice(20, None))]
+    whole = ring.push(whole, blocks[0], 1)  # type: ignore[arg-type]
+    sizes = []
+    for part in blocks[1:]:
+        cut = ring.push(cut, part, 1)  # type: ignore[arg-type]
+        sizes.append(len(cut["full"]))
+    one_column = nothing(1).size
+    assert sizes == [2 * one_column, 4 * one_column]
+    for state in (whole, cut):
+        np.testing.assert_array_equal(ring.newest(state, 16), moments[-16:])
+    assert_same(cut, whole)
+    np.testing.assert_array_equal(cut["series"], whole["series"])
+    part = ring.select(cut, 2, [1], [0, 1])
+    assert len(part["full"]) == 2 * one_column
+    np.testing.assert_array_equal(ring.newest(part, 5), moments[-5:, 3:5])
+
+
+def with_every_row(state: State) -> State:
+    """The same, but of a ring all rows, those that are equal too."""
+    if "series" not in state:
+        return state
+    every = {name: part for name, part in state.items() if name != "series"}
+    return {**every, "full": ring.newest(state, state["capacity"])}
+
+
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
+        found, expected = (with_every_row(state) for state in (found, expected))
         for key in expected:
             assert_same(found[key], expected[key])
     else:

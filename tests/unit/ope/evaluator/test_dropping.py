@@ -12,6 +12,7 @@ import pytest
 
 import streameval as se
 from streameval.common.arrays import from_plain
+from streameval.ope.averages import ring
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from support.cohorts import adopt, events, plan
 from support.logs import Log
@@ -46,8 +47,11 @@ def reported(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) 
 
 
 def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All that is in a state, by where it is."""
-    if isinstance(state, dict):
+    """All that is in a state, by where it is; of a ring all rows, those that are equal too."""
+    if isinstance(state, dict) and "series" in state:
+        yield f"{path}.full", ring.newest(state, state["capacity"])
+        yield from numbers({key: value for key, value in state.items() if key not in ("series", "full")}, path)
+    elif isinstance(state, dict):
         for key, value in state.items():
             yield from numbers(value, f"{path}.{key}")
     elif isinstance(state, list):

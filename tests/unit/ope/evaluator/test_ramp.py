@@ -10,7 +10,7 @@ import pytest
 from streameval import Evaluator, EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.report import Report, TrustCheck
-from support.ramps import ARMS, three_actions
+from support.ramps import ARMS, sessions, three_actions
 
 SHARES = {"production": 0.8, "challenger": 0.2}
 NUMBERS = ("value", "lower", "upper", "estimated", "error", "error_lower", "error_upper")
@@ -19,7 +19,7 @@ NUMBERS = ("value", "lower", "upper", "estimated", "error", "error_lower", "erro
 def evaluator(**settings: Any) -> Evaluator:
     options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative", "window", "mixture"], "drift": None}
     arms = {"arms": SHARES, "weights": "logged"}
-    return Evaluator(["challenger"], production="production", **options | {"logging": arms} | settings)
+    return Evaluator(["challenger"], **options | {"logging": arms, "production": "production"} | settings)
 
 
 def report(columns: dict[str, Any], **settings: Any) -> Report:
@@ -35,7 +35,7 @@ def checks(found: Report, name: str) -> dict[str, TrustCheck]:
 def test_the_seen_value_is_the_mean_of_an_arms_own_events_and_the_estimated_one_comes_from_the_others() -> None:
     columns = three_actions(1, 20_000)
     found = {(each.policy, each.average): each for each in report(columns).calibration}
-    assert set(found) == {(arm, average) for arm in ARMS for average in ("cumulative", "window")}
+    assert set(found) == {(arm, average) for arm in ARMS for average in ("cumulative", "window", "mixture")}
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
     weighted = columns["policies"]["challenger"] / columns["propensity"] * reward
     challenger = found["challenger", "cumulative"]
@@ -61,12 +61,75 @@ def test_the_interval_of_the_error_is_that_of_a_difference_of_independent_means(
     assert found.error_upper - found.error_lower == pytest.approx(2 * 1.96 * spread, rel=0.15)
 
 
-def test_the_start_of_a_ramp_and_no_ramp_have_no_calibration() -> None:
+def test_without_events_of_a_candidate_there_is_no_comparison_and_no_state() -> None:
     columns = three_actions(3, 1000)
-    assert report(columns, logging=None).calibration == ()
-    assert report({**columns, "logging_policy": None}).calibration == ()
+    for names in (None, ["production"] * 1000, ["another"] * 1000):
+        found = evaluator(logging=None)
+        found.update(EventBatch.from_arrays(**{**columns, "logging_policy": names}))
+        assert (found.report().calibration, found.state()["calibration"]) == ((), {})
     only = report({**columns, "logging_policy": ["challenger"] * 1000}).calibration
     assert {(each.policy, each.estimated) for each in only} == {("challenger", None)}
+
+
+def test_without_arms_the_comparison_starts_with_the_first_block_that_has_an_event_of_the_candidate() -> None:
+    before, ramp = three_actions(11, 5040, share=0.0), three_actions(12, 20_000)
+    joined = {name: np.concatenate([before[name], ramp[name]]) for name in ("reward", "propensity", "logging_policy")}
+    joined["policies"] = {arm: np.concatenate([before["policies"][arm], ramp["policies"][arm]]) for arm in ARMS}
+    found = report(joined, logging=None, averages=["cumulative"])
+    first = int(np.argmax(joined["logging_policy"] == "challenger")) // 100 * 100
+    later = {name: values[first:] for name, values in joined.items() if name != "policies"}
+    later["policies"] = {arm: values[first:] for arm, values in joined["policies"].items()}
+    assert first >= 5000
+    for one, other in zip(found.calibration, report(later, averages=["cumulative"]).calibration, strict=True):
+        assert [getattr(one, name) for name in NUMBERS] == pytest.approx([getattr(other, name) for name in NUMBERS])
+    assert {each.policy for each in found.calibration} == set(ARMS)
+    assert set(checks(found, "calibration")) == set(ARMS)
+    assert checks(found, "arm_shares") == {}
+
+
+def test_a_candidate_is_compared_with_all_other_events_where_production_is_logging() -> None:
+    columns = three_actions(13, 20_000)
+    (found,) = report(columns, logging=None, production="logging", averages=["cumulative"]).calibration
+    reward, own = columns["reward"], columns["logging_policy"] == "challenger"
+    weighted = columns["policies"]["challenger"] / columns["propensity"] * reward
+    assert found.policy == "challenger"
+    assert found.lift == pytest.approx(reward[own].mean() - reward[~own].mean())
+    assert found.lift_estimated == pytest.approx(weighted[~own].mean() - reward[~own].mean())
+
+
+def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() -> None:
+    columns = three_actions(14, 60_000)
+    found = {(each.policy, each.average): each for each in report(columns, logging=None).calibration}
+    mixed, plain = found["challenger", "mixture"], found["challenger", "cumulative"]
+    assert mixed.value == pytest.approx(plain.value, abs=0.01)
+    assert mixed.estimated == pytest.approx(plain.estimated, abs=0.01)
+    assert mixed.error_lower is not None
+    assert mixed.error_upper is not None
+    assert mixed.error_lower < 0 < mixed.error_upper < 0.1
+
+
+def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_check() -> None:
+    """Weights of the others alone would be too small: what they lack is in the weights of the own events."""
+    columns = three_actions(15, 60_000)
+    mixed = sum(share * columns["policies"][arm] for arm, share in SHARES.items())
+    found, own = (report({**columns, "propensity": each}, logging=None) for each in (mixed, columns["propensity"]))
+    assert all(each.ok for each in checks(found, "calibration").values())
+    for one, other in zip(found.calibration, own.calibration, strict=True):
+        assert one.estimated == pytest.approx(other.estimated, abs=0.02)
+        assert one.error_lower is not None
+        assert one.error_upper is not None
+        assert one.error_lower < 0 < one.error_upper
+
+
+def test_units_widen_the_intervals_of_both_values_and_of_the_check() -> None:
+    columns = sessions(17, 40_000)
+    unknown = {name: values for name, values in columns.items() if name != "unit"}
+    with_units, without = (report(each, logging=None, averages=["cumulative"]) for each in (columns, unknown))
+    for one, other in zip(with_units.calibration, without.calibration, strict=True):
+        assert one.value == other.value
+        assert None not in (one.lower, one.upper, other.lower, other.upper, one.error_upper, other.error_upper)
+        assert one.upper - one.lower > 1.2 * (other.upper - other.lower)
+        assert one.error_upper > 1.1 * other.error_upper
 
 
 def test_balanced_weights_do_not_change_the_comparison() -> None:
@@ -124,7 +187,7 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut_or_resumed() -> None
             assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-9)
 
 
-def test_the_comparison_starts_from_zero_with_other_averages_and_else_continues() -> None:
+def test_the_comparison_continues_on_the_averages_that_a_changed_plan_keeps() -> None:
     batch = EventBatch.from_arrays(**three_actions(10, 5000))
     cohorts = CohortEvaluator(evaluator().plan)
     cohorts.update(batch)
@@ -132,6 +195,8 @@ def test_the_comparison_starts_from_zero_with_other_averages_and_else_continues(
     again = CohortEvaluator.from_state(cohorts.state())
     assert again.report().calibration == before
     again.apply_plan(evaluator(averages=["cumulative"]).plan)
-    assert again.report().calibration == ()
+    kept = tuple(each for each in before if each.average == "cumulative")
+    assert again.report().calibration == kept
+    again.apply_plan(evaluator(averages=["cumulative", "decay"]).plan)
     again.update(batch)
-    assert len(again.report().calibration) == 2
+    assert [each for each in again.report().calibration if each.average == "decay"] == []

@@ -10,14 +10,16 @@ import pytest
 from pydantic import ValidationError
 from scipy.optimize import minimize
 
-from streameval import Evaluator
+from streameval import CAB, CABDR, DR, IPS, ClippedIPS, Evaluator
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
+from streameval.ope.estimators import Estimator
+from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.policies.learned import Learned, ScoredEvents
 from streameval.ope.power import LogSummary
 from streameval.ope.report import Report
+from support.learning import ACTIONS, WIDTH, log
 
-ACTIONS, WIDTH = 4, 3
 EVERY = {
     "ips": Learned(),
     "snips": Learned(objective="snips"),
@@ -27,20 +29,13 @@ EVERY = {
     "logging": Learned(start_from="logging"),
     "per action": Learned(per_action=True),
     "sampled": Learned(counter_sample=True),
+    "forgetting": Learned(horizon=5_000),
+    "dr": Learned(objective="dr"),
+    "dr with variance": Learned(objective="dr", variance=0.7),
+    "clipped dr": Learned(objective="dr", clip=1.5),
+    "cab": Learned(objective="cab", clip=1.5),
+    "cab with variance": Learned(objective="cab", clip=1.5, variance=0.7),
 }
-
-
-def log(events: int, seed: int = 1, **changes: Any) -> EventBatch:
-    """A log of a bandit: the reward is most likely for the action whose features point along (1, -1, 0.5)."""
-    rng = np.random.default_rng(seed)
-    features = rng.normal(size=(events, ACTIONS, WIDTH))
-    scores = features @ np.array([1.0, -1.0, 0.5])
-    propensities = np.exp(0.4 * rng.normal(size=scores.shape))
-    propensities /= propensities.sum(axis=1, keepdims=True)
-    action = (propensities.cumsum(axis=1) > rng.random((events, 1))).argmax(axis=1)
-    chance = 1 / (1 + np.exp(-2 * scores[np.arange(events), action]))
-    columns = {"action": action, "propensities": propensities, "features": features}
-    return EventBatch.from_arrays(**{"reward": rng.random(events) < chance, **columns, **changes})
 
 
 def evaluated(policy: Any, *batches: EventBatch) -> Evaluator:
@@ -60,7 +55,10 @@ def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
     start = np.log(rng.uniform(0.1, 1, events * actions))
     features, logged = rng.normal(size=(events * actions, WIDTH)), starts + rng.integers(actions, size=events)
     propensity, reward = rng.uniform(0.1, 0.9, events), (rng.random(events) < 0.6).astype(float)
-    return ScoredEvents(features, start, starts, logged, propensity, reward, np.ones(events))
+    prediction, propensities = rng.uniform(0, 1, (2, events * actions))
+    propensities /= np.repeat(propensities.reshape(events, actions).sum(axis=1), actions)
+    propensities[logged] = propensity
+    return ScoredEvents(features, start, starts, logged, propensity, reward, np.ones(events), prediction, propensities)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -82,12 +80,49 @@ def test_gradient_is_that_of_finite_differences(name: str) -> None:
         assert found[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
 
 
-def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value() -> None:
-    events, policy = scored(40, seed=8), Learned(objective="snips")
+ESTIMATORS = {
+    IPS(): Learned(),
+    ClippedIPS(cap=1.5): Learned(clip=1.5),
+    DR(): Learned(objective="dr"),
+    CABDR(cap=1.5): Learned(objective="dr", clip=1.5),
+    CAB(cap=1.5): Learned(objective="cab", clip=1.5),
+}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.kind)
+def test_an_objective_is_the_estimate_of_its_name(estimator: Estimator) -> None:
+    rng, shape = np.random.default_rng(2), (30, ACTIONS)
+    target, propensities, prediction = (each / each.sum(axis=1, keepdims=True) for each in rng.random((3, *shape)))
+    action, reward, starts = rng.integers(ACTIONS, size=30), rng.random(30), np.arange(30) * ACTIONS
+    evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
+    logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
+    rows = propensities.ravel()
+    events = ScoredEvents(nothing, rows, starts, logged, rows[logged], reward, np.ones(30), prediction.ravel(), rows)
+    value, _ = ESTIMATORS[estimator].objective_of(events, target.ravel(), 0.0)
+    assert value == pytest.approx(estimator.terms(evidence, estimator.start(1))[0].numerator.mean(), rel=1e-12)
+
+
+def test_the_penalty_is_that_of_the_variance_of_the_terms_and_nothing_without_lambda() -> None:
+    events, weights = scored(25), np.full((1, WIDTH), 0.3)
+    importance = events.probabilities(weights)[events.logged] / events.propensity
+    terms = importance * events.reward
+    for strength in (0.0, 0.4):
+        value, _ = Learned(variance=strength).objective_of(events, events.probabilities(weights), 0.0)
+        assert value == pytest.approx(terms.mean() - strength * np.sqrt(terms.var() / 25), rel=1e-12)
+    batch = log(1_000)
+    assert evaluated(Learned(variance=0), batch).report() == evaluated(Learned(), batch).report()
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
+def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value(penalty: float) -> None:
+    events, policy = scored(40, seed=8), Learned(objective="snips", variance=penalty)
 
     def self_normalised(at: np.ndarray) -> float:
+        """The objective of Norm-POEM: SNIPS less its standard error times the penalty."""
         importance = events.probabilities(at.reshape(1, -1))[events.logged] / events.propensity
-        return float(importance @ events.reward / importance.sum())
+        value = importance @ events.reward / importance.sum()
+        error = np.sqrt(importance**2 @ (events.reward - value) ** 2) / importance.sum()
+        return float(value - penalty * error)
 
     def best_at(baseline: float) -> np.ndarray:
         def loss(at: np.ndarray) -> float:
@@ -135,6 +170,29 @@ def test_a_policy_that_learns_becomes_better_than_the_logging_policy(name: str) 
     assert report.get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
 
 
+def test_weights_fade_with_the_horizon_and_stay_bounded() -> None:
+    batch, step, horizon = log(5_000), 0.05, 1_000.0
+    norms = []
+    for policy in (Learned(step=step), Learned(step=step, horizon=horizon)):
+        evaluator = evaluated(policy, batch)
+        norms.append(np.abs(evaluator.learned("apprentice")["weights"]).max())
+    assert norms[1] < norms[0]
+    assert norms[1] <= step / (1 - np.exp(-100 / horizon)) * 1.5  # a step of Adam is hardly ever longer than `step`
+
+
+def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
+    batch, values = log(12_000), []
+    turned = log(12_000, seed=2)
+    turned = log(12_000, seed=2, reward=1 - turned.reward)
+    for policy in (Learned(step=0.05), Learned(step=0.05, horizon=1_000)):
+        evaluator = evaluated(policy, batch)
+        evaluator.fold_pending()
+        before = value(evaluator.report())
+        evaluator.update(turned)
+        values.append(2 * value(evaluator.report()) - before)
+    assert values[1] > values[0]
+
+
 def test_the_first_block_is_uniform() -> None:
     batch = log(100)
     found, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
@@ -175,6 +233,8 @@ def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
         events.propensity[twice],
         events.reward[twice],
         np.ones(7),
+        events.prediction.reshape(6, -1)[twice].ravel(),
+        events.propensities.reshape(6, -1)[twice].ravel(),
     )
     for policy in EVERY.values():
         weights = np.ones((ACTIONS if policy.per_action else 1, WIDTH))
@@ -257,6 +317,13 @@ def test_extreme_propensities_and_features_leave_finite_weights(name: str) -> No
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"step": 0}, {"objective": "dm"}, {"clip": -1}, {"variance": -0.1}, {"start_from": "zero"}):
+    for wrong in (
+        {"step": -0.1},
+        {"objective": "dm"},
+        {"clip": -1},
+        {"variance": -0.1},
+        {"start_from": "zero"},
+        {"objective": "cab"},
+    ):
         with pytest.raises(ValidationError):
             Learned(**wrong)

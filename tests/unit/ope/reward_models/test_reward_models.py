@@ -48,7 +48,7 @@ TREES = RiverModel(
     parameters={"model": {"model": "tree.HoeffdingTreeRegressor"}, "n_models": 2, "seed": 3},
 )
 MEAN = PythonModel(target="support.own_models:Mean")
-MODELS: list[AnyRewardModel] = [Ridge(), Tabular(), LINEAR, TREES, MEAN]
+MODELS: list[AnyRewardModel] = [Ridge(), Ridge(per_action=True, name="by_position"), Tabular(), LINEAR, TREES, MEAN]
 by_kind = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.label)
 
 REWARDING = Bandit(
@@ -403,3 +403,53 @@ def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     assert f'streameval_reward_model_squared_error{{model="mine"}} {reported.squared_error}' in lines
     assert f'streameval_reward_model_baseline_squared_error{{model="mine"}} {reported.baseline_squared_error}' in lines
     assert 'streameval_reward_model_failures_total{model="mine",reason="predict_raised"} 400.0' in lines
+
+
+def test_a_ridge_per_action_learns_a_context_that_means_another_thing_for_each_action() -> None:
+    rng, events, actions = np.random.default_rng(0), 2_000, 4
+    context, slopes = rng.normal(size=(events, 3)), 0.1 * rng.normal(size=(actions, 3))
+    action = rng.integers(actions, size=events)
+    reward = 0.5 + (context * slopes[action]).sum(axis=1)
+    features = np.repeat(context[:, None], actions, axis=1)
+    some = {"propensities": np.full((events, actions), 1 / actions), "features": features}
+    sets = EventBatch.from_arrays(reward=reward, action=action, **some).action_sets
+    assert sets is not None
+    log = LoggedActions(sets, reward, np.ones(events), 100, (-9.0, 9.0))
+    expected = (0.5 + context @ slopes.T)[1_000:]
+    errors = []
+    for model in (Ridge(horizon=1e6, penalty=1e-9, per_action=True), Ridge(horizon=1e6, penalty=1e-9)):
+        prediction, _ = model.fold(model.start(), log)
+        errors.append(float(np.abs(prediction.reshape(events, actions)[1_000:] - expected).max()))
+    assert errors[0] < 1e-9
+    assert errors[1] > 0.1
+
+
+def test_a_ridge_per_action_leaves_out_events_with_another_number_of_actions() -> None:
+    two = ActionSets.joined([ActionSets.none(100, 0)], [100])
+    log = LoggedActions(two, np.ones(100), np.ones(100), 100, (0.0, 1.0))
+    model = Ridge(per_action=True)
+    assert model.fold(model.start(), log)[1] == {"positions": []}
+    events, sizes = 200, np.array([2, 3] * 100)
+    rng = np.random.default_rng(1)
+    features = [rng.normal(size=(size, 2)).tolist() for size in sizes]
+    names = [list("abc"[:size]) for size in sizes]
+    lines = [
+        {
+            "event_id": "",
+            "timestamp": 0.0,
+            "actions": name,
+            "features": table,
+            "propensities": [1 / len(name)] * len(name),
+        }
+        | {"action": "a", "reward": 1}
+        for name, table in zip(names, features, strict=True)
+    ]
+    sets = JsonDecoder([]).decode_rows(lines).action_sets
+    assert sets is not None
+    prediction, state = model.fold(
+        model.start(), LoggedActions(sets, np.ones(events), np.ones(events), 100, (0.0, 1.0))
+    )
+    assert len(state["positions"]) == 2
+    by_event = np.split(prediction, sets.offsets[1:-1])
+    assert all((row == 0).all() for row in by_event[1::2])
+    assert np.mean([row[0] for row in by_event[100::2]]) > 0.5

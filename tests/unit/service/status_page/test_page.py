@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from streameval.ingest.background import WorkerStatus
 from streameval.ope.report import Decision, Report, Transition, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
 from streameval.service.status_page.charts import (
@@ -297,8 +298,11 @@ def test_a_picture_describes_itself_in_words() -> None:
     assert re.search(r'role="img" aria-label="challenger-a: [\d.]+ 1\.0 h ago, [\d.]+ now, between [\d.]+ and', shown)
 
 
-def test_the_pipeline_section_shows_snapshots_and_backfills() -> None:
+def test_the_pipeline_section_shows_snapshots_decisions_and_backfills() -> None:
     assert '<th scope="row">newest snapshot</th><td>off</td>' in page(make_report(), snapshots=None)
+    sent = page(make_report(), decisions=WorkerStatus(done=3, waiting=2, trouble="no broker"))
+    assert '<th scope="row">decisions sent</th><td class="warn">3, 2 waiting: no broker</td>' in sent
+    assert "decisions sent" not in page(make_report())
     assert "none yet" in page(make_report(), snapshots=SnapshotStatus())
     snapshots = with_fields(SnapshotStatus(NOW - 90.0), failures=2)
     shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
@@ -345,7 +349,7 @@ def test_the_answer_warns_where_a_check_fails() -> None:
     report = make_report(1)
     failed = TrustCheck("logging", "mean_weight", False, "mean weight 1.31, expected 1")
     (text,) = answers_of(page(replace(report, trust=(failed,))))
-    assert text.endswith("✗ do not trust the numbers of challenger-a: mean weight 1.31, expected 1.")
+    assert text.endswith("✗ do not trust the numbers of challenger-a: production: mean weight 1.31, expected 1.")
 
 
 def test_checks_that_fail_are_listed_by_policy() -> None:
@@ -446,6 +450,12 @@ def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
 def test_the_page_shows_the_estimated_and_the_seen_lift_of_an_arm() -> None:
     report = make_report(2)
     shown = page(report)
-    assert "<td>+0.01200</td><td>+0.01000 ± 0.00400</td>" in shown
+    assert "<td>estimated +0.0120, seen +0.0100 ± 0.0040</td>" in shown
     assert shown.count("caption>Ramp") == 1
+    assert "<td>too few events yet</td>" in shown
+    wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")
+    assert ">✗ the propensities are wrong</td>" in page(replace(report, trust=(wrong,)))
+    assert "<td>✓ they differ by no more than chance explains</td>" in page(
+        replace(report, trust=(replace(wrong, ok=True),))
+    )
     assert "caption>Ramp" not in page(replace(report, calibration=()))

@@ -19,7 +19,7 @@ def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_
     report = with_a_second_reward()
     page = StatusPage().render(make_published(report))
     assert "Lift of every reward; reward decides" in page
-    assert page.count("<td>revenue</td>") == 2
+    assert page.count('<td class="text">revenue</td>') == 2
     alone = StatusPage().render(make_published(report.of_goal()))
     assert "Lift of every reward" not in alone
     assert page.count('class="chart"') == alone.count('class="chart"')

@@ -12,7 +12,7 @@ def test_a_segment_in_which_a_better_candidate_is_worse_is_a_sentence_and_the_fi
     page = StatusPage().render(make_published(with_segments(make_report(candidates=1))))
     _, table = page.split('id="segments"')
     assert "challenger-a is worse than production</b> in country fr (-0.02, 20 % of the events)" in table
-    assert table.index("<td>▼ -0.02</td>".replace("<td>", '<td class="warn">')) < table.index("<td>0.02</td>")
+    assert table.index("<td>▼ -0.02</td>".replace("<td>", '<td class="warn">')) < table.index("<td>+0.02</td>")
     assert "more row" not in table
     assert "by segment" not in StatusPage().render(make_published(make_report(candidates=1)))
 

@@ -1,0 +1,92 @@
+"""Safe exploration: production logs, a challenger learns from its log, and replaces it when a rule says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from digits import EXPLORATION, PRODUCTION, Array, Digits
+
+from streameval import Evaluator, Learned
+
+CHALLENGER = "challenger"
+NEVER = "never"
+"""No rule: the challenger learns from the baseline's log alone."""
+RULES = ("bsea", "sea", "anytime", "paired", NEVER)
+TAU = 5_000
+"""`anytime` proves the lift over at most the last 10,000 events: a challenger is bad when it starts to learn."""
+LOOK = 1_000
+"""Events between two looks at the decision; deployment takes no time."""
+EVENTS = 100_000
+
+
+class Deployment(NamedTuple):
+    """After how many events the challenger was deployed, its true value, and that of the policy it replaced."""
+
+    event: int
+    value: float
+    replaced: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of a rule, in true values.
+
+    `baseline`: of the baseline. `learned`: of the challenger after the last event, whether deployed or not. `reward`:
+    mean reward per event, with exploration.
+    """
+
+    rule: str
+    seed: int
+    events: int
+    baseline: float
+    learned: float
+    reward: float
+    deployments: list[Deployment]
+
+    @property
+    def served(self) -> float:
+        """The true value of the last deployed policy, or of the baseline."""
+        return self.deployments[-1].value if self.deployments else self.baseline
+
+    def served_after(self, looks: Array) -> Array:
+        """The true value of the policy that is served after each of these numbers of events."""
+        places = np.searchsorted([each.event for each in self.deployments], looks, side="right")
+        return np.array([self.baseline, *(each.value for each in self.deployments)])[places]
+
+
+def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None) -> Run:
+    """Run the loop once."""
+    digits, rng = Digits.prepared(seed, dataset), np.random.default_rng([seed, 1])
+    served, earned = digits.baseline, 0.0
+    evaluator, deployments = challenged(rule, digits.actions), list[Deployment]()
+    for event in range(LOOK, events + 1, LOOK):
+        evaluator.update(digits.log(served, LOOK, rng))
+        earned += LOOK * ((1 - EXPLORATION) * digits.value(served) + EXPLORATION / digits.actions)
+        evaluator.fold_pending()
+        if any(each.promotable for each in evaluator.take_transitions()):
+            weights = evaluator.learned(CHALLENGER)["weights"]
+            challenger = digits.chosen_by(weights)
+            deployments.append(Deployment(event, digits.value(challenger), digits.value(served)))
+            served, evaluator = challenger, challenged(rule, digits.actions, weights)
+    learned = digits.value(digits.chosen_by(evaluator.learned(CHALLENGER)["weights"]))
+    return Run(rule, seed, events, digits.value(digits.baseline), learned, earned / events, deployments)
+
+
+def challenged(rule: str, actions: int, weights: Array | None = None) -> Evaluator:
+    """An evaluator of a challenger that starts from these weights, those of the policy that was just deployed.
+
+    Production has changed, so estimates start from zero.
+    """
+    start = () if weights is None else tuple(map(tuple, weights.tolist()))
+    return Evaluator(
+        {CHALLENGER: Learned(objective="snips", per_action=True, weights=start)},
+        estimators=["stratified_ips"],
+        averages=["mixture"],
+        production=PRODUCTION,
+        drift=None,
+        promotion=None
+        if rule == NEVER
+        else {"rule": rule, "min_events": 2_000, "max_weight": actions / EXPLORATION, "tau": TAU},
+    )

@@ -1,0 +1,272 @@
+"""How well does each objective learn, and are its estimates true while it learns?
+
+python objectives.py run       20 seeds of each study, resumable
+python objectives.py table     results/ -> the tables of objectives.md
+python objectives.py figures   the figure of the moving world
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+from digits import DIGITS, Array, Digits, with_constant
+from rich.progress import track
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from streameval import Evaluator, EventBatch, Learned, Ridge
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+SEEDS = 20
+"""Seeds 0 to 19, fixed before the first run; no run was discarded."""
+
+CANDIDATES: Mapping[str, Any] = {
+    "ips": Learned(per_action=True),
+    "snips": Learned(objective="snips", per_action=True),
+    "dr": Learned(objective="dr", per_action=True),
+    "cab": Learned(objective="cab", clip=10.0, per_action=True),
+}
+MODEL = Ridge(horizon=100_000, per_action=True)
+SEQUENCE = "watched"
+"""The average with a confidence sequence."""
+LOOK = 1_000
+"""Events between two looks at the estimates."""
+EVENTS = 200_000
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One candidate in one run on digits, at the end.
+
+    `truth`: the mean over events of the true value of what the candidate was when it was judged. `estimate`, `error`:
+    by `ips` over all events, with its standard error. `covered`: whether the confidence sequence held the truth so far
+    at every look. `weight`: mean importance weight. `accuracy`, `value`: at the end, of the likeliest digit and of the
+    distribution itself.
+    """
+
+    candidate: str
+    seed: int
+    events: int
+    truth: float
+    estimate: float
+    error: float
+    covered: bool
+    weight: float
+    accuracy: float
+    value: float
+    production: float
+
+    @property
+    def errors(self) -> float:
+        """The distance of the estimate to the truth in standard errors."""
+        return abs(self.estimate - self.truth) / self.error
+
+
+def on_digits(seed: int, events: int = EVENTS) -> list[Outcome]:
+    """Production is a classifier of 25 images that explores; all candidates learn from its log."""
+    digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 1])
+    evaluator = Evaluator(
+        CANDIDATES,
+        estimators=["ips"],
+        averages=["cumulative", {"kind": "cumulative", "name": SEQUENCE}],
+        intervals={"cumulative": "normal", SEQUENCE: "confidence_sequence"},
+        reward_model=MODEL,
+        promotion=None,
+        drift=None,
+    )
+    truths, covered = dict.fromkeys(CANDIDATES, 0.0), dict.fromkeys(CANDIDATES, True)
+    for event in range(0, events, LOOK):
+        batch = digits.log(digits.baseline, LOOK, rng)
+        fine = 100 if event < 10 * LOOK else LOOK  # early, candidates change with every block
+        for first in range(0, LOOK, fine):
+            for name, policy in policies(evaluator, digits).items():
+                truths[name] += fine * digits.value(policy)
+            evaluator.update(batch[first : first + fine])
+        evaluator.fold_pending()
+        for row in evaluator.estimates([("ips", SEQUENCE)]):
+            if row.policy in CANDIDATES and row.lower is not None and row.upper is not None:
+                covered[row.policy] &= row.lower <= truths[row.policy] / (event + LOOK) <= row.upper
+    final = policies(evaluator, digits)
+    return [
+        Outcome(
+            name,
+            seed,
+            events,
+            truths[name] / events,
+            row.value or 0.0,
+            ((row.upper or 0.0) - (row.lower or 0.0)) / 2 / NormalDist().inv_cdf(0.975),
+            covered[name],
+            row.importance_weight_mean or 0.0,
+            float((final[name].argmax(axis=1) == digits.label).mean()),
+            digits.value(final[name]),
+            digits.value(digits.baseline),
+        )
+        for row in evaluator.estimates([("ips", "cumulative")])
+        for name in CANDIDATES
+        if row.policy == name
+    ]
+
+
+def policies(evaluator: Evaluator, digits: Digits) -> dict[str, Array]:
+    """The distributions [images, 10] of the candidates as they are now."""
+    weights = {name: evaluator.learned(name)["weights"] for name in CANDIDATES}
+    even = np.full((len(digits.label), DIGITS), 1 / DIGITS)
+    return {name: digits.chosen_by(each) if each.size else even for name, each in weights.items()}
+
+
+PASSES = 20
+HEAVY_EVENTS = 5_000
+FOR_LOGGER, PEAK, LEAST, NOISE = 100, 4.0, 0.001, 0.1
+"""Images that the peaked logger is trained on, the power of its distributions, its smallest probability, and the share
+of rewards that are wrong."""
+PENALTY = 1.0
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Accuracies on other images after training on a log with large weights; `largest`: the largest one rewarded."""
+
+    seed: int
+    logger: float
+    ips: float
+    poem: float
+    largest: float
+
+
+def on_large_weights(seed: int) -> Comparison:
+    """A log of a peaked logger, on which both learn in several passes; some rewards are wrong."""
+    pixels, label = load_digits(return_X_y=True)
+    rng = np.random.default_rng([seed, 2])
+    order = rng.permutation(len(label))
+    pixels, label = pixels[order] / 16.0, label[order]
+    classifier = LogisticRegression(max_iter=1_000).fit(pixels[:FOR_LOGGER], label[:FOR_LOGGER])
+    likely = classifier.predict_proba(pixels) ** PEAK
+    logging = (1 - DIGITS * LEAST) * likely / likely.sum(axis=1, keepdims=True) + LEAST
+    half = (len(label) + FOR_LOGGER) // 2
+    image = rng.integers(FOR_LOGGER, half, size=HEAVY_EVENTS)
+    action = np.minimum((rng.random((HEAVY_EVENTS, 1)) > logging[image].cumsum(axis=1)).sum(axis=1), DIGITS - 1)
+    right = action == label[image]
+    reward = np.where(rng.random(HEAVY_EVENTS) < NOISE, ~right, right).astype(float)
+    features = with_constant(pixels)
+    batch = EventBatch.from_arrays(
+        reward=reward,
+        action=action,
+        propensities=logging[image],
+        features=np.repeat(features[image][:, None], DIGITS, axis=1),
+        policies={},
+    )
+    learning = Evaluator(
+        {"ips": Learned(per_action=True), "poem": Learned(per_action=True, variance=PENALTY)},
+        estimators=["ips"],
+        averages=["cumulative"],
+        promotion=None,
+        drift=None,
+    )
+    for _ in range(PASSES):
+        learning.update(batch)
+    fresh = Digits(features[half:], label[half:], logging[half:])
+    accuracies = [fresh.value(fresh.chosen_by(learning.learned(name)["weights"])) for name in ("ips", "poem")]
+    return Comparison(seed, fresh.value(fresh.baseline), *accuracies, float((reward / batch.propensity).max()))
+
+
+MOVING: Mapping[str, Any] = {
+    "ips": Learned(per_action=True),
+    "dr": Learned(objective="dr", per_action=True),
+    "ips, forgets": Learned(per_action=True, step=0.05, horizon=10_000),
+    "dr, forgets": Learned(objective="dr", per_action=True, step=0.05, horizon=10_000),
+}
+MOVING_MODEL = Ridge(horizon=10_000, per_action=True)
+PHASE, PHASES, MOVED = 25_000, 4, 4
+"""Events between two changes, the number of phases, and the digits that exchange their meanings at each change."""
+SERVED = 0.625
+"""The share of production's own choices: with its exploration, half of all actions are random."""
+
+
+class Course(msgspec.Struct, frozen=True):
+    """The true value of one candidate in the moving world, after every 1,000 events."""
+
+    candidate: str
+    seed: int
+    values: list[float]
+
+
+def on_moving_digits(seed: int) -> list[Course]:
+    """Digits exchange their meanings at every change. `frozen`: what `ips` was at the first one."""
+    digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 3])
+    evaluator = Evaluator(
+        MOVING, estimators=["ips"], averages=["cumulative"], reward_model=MOVING_MODEL, promotion=None, drift=None
+    )
+    values: dict[str, list[float]] = {name: [] for name in (*MOVING, "frozen", "production")}
+    frozen = np.full_like(digits.baseline, 1 / DIGITS)
+    for event in range(0, PHASE * PHASES, LOOK):
+        if event and event % PHASE == 0:
+            meaning, moved = np.arange(DIGITS), rng.choice(DIGITS, MOVED, replace=False)
+            meaning[moved] = np.roll(moved, 1)
+            digits = replace(digits, label=meaning[digits.label])
+        evaluator.update(digits.log(SERVED * digits.baseline + (1 - SERVED) / DIGITS, LOOK, rng))
+        now = {name: digits.chosen_by(evaluator.learned(name)["weights"]) for name in MOVING}
+        frozen = now["ips"] if event < PHASE else frozen
+        for name, policy in {**now, "frozen": frozen, "production": digits.baseline}.items():
+            values[name].append(round(digits.value(policy), 4))
+    return [Course(name, seed, path) for name, path in values.items()]
+
+
+STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
+    "objectives": (on_digits, Outcome),
+    "large_weights": (lambda seed: [on_large_weights(seed)], Comparison),
+    "moving": (on_moving_digits, Course),
+}
+"""By the name of the results: one run, and the type of its lines."""
+
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
+Results = Annotated[Path, typer.Option(help="directory of the results")]
+
+
+def stored(study: str, results: Path = RESULTS) -> list[Any]:
+    """The stored lines of a study."""
+    path = results / f"{study}.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [msgspec.json.decode(line, type=STUDIES[study][1]) for line in lines]
+
+
+@app.command()
+def run(
+    seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = SEEDS, results: Results = RESULTS
+) -> None:
+    """Run and store the missing runs."""
+    results.mkdir(parents=True, exist_ok=True)
+    for study, (once, _) in STUDIES.items():
+        done = {each.seed for each in stored(study, results)}
+        with (results / f"{study}.jsonl").open("ab") as file:
+            for seed in track([seed for seed in range(seeds) if seed not in done], study):
+                file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in once(seed)))
+                file.flush()
+
+
+@app.command()
+def table(
+    results: Results = RESULTS,
+    document: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "objectives.md",
+) -> None:
+    """Fill in the tables of the document from the stored results."""
+    from objectives_summary import fill_in
+
+    document.write_text(fill_in(document.read_text(), *(stored(study, results) for study in STUDIES)))
+
+
+@app.command()
+def figures(results: Results = RESULTS) -> None:
+    """Draw the figure of the moving world from the stored runs."""
+    from objectives_summary import draw
+
+    draw(stored("moving", results), results / "moving.png")
+
+
+if __name__ == "__main__":
+    app()

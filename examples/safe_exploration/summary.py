@@ -1,0 +1,137 @@
+"""Tables and figures of README.md from the stored results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from loop import NEVER, RULES, Run
+
+NONE = "–"
+ORDER = (("bsea", "sea"), ("anytime", "bsea"), ("anytime", "sea"), ("paired", "bsea"), ("paired", "sea"))
+"""The first rule of each pair should deploy earlier than the second."""
+SAFE = ("sea", "bsea", "anytime", "paired")
+
+
+def fill_in(document: str, runs: Sequence[Run], overfitting: Mapping[str, Any]) -> str:
+    """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
+    tables = {
+        "rules": _rules(runs),
+        "order": _order(runs),
+        "targets": _targets(runs),
+        "overfitting": _fits(overfitting),
+    }
+    pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
+    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    known = figures(runs, overfitting)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+
+
+def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, str]:
+    """The figures of the text by name."""
+    baseline = [each.baseline for each in of_rule(runs, NEVER)]
+    worst = max((each.replaced - each.value for run in runs for each in run.deployments), default=np.nan)
+    return {
+        "baseline": short(float(np.mean(baseline))),
+        "baseline_low": short(min(baseline)),
+        "baseline_high": short(max(baseline)),
+        "worst_step": short(worst, 3),
+        **{f"overfitting_{name}": short(number) for name, number in overfitting["whole"].items()},
+        **{f"stopped_{name}": short(number) for name, number in overfitting["stopped"].items()},
+    }
+
+
+def of_rule(runs: Iterable[Run], rule: str) -> list[Run]:
+    """The runs of a rule by seed."""
+    return sorted((each for each in runs if each.rule == rule), key=lambda each: each.seed)
+
+
+def first(run: Run) -> float:
+    """After how many events the challenger was deployed for the first time; infinite for never."""
+    return run.deployments[0].event if run.deployments else np.inf
+
+
+def _rules(runs: Sequence[Run]) -> str:
+    head = ["rule", "first deployment, median", "earliest to latest", "deployments per run"]
+    head += ["worse than the baseline", "worse than the policy replaced", "served at the end", "learned at the end"]
+    head += ["reward per event"]
+    body = []
+    for rule in RULES:
+        some = of_rule(runs, rule)
+        firsts = [first(each) for each in some]
+        every = [(run, each) for run in some for each in run.deployments]
+        body.append(
+            [
+                f"`{rule}`" if rule != NEVER else "never: the baseline's log alone",
+                NONE if rule == NEVER else events_of(float(np.median(firsts))),
+                NONE if rule == NEVER else f"{events_of(min(firsts))} to {events_of(max(firsts))}",
+                NONE if rule == NEVER else f"{len(every) / len(some):.1f}",
+                NONE if rule == NEVER else f"{sum(each.value < run.baseline for run, each in every)} of {len(every)}",
+                NONE if rule == NEVER else f"{sum(each.value < each.replaced for _, each in every)} of {len(every)}",
+                *(of_mean([measure(each) for each in some]) for measure in MEASURES),
+            ]
+        )
+    return table(head, body)
+
+
+MEASURES: tuple[Callable[[Run], float], ...] = (
+    lambda run: run.served,
+    lambda run: run.learned,
+    lambda run: run.reward,
+)
+
+
+def _order(runs: Sequence[Run]) -> str:
+    head = ["", "earlier", "at the same look", "later", "median difference in events"]
+    body = []
+    for one, other in ORDER:
+        by_rule = ([first(each) for each in of_rule(runs, rule)] for rule in (one, other))
+        pairs = list(zip(*by_rule, strict=True))
+        known = [late - early for early, late in pairs if np.isfinite(early) and np.isfinite(late)]
+        counts = (sum(a < b for a, b in pairs), sum(a == b for a, b in pairs), sum(a > b for a, b in pairs))
+        body.append([f"`{one}` before `{other}`", *map(str, counts), events_of(float(np.median(known)))])
+    return table(head, body)
+
+
+def _targets(runs: Sequence[Run]) -> str:
+    """In how many seeds each rule ends above what is learned from the baseline's log alone."""
+    head = ["rule", "policy served at the end is better", "policy learned by the end is better"]
+    alone, body = [each.learned for each in of_rule(runs, NEVER)], []
+    for rule in SAFE:
+        some = of_rule(runs, rule)
+        counts = (
+            sum(of(each) > other for each, other in zip(some, alone, strict=True))
+            for of in (lambda run: run.served, lambda run: run.learned)
+        )
+        body.append([f"`{rule}`", *(f"{count} of {len(some)}" for count in counts)])
+    return table(head, body)
+
+
+def _fits(overfitting: Mapping[str, Any]) -> str:
+    head = ["passes", "SNIPS on the events learned from", "their mean weight", "SNIPS on later events", "true value"]
+    body = [
+        [str(row["passes"]), *(short(row[name]) for name in ("training", "weight", "validation", "truth"))]
+        for row in overfitting["passes"]
+    ]
+    return table(head, body)
+
+
+def of_mean(values: Sequence[float]) -> str:
+    """The mean over runs with its standard error."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return f"{short(float(np.mean(values)), 3)} ± {short(float(error), 3)}"
+
+
+def short(number: float, digits: int = 2) -> str:
+    return f"{number:.{digits}f}".removeprefix("0")
+
+
+def events_of(count: float) -> str:
+    return "never" if np.isinf(count) else f"{count:,.0f}"
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

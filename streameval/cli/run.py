@@ -1,0 +1,69 @@
+"""The verb `run`: the daemon with its HTTP server, until it is stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+
+from streameval.cli.terminal import warn
+from streameval.errors import InputError
+from streameval.service.process import make_responsive, on_hangup, return_large_arrays
+
+
+def run_daemon(
+    path: Path,
+    engine: str | None,
+    backfill: str | None,
+    reset: bool,
+    reset_policies: Sequence[str],
+    logging: tuple[str, str],
+) -> None:
+    """Run the daemon of a configuration file; the arguments are those of the command line.
+
+    Raises:
+        InputError: The configuration or an argument is wrong, or the state does not fit it.
+        SourceError: The source cannot continue.
+    """
+    return_large_arrays()
+    early = Event()
+    with on_hangup(early.set):  # from here on a SIGHUP does not end the process
+        from streameval.config.engine import engine_variables
+        from streameval.config.model import Config
+        from streameval.service.http.auth import Security
+        from streameval.service.http.server import HttpServer
+        from streameval.service.logging import configure_logging
+
+        settings = Config.load(path, os.environ | ({} if engine is None else engine_variables(engine)))
+        source = settings.required_source()
+        configure_logging(*logging)
+        warn(settings)
+        start = None if backfill is None else source.backfill_start(backfill)
+        if settings.engine is None:
+            from streameval.service.startup import daemon as daemon_of
+
+            daemon = daemon_of(path, settings, start, reset=reset, reset_policies=reset_policies)
+        else:
+            from streameval.engines.daemon import daemon as daemon_on_engine
+
+            refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
+            daemon = daemon_on_engine(settings, reset=reset)
+        server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
+        with on_hangup(daemon.reload), server:
+            make_responsive()
+            if early.is_set():
+                daemon.reload()
+            daemon.run()
+
+
+def refuse_with_engine(**options: object) -> None:
+    """Refuse options that an engine cannot serve.
+
+    Raises:
+        InputError: One is given.
+    """
+    for name, value in options.items():
+        if value:
+            hint = "leave the option or the engine out; --reset starts all policies from zero"
+            raise InputError(f"--{name.replace('_', '-')}: found an engine, which cannot do that", hint=hint)

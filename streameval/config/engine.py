@@ -1,0 +1,95 @@
+"""The engine on whose executors events are evaluated, for more events than one process can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from streameval.common.text import Seconds
+from streameval.config.errors import Problem, expecting, refusal
+from streameval.ingest.base import SourceSettings, StrictModel
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ope.evaluator.mergeable import MergePlan
+from streameval.ope.evaluator.plan import Plan
+
+MERGEABLE: dict[str, Any] = {
+    "estimators": ["ips", "snips"],
+    "averages": ["cumulative", {"kind": "decay", "half_life": "1h"}],
+    "drift": "off",
+}
+"""The defaults with an engine: what does not depend on the order of all events."""
+
+
+class SparkSettings(StrictModel):
+    """Apache Spark: this process is the driver, and reads no event itself."""
+
+    kind: Literal["spark"] = "spark"
+    master: str | None = Field(
+        None,
+        min_length=1,
+        description="where executors run: local[4] for four processes here, spark://HOST:PORT, yarn, k8s://URL; null: "
+        "that of spark-submit",
+    )
+    trigger: Seconds = Field(5.0, description="time from the start of one batch to that of the next, or more, e.g. 5s")
+    most_per_partition: PositiveInt = Field(
+        200_000, description="offsets of a partition that one batch takes at most; limits memory of executors"
+    )
+    options: dict[str, bool | int | float | str] = Field(
+        {}, description="more options of Spark by its own names, e.g. {spark.executor.memory: 2g}"
+    )
+
+
+def engine_as_mapping(value: object) -> object:
+    """`spark:local[4]` as a mapping of options; other values as they are.
+
+    >>> engine_as_mapping("spark:local[4]")
+    {'kind': 'spark', 'master': 'local[4]'}
+    """
+    if not isinstance(value, str):
+        return None if value is False else value
+    kind, _, master = value.partition(":")
+    return None if kind == "off" else {"kind": kind} | ({"master": master} if master else {})
+
+
+def with_engine_defaults(values: object) -> object:
+    """The values of a configuration; with an engine and where they give none, those that executors can compute.
+
+    >>> with_engine_defaults({"engine": "spark", "estimators": ["ips"]})["averages"]
+    ['cumulative', {'kind': 'decay', 'half_life': '1h'}]
+    """
+    if not isinstance(values, dict) or engine_as_mapping(values.get("engine")) is None:
+        return values
+    defaults = MERGEABLE if values.get("ranking") is None else {**MERGEABLE, "estimators": ["click_ips", "click_snips"]}
+    return {**defaults, **values}
+
+
+def engine_variables(text: str) -> dict[str, str]:
+    """`spark:local[4]` of the command line as variables of the environment, which change only what they name."""
+    given: Any = engine_as_mapping(text)
+    return {f"STREAMEVAL_ENGINE__{key.upper()}": value for key, value in given.items()}
+
+
+def engine_problems(
+    engine: SparkSettings | None, source: SourceSettings | None, plan: Callable[[], Plan], *, decides: bool
+) -> Iterator[Problem]:
+    """Settings that do not fit an engine, each with a remedy; `decides`: the configuration has decisions."""
+    if engine is None:
+        return
+    if not isinstance(source, KafkaSettings):
+        hint = "executors read ranges of offsets of a topic: leave engine out"
+        yield Problem(("source", "kind"), expecting("'kafka', because there is an engine", "another source"), hint)
+        return
+    if source.rewards is not None:
+        hint = "join rewards before they are written to the topic, or leave engine out: no executor sees both topics"
+        yield Problem(("source", "rewards"), expecting("nothing next to engine", "a topic of rewards"), hint)
+    if source.duplicates:
+        hint = "remove copies before they are written to the topic, or leave engine out: no executor sees all events"
+        yield Problem(("source", "duplicates"), expecting("'off' next to engine", f"{source.duplicates}"), hint)
+    if source.order == "event_time":
+        hint = "write order: arrival; averages over all events or over time do not depend on the order"
+        yield Problem(("source", "order"), expecting("'arrival' next to engine", "'event_time'"), hint)
+    if decides:
+        yield Problem(("decisions",), expecting("nothing next to engine", "a topic"), "leave decisions or engine out")
+    yield from refusal(("engine",), lambda: MergePlan.of(plan()))

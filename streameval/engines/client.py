@@ -1,0 +1,177 @@
+"""The client of a source whose messages are read elsewhere: it plans ranges of offsets, and returns their results."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from streameval.config.model import Config
+from streameval.engines.ranges import OffsetRange, RangeGone, RangeResult, RangeTask
+from streameval.ingest.background import Background
+from streameval.ingest.base import Records
+from streameval.ingest.kafka.client import Client, OffsetsGoneError
+from streameval.ingest.kafka.connection import Start
+from streameval.ingest.kafka.settings import KafkaSettings
+
+REQUEST_TIMEOUT = 5.0
+"""Seconds to wait for the ends of the log before a batch."""
+
+
+class Engine(Protocol):
+    """Where ranges are evaluated."""
+
+    def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
+        """The results of all tasks.
+
+        Raises:
+            ClientError: A task has failed, and has failed again; or the batch was cancelled.
+        """
+
+    def cancel(self) -> None:
+        """Let a `run` under way fail soon; called from another thread."""
+
+    def executors_lost(self) -> int:
+        """How many executors have ended unasked."""
+
+    def close(self) -> None:
+        """End the executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRange(Records):
+    """A range of offsets whose messages an executor has read: there are no values, but the result.
+
+    `read_at`: when the end of the range was asked for (epoch seconds). `seconds`: how long its batch took.
+    """
+
+    result: RangeResult = field(kw_only=True)
+    read_at: float = field(kw_only=True)
+    seconds: float = field(kw_only=True)
+
+
+class EngineClient:
+    """The `Client` that returns ranges of offsets, evaluated by an engine in batches.
+
+    A batch has at most `most_per_partition` offsets of each partition. The next one starts `trigger` seconds after its
+    start, or after its end if that is later. Positions advance by whole batches: one that fails has read nothing.
+    `requests` answers everything else, and reads nothing. `lagged`: what is known of the batches before.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine,
+        requests: Client,
+        lagged: Callable[[], bytes | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        source, settings = config.required_source(), config.engine
+        assert isinstance(source, KafkaSettings)
+        assert settings is not None
+        self._topic, self._trigger, self._most = source.topic, settings.trigger, settings.most_per_partition
+        self._config, self._engine, self._requests, self._clock = pickle.dumps(config), engine, requests, clock
+        self._lagged = lagged
+        self._positions: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._paused: frozenset[int] = frozenset()
+        self._batch: Background[list[RangeResult | RangeGone]] | None = None
+        self._due = self._started = clock()
+        self._planned_at = 0.0
+
+    def topic_id(self) -> str | None:
+        return self._requests.topic_id()
+
+    def partitions(self, timeout: float) -> Collection[int]:
+        return self._requests.partitions(timeout)
+
+    def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
+        return self._requests.offsets(partitions, at, timeout)
+
+    def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        self._cancel()
+        self._positions, self._epochs, self._ends = dict(positions), dict(epochs), {}
+
+    def pause(self, partitions: Collection[int]) -> None:
+        self._paused = frozenset(partitions)
+
+    def poll(self, timeout: float) -> list[Records]:
+        deadline = self._clock() + timeout
+        if self._batch is None:
+            time.sleep(max(0.0, min(self._due - self._clock(), timeout)))
+            tasks = list(self._planned()) if self._clock() >= self._due else []
+            if not tasks:
+                time.sleep(max(0.0, min(self._trigger, deadline - self._clock())))
+                return []
+            self._started = self._clock()
+            self._batch = Background(lambda: self._engine.run(tasks))
+        results = self._batch.result(max(0.0, deadline - self._clock()))
+        if results is None:
+            return []
+        self._batch = None
+        return self._taken(results)
+
+    def _planned(self) -> Iterator[RangeTask]:
+        """The tasks of the next batch, up to the last message that can be read.
+
+        Raises:
+            OffsetsGoneError: A partition starts after our position, or ends before it.
+        """
+        self._due = self._clock() + self._trigger
+        self._planned_at = time.time()
+        first = self._requests.offsets(self._positions, "earliest", REQUEST_TIMEOUT)
+        self._ends = self._requests.offsets(self._positions, "latest", REQUEST_TIMEOUT)
+        gone = [number for number, at in self._positions.items() if not first[number] <= at <= self._ends[number]]
+        if gone:
+            raise OffsetsGoneError(dict.fromkeys(gone))
+        lagged = self._lagged()
+        for number, start in self._positions.items():
+            end = min(self._ends[number], start + self._most)
+            if end > start and number not in self._paused:
+                offsets = OffsetRange(self._topic, number, start, end, self._epochs.get(number))
+                yield RangeTask(self._config, offsets, self._planned_at, lagged)
+
+    def _taken(self, results: Sequence[RangeResult | RangeGone]) -> list[Records]:
+        resume = {number: at for each in results if isinstance(each, RangeGone) for number, at in each.resume.items()}
+        if resume:
+            raise OffsetsGoneError(resume)
+        seconds = self._clock() - self._started
+        records: list[Records] = []
+        for result in results:
+            assert isinstance(result, RangeResult)
+            number, start, end = result.range.partition, result.range.start, result.range.end
+            self._positions[number] = end
+            self._epochs |= {} if result.epoch is None else {number: result.epoch}
+            records.append(
+                EvaluatedRange(
+                    *(self._topic, number, range(start, end), ()),
+                    result=result,
+                    read_at=self._planned_at,
+                    seconds=seconds,
+                )
+            )
+        return records
+
+    def unblock(self, partitions: Collection[int]) -> None:
+        """Nothing to do: a batch that takes long is under way, and each executor unblocks its own client."""
+
+    def position(self, partition: int) -> int:
+        return self._positions[partition]
+
+    def epochs(self) -> dict[int, int]:
+        return dict(self._epochs)
+
+    def highwater(self, partition: int) -> int | None:
+        return self._ends.get(partition)
+
+    def close(self) -> None:
+        self._cancel()
+        self._requests.close()
+
+    def _cancel(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._engine.cancel()

@@ -1,0 +1,220 @@
+"""The work of an executor: reads the messages of a range of offsets, decodes them, and adds them up to a `Partial`."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.base import NotYetReadableError, Records
+from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError
+from streameval.ingest.kafka.connection import KafkaTopic
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
+from streameval.ingest.stages import ClockBehindError
+from streameval.ope.evaluator.mergeable import MergePlan
+from streameval.ope.evaluator.missing_fields import missing_fields
+from streameval.ope.evaluator.partial import Partial
+from streameval.ope.policies.coded import fill
+from streameval.service.dead_letters import MAX_DEAD_LETTERS, DeadLetter, dead_letters_of
+from streameval.service.startup import pipeline_of
+from streameval.service.status import NO_DELAYS, Histogram
+
+POLL_TIMEOUT = 0.5  # seconds
+EVENTS_AT_ONCE = 10_000
+"""Messages that are evaluated together: enough to keep numpy busy, few enough to keep an executor small."""
+MOST_REJECTED, MOST_REJECTED_BYTES = MAX_DEAD_LETTERS, 4 * 2**20
+"""Dead letters that a range returns to the driver, which writes them; further ones are dropped and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets of a partition from `start` up to, but not including, `end`.
+
+    `epoch`: that of the leader that wrote the last message before `start`, if known.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """A range to evaluate by a pickled `Config`.
+
+    `now`: the time of its batch in epoch seconds. `lagged`: that of the `MergedEvaluator` before the batch.
+    """
+
+    config: bytes
+    range: OffsetRange
+    now: float
+    lagged: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """The result of an executor for a range, in as many bytes for many events as for few.
+
+    `partial`: the bytes of a `Partial`. `events`: how many counted; `delays`: the seconds from their times to that of
+    the batch. `rejected`: messages by reason, with one of its details in `examples`. `dead_letters` of them, and how
+    many more there were. `problems`: fields that estimators need and no event has. `epoch`: that of the last message.
+    """
+
+    range: OffsetRange
+    partial: bytes
+    events: int
+    delays: Histogram
+    rejected: Mapping[str, int]
+    examples: Mapping[str, str]
+    dead_letters: Sequence[DeadLetter]
+    dropped: int
+    problems: Sequence[str]
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeGone:
+    """The log no longer has a range; `resume`: see `OffsetsGoneError`."""
+
+    resume: Mapping[int, int | None]
+
+
+def evaluate(task: RangeTask) -> RangeResult | RangeGone:
+    """Read and evaluate a range; what a configuration needs is kept for the next range of this process."""
+    return _evaluator_of(task.config)(task.range, task.now, task.lagged)
+
+
+@cache
+def _evaluator_of(config: bytes) -> RangeEvaluator:
+    return RangeEvaluator(pickle.loads(config))
+
+
+class RangeEvaluator:
+    """Evaluates ranges one after another by one configuration and through one client."""
+
+    def __init__(
+        self, config: Config, connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = connect
+    ) -> None:
+        source = config.required_source()
+        assert isinstance(source, KafkaSettings)
+        self._config, self._plan, self._connect = config, MergePlan.of(config.plan()), connect
+        self._settings = source.model_copy(update={"max_poll_records": EVENTS_AT_ONCE})
+        self._client: Client | None = None
+
+    def __call__(self, range: OffsetRange, now: float, lagged: bytes | None = None) -> RangeResult | RangeGone:
+        """The result of a range.
+
+        Raises:
+            ClientError: Its messages cannot be read or decoded now; the next call connects again.
+        """
+        self._client = client = self._client or self._connect(self._settings, CONNECT_TIMEOUT, ConnectionGroup())
+        try:
+            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, lagged)
+            client.pause([range.partition])  # until the next range
+            return replace(result, epoch=client.epochs().get(range.partition))
+        except OffsetsGoneError as gone:
+            return RangeGone(dict(gone.resume))
+        except (ClockBehindError, NotYetReadableError) as error:
+            raise ClientError(str(error)) from error
+        except ClientError:
+            self.close()
+            raise
+
+    def _problems(self, batch: EventBatch) -> list[str]:
+        plan = self._plan.plan
+        filled, _ = fill(batch.with_policies(plan.columns), self._plan.asks)
+        return [f"{each}; {each.hint}" for each in missing_fields(plan, filled)]
+
+    def close(self) -> None:
+        """Close the connections; the next range opens others."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _evaluated(
+        self, range: OffsetRange, messages: Iterator[Records], now: float, lagged: bytes | None
+    ) -> RangeResult:
+        pipeline = pipeline_of(self._config, located=True)
+        dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
+        whole: Partial | None = None
+        start, events, delays, rejected, examples = range.start, 0, NO_DELAYS, Counter[str](), dict[str, str]()
+        problems: list[str] = []
+        for parts, end in _gathered(messages, range.end):
+            batch = pipeline.take(parts, {}, now)
+            partial = Partial.of(self._plan, batch, {(range.topic, range.partition): (start, end)}, lagged)
+            whole = partial if whole is None else whole.merge(partial)
+            dead_letters.add(parts, batch)
+            if len(batch) and not events:
+                problems = self._problems(batch)
+            delays, events, start = delays.add(now - batch.timestamp), events + len(batch), end
+            for each in batch.rejected:
+                rejected[each.reason] += 1
+                examples[each.reason] = each.detail
+        assert whole is not None
+        found = range, whole.to_bytes(), events, delays, dict(rejected), examples
+        return RangeResult(*found, dead_letters.kept, dead_letters.dropped, problems)
+
+
+class KeptDeadLetters:
+    """Dead letters up to a number and a size."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.kept: list[DeadLetter] = []
+        self.dropped, self._bytes, self._wanted = 0, 0, wanted
+
+    def add(self, records: Sequence[Records], batch: EventBatch) -> None:
+        """Keep a dead letter of each rejected message of these records."""
+        for dead_letter in dead_letters_of(records, batch.rejected) if self._wanted else ():
+            self._bytes += len(dead_letter.value)
+            if self._bytes > MOST_REJECTED_BYTES or len(self.kept) == MOST_REJECTED:
+                self.dropped += 1
+            else:
+                self.kept.append(dead_letter)
+
+
+def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator[Records]:
+    """The messages of a range; its last offsets may be transaction markers, which have none.
+
+    Raises:
+        OffsetsGoneError: The log no longer has the range.
+        ClientError: It cannot be read, or nothing has come for `patience` seconds.
+    """
+    partition, reached, moved_at = range.partition, range.start, time.monotonic()
+    client.pause([])
+    client.assign({partition: range.start}, {} if range.epoch is None else {partition: range.epoch})
+    while reached < range.end:
+        for part in client.poll(POLL_TIMEOUT):
+            row = bisect_left(part.offsets, range.end)
+            if row:
+                yield _first(part, row)
+        if (position := client.position(partition)) > reached:
+            reached, moved_at = position, time.monotonic()
+        elif time.monotonic() > moved_at + patience:
+            client.unblock([partition])
+            moved_at = time.monotonic()
+
+
+def _first(part: Records, rows: int) -> Records:
+    times = None if part.timestamps is None else part.timestamps[:rows]
+    return replace(part, offsets=part.offsets[:rows], values=part.values[:rows], timestamps=times)
+
+
+def _gathered(messages: Iterator[Records], end: int) -> Iterator[tuple[list[Records], int]]:
+    """The messages in parts of `EVENTS_AT_ONCE`, each with the next offset after it; the last part may be empty."""
+    parts: list[Records] = []
+    for part in messages:
+        parts.append(part)
+        if sum(map(len, parts)) >= EVENTS_AT_ONCE:
+            yield parts, part.offsets[-1] + 1
+            parts = []
+    yield parts, end

@@ -1,0 +1,87 @@
+"""Apache Spark as the engine: a batch is a job, and a range of offsets is a task of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+
+from streameval.config.engine import SparkSettings
+from streameval.engines.ranges import RangeGone, RangeResult, RangeTask, evaluate
+from streameval.errors import ConfigError
+from streameval.ingest.kafka.client import ClientError
+
+GROUP = "streameval"
+DISMISSED = "killed by driver"
+"""In the reason of Spark for the end of an executor that it no longer needs."""
+DEFAULTS = {
+    "spark.app.name": "streameval",
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Spark:
+    """Runs the tasks of a batch as one Spark job, which repeats those of executors that end."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection
+        conf = SparkConf()
+        if settings.master is not None:
+            conf.setMaster(settings.master)
+        for name, default in DEFAULTS.items():
+            conf.setIfMissing(name, default)
+        for name, option in settings.options.items():
+            conf.set(name, str(option).lower() if isinstance(option, bool) else str(option))
+        try:
+            self._context = SparkContext(conf=conf)
+        except (PySparkException, Py4JError) as error:
+            hint = "set engine.master, and check that its Spark is of the version of pyspark"
+            raise ConfigError(f"engine: Spark cannot be started: {_reason(error)}", hint=hint) from error
+        self._context.setLogLevel("ERROR")
+        self._lost: set[str] = set()
+        log.info("engine_started", kind="spark", master=self._context.master, version=self._context.version)
+
+    def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
+        self._context.setJobGroup(GROUP, f"{len(tasks)} ranges of offsets")
+        try:
+            results = self._context.parallelize(tasks, len(tasks)).map(evaluate).collect()
+            self._note_lost()
+        except (PySparkException, Py4JError) as error:
+            raise ClientError(_reason(error)) from error
+        return list(results)
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(GROUP)
+
+    def executors_lost(self) -> int:
+        return len(self._lost)
+
+    def _note_lost(self) -> None:
+        """Remember the executors that have ended; Spark forgets them in time."""
+        known = self._context._jsc.sc().statusStore().executorList(False)
+        for place in range(known.size()):
+            executor = known.apply(place)
+            if not executor.isActive() and DISMISSED not in str(executor.removeReason()):
+                self._lost.add(executor.id())
+
+    def close(self) -> None:
+        with suppress(Py4JError, OSError):  # a signal to the process group has ended Spark already
+            self._context.stop()
+
+
+def _reason(error: Exception) -> str:
+    """The last line of an error of an executor, or of Spark."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if "Error: " in line and not line.startswith("at ")]
+    return (ours or lines)[-1]

@@ -1,0 +1,240 @@
+"""Sums over buckets of time, which are the same however a stream is cut, and the averages that they make.
+
+Where several processes fold a stream, there is no order of all events, and so no block of 100 consecutive ones. A
+bucket of time takes the place of the block: the events of a second, whatever partition they come from. Sums over a
+bucket add up, and maxima compare, in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+
+from streameval.common.arrays import Array, Integers, Mask, State
+from streameval.ope.averages import AnyAverage
+from streameval.ope.averages.moments import MAXIMA, fade, merge, nothing, total
+
+NO_TIME = int(np.iinfo(np.int64).min)
+"""The bucket of events without a timestamp."""
+LONGEST_BUCKET, SHORTEST_BUCKET = Fraction(1), Fraction(1, 100)
+"""Seconds of a bucket."""
+WINDOW_PARTS = 100
+"""The parts of a window of time, of which the oldest is dropped as a whole."""
+ALIKE = "alike"
+"""The name of moments in which all events of a bucket count alike."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sums and maxima of some events by bucket of time, [buckets, ...] each.
+
+    `numbers` [buckets]: in ascending order, `NO_TIME` first. `moments` by name: [buckets, columns, rows]; `sums` by
+    name are plain sums. A name that a table lacks has sums of 0.
+    """
+
+    numbers: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    moments: Mapping[str, Array] = field(default_factory=dict)
+    sums: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @classmethod
+    def of_blocks(cls, numbers: Integers, moments: Mapping[str, Array], sums: Mapping[str, Array]) -> Buckets:
+        """From numbers per block, [blocks, ...]; `numbers` [blocks]: the bucket of each, in ascending order."""
+        if not len(numbers):
+            return cls()
+        starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+        return cls(
+            numbers[starts],
+            {name: _grouped(rows, starts) for name, rows in moments.items()},
+            {name: np.add.reduceat(rows, starts, axis=0) for name, rows in sums.items()},
+        )
+
+    def merge(self, other: Buckets) -> Buckets:
+        """The sums of the events of both, which are disjoint."""
+        if not len(other) or not len(self):
+            return self if len(self) else other
+        numbers = np.union1d(self.numbers, other.numbers)
+        places = [np.searchsorted(numbers, each.numbers) for each in (self, other)]
+
+        def joined(parts: Sequence[Array | None], is_moments: bool) -> Array:
+            shape = next(part.shape[1:] for part in parts if part is not None)
+            whole = np.zeros((len(numbers), *shape))
+            for place, part in zip(places, parts, strict=True):
+                if part is not None:
+                    whole[place] = merge(whole[place], part) if is_moments else whole[place] + part
+            return whole
+
+        return Buckets(
+            numbers,
+            {name: joined([each.moments.get(name) for each in (self, other)], True) for name in _names(self, other, 0)},
+            {name: joined([each.sums.get(name) for each in (self, other)], False) for name in _names(self, other, 1)},
+        )
+
+    def where(self, kept: Mask) -> Buckets:
+        """Some of the buckets; `kept` [buckets]."""
+        return Buckets(
+            self.numbers[kept],
+            {name: rows[kept] for name, rows in self.moments.items()},
+            {name: rows[kept] for name, rows in self.sums.items()},
+        )
+
+    def to_state(self) -> State:
+        return {"numbers": self.numbers, "moments": dict(self.moments), "sums": dict(self.sums)}
+
+    @classmethod
+    def from_state(cls, state: State) -> Buckets:
+        return cls(state["numbers"], state["moments"], state["sums"])
+
+
+def _names(one: Buckets, other: Buckets, place: int) -> list[str]:
+    first, second = ((each.moments, each.sums)[place] for each in (one, other))
+    return list(dict.fromkeys([*first, *second]))
+
+
+def _grouped(rows: Array, starts: Integers) -> Array:
+    """Moments by block as moments by bucket."""
+    added = np.add.reduceat(rows, starts, axis=0)
+    added[..., MAXIMA] = np.maximum(np.maximum.reduceat(rows[..., MAXIMA], starts, axis=0), 0.0)
+    return added
+
+
+@dataclass(frozen=True)
+class TimeKernel:
+    """An average whose weights depend on the age of a bucket alone; this one weighs all events alike.
+
+    `name`: that of the moments of a bucket that it reads, and of the sums with the number of its events. `memory`: the
+    mean age of the averaged events, in buckets, as far as a variance must know it.
+    """
+
+    name: str = ALIKE
+    memory: float = math.inf
+
+    def start(self, columns: int) -> State:
+        """The state before the first event."""
+        return {"events": 0.0, "moments": nothing(columns)}
+
+    def add(self, state: State, numbers: Integers, moments: Array, events: Array) -> State:
+        """The state with some buckets, [buckets, columns, rows], and the number of events in each."""
+        return {
+            "events": state["events"] + float(events.sum()),
+            "moments": merge(state["moments"], total(moments)) if len(numbers) else state["moments"],
+        }
+
+    def read(self, state: State, number: int, ahead: float) -> tuple[Array, dict[str, Array]]:
+        """The moments when the clock is in bucket `number`, `ahead` buckets before its end; and details."""
+        return state["moments"], {}
+
+    def weights(self, seconds: Array) -> Array:
+        """The weight of events within their bucket, from the seconds until its end."""
+        return np.ones_like(seconds)
+
+
+@dataclass(frozen=True)
+class WindowKernel(TimeKernel):
+    """The events of the last 99 to 100 parts of a window count alike; `per_part`: buckets of a part."""
+
+    per_part: int = 1
+
+    def start(self, columns: int) -> State:
+        moments = np.zeros((0, *nothing(columns).shape))
+        return {"numbers": np.zeros(0, dtype=np.int64), "events": np.zeros(0), "moments": moments}
+
+    def add(self, state: State, numbers: Integers, moments: Array, events: Array) -> State:
+        known = numbers != NO_TIME
+        if not known.any():
+            return state
+        before = Buckets(state["numbers"], {ALIKE: state["moments"]}, {ALIKE: state["events"]})
+        new = Buckets.of_blocks(numbers[known] // self.per_part, {ALIKE: moments[known]}, {ALIKE: events[known]})
+        after = before.merge(new)
+        after = after.where(after.numbers > after.numbers[-1] - WINDOW_PARTS)
+        return {"numbers": after.numbers, "events": after.sums[ALIKE], "moments": after.moments[ALIKE]}
+
+    def read(self, state: State, number: int, ahead: float) -> tuple[Array, dict[str, Array]]:
+        within = state["numbers"] > (number // self.per_part - WINDOW_PARTS if number != NO_TIME else NO_TIME)
+        moments = total(state["moments"][within])
+        return moments, {"window_events": np.full(len(moments), float(state["events"][within].sum()))}
+
+
+@dataclass(frozen=True)
+class DecayKernel(TimeKernel):
+    """An event that is `age` seconds old counts `0.5^(age / half_life)`, seen from the end of the newest bucket.
+
+    `width`: seconds of a bucket.
+    """
+
+    half_life: float = 1.0
+    width: float = 1.0
+
+    def start(self, columns: int) -> State:
+        return {"number": NO_TIME, **super().start(columns)}
+
+    def add(self, state: State, numbers: Integers, moments: Array, events: Array) -> State:
+        known = numbers != NO_TIME
+        if not known.any():
+            return state
+        newest = max(state["number"], int(numbers[-1]))
+        before = 0.0 if state["number"] == NO_TIME else float(self.weights((newest - state["number"]) * self.width))
+        factors = self.weights((newest - numbers[known]) * self.width)
+        added = total(fade(moments[known], np.broadcast_to(factors[:, None], moments[known].shape[:2])))
+        return {
+            "number": newest,
+            "events": state["events"] * before + float(events[known] @ factors),
+            "moments": merge(fade(state["moments"], before), added),
+        }
+
+    def read(self, state: State, number: int, ahead: float) -> tuple[Array, dict[str, Array]]:
+        moments, passed = state["moments"], 0.0
+        if state["number"] != NO_TIME:
+            passed = number - state["number"] - ahead
+        factor = float(self.weights(np.array(passed * self.width)))
+        return fade(moments, factor), {"horizon_events": np.full(len(moments), state["events"] * factor)}
+
+    def weights(self, seconds: Array) -> Array:
+        return np.asarray(0.5 ** (np.asarray(seconds) / self.half_life))
+
+
+Kernels: TypeAlias = Mapping[str, TimeKernel]
+"""The kernel of each average, by its label."""
+
+
+def kernels_of(averages: Sequence[AnyAverage]) -> Kernels:
+    """The kernels of averages over all events, or by the clock."""
+    width = width_of(averages)
+    return {average.label: _kernel(average, width) for average in averages}
+
+
+def _kernel(average: AnyAverage, width: float) -> TimeKernel:
+    if average.time_span is not None:
+        return WindowKernel(memory=average.time_span / width, per_part=round(average.time_span / WINDOW_PARTS / width))
+    if average.time_half_life is not None:
+        half_life = average.time_half_life
+        return DecayKernel(f"half_life {half_life!r}", half_life / math.log(2.0) / width, half_life, width)
+    return TimeKernel()
+
+
+def width_of(averages: Sequence[AnyAverage]) -> float:
+    """Seconds of a bucket: a second, or the longest fraction that divides the hundredths of all windows of time.
+
+    >>> from streameval.ope.averages import Window
+    >>> width_of([Window(span="1h")]), width_of([Window(span="1m"), Window(span="90s")]), width_of([])
+    (1.0, 0.3, 1.0)
+
+    Raises:
+        ValueError: There is no such fraction of .01 seconds or more.
+    """
+    windows = (Fraction(each.time_span).limit_denominator(10_000) for each in averages if each.time_span is not None)
+    common = Fraction(0)
+    for part in (window / WINDOW_PARTS for window in windows):
+        numerator = math.gcd(common.numerator * part.denominator, part.numerator * common.denominator)
+        common = Fraction(numerator, common.denominator * part.denominator)
+    width = common / math.ceil(common / LONGEST_BUCKET) if common else LONGEST_BUCKET
+    if width < SHORTEST_BUCKET:
+        raise ValueError("the spans of windows have no common part of .01 seconds: take multiples of 100 seconds")
+    return float(width)

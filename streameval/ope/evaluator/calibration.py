@@ -1,0 +1,334 @@
+"""Whether estimates come true: what a policy earned by its own choices, and its estimate from the events of others.
+
+It starts by itself with the first block in which `logging_policy` names a candidate: a ramp, or an A/B test. Both
+values of a policy start with its own first event.
+
+The events of the others give the estimate by their logged propensities. The weight `pi(a | x) / p`, with p the
+probability of the action under the policy that chose it, has the expectation 1, and the weighted reward that of the
+policy's value, given any policy that chose: so has the mean over any selection of events by their `logging_policy`.
+Where p is the probability under all arms together, this holds for all events together only. The policy's own events
+then have weights other than 1, and the excess over 1 belongs to the estimate: with the sums over the n own and n'
+other events, `(sum' w r + sum (w - 1) r) / n'` has the expectation of the value in either case, and where own weights
+are 1 it is the mean over the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio, take_columns
+from streameval.common.text import significant
+from streameval.events import EventBatch
+from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
+from streameval.ope.averages import variance
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.estimators import IPS, TermRange, Terms
+from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evidence.evidence import Evidence, start_recent
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.policies.logged import LOGGING
+from streameval.ope.report import Calibration, TrustCheck
+
+FEWEST_BLOCKS_COMPARED = 50.0
+"""The effective number of blocks that a comparison needs, and the one at which its sequential bound is narrowest."""
+CENTRE_HORIZON = 10_000.0
+"""The horizon in events of the value around which deviations within units are measured."""
+ROUNDED = 1e-6
+"""A propensity may differ from the probability of the policy that chose by this share."""
+_INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
+
+
+class _Sides(NamedTuple):
+    """The averaging weights of the events that each policy chose itself, and of those of others, [events, policies].
+
+    `excess`: of its own events, the averaging weight times what the importance weight exceeds 1 by; 0 where the
+    propensity is that of the policy.
+    """
+
+    evidence: Evidence
+    own: Array
+    others: Array
+    excess: Array
+
+    @classmethod
+    def of(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
+        """`own`: the events that a policy chose; `named` [events, policies]: those that count as its own or another's.
+
+        An event without a `logging_policy` may be anyone's.
+        """
+        weight = evidence.event_weight[:, None]
+        present = own & (evidence.sample_weight > 0)
+        over = np.where(present, evidence.importance_weight - 1.0, 0.0)
+        return cls(
+            evidence,
+            np.where(own, weight, 0.0),
+            np.where(named & ~own, evidence.sample_weight, 0.0),
+            np.where(np.abs(over) > ROUNDED, over * weight, 0.0),
+        )
+
+    def sums(self, column: Array) -> Array:
+        """Sums over blocks, [blocks, policies]."""
+        return np.asarray(per_block(column, self.evidence.blocks).sum(axis=-1))
+
+    def each(self, of_blocks: Array) -> Array:
+        """Numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
+        return np.repeat(of_blocks.T, self.evidence.block, axis=1).T
+
+    @property
+    def seen(self) -> Evidence:
+        """The own events of each policy, with weights of 1."""
+        ones, recent = np.ones_like(self.own), self.evidence.recent
+        recent = recent._replace(weight_square=np.ones_like(recent.weight_square))
+        return replace(self.evidence, importance_weight=ones, sample_weight=self.own, recent=recent)
+
+    @property
+    def estimated(self) -> Evidence:
+        """The events of others; each block's excess is spread over them."""
+        found = replace(self.evidence, sample_weight=self.others)
+        if not self.excess.any():
+            return found
+        reward, count = self.evidence.reward[:, None], self.sums(self.others)
+        more, earned = (np.nan_to_num(ratio(self.sums(each), count)) for each in (self.excess, self.excess * reward))
+        weighted = found.weighted_reward + self.each(earned)
+        return replace(found, importance_weight=found.importance_weight + self.each(more), weighted=weighted)
+
+    def base(self, named: Mask) -> Evidence:
+        """The events of others, with weights of 1."""
+        weight = np.where(named & (self.own == 0), self.evidence.event_weight[:, None], 0.0)
+        return replace(self.seen, sample_weight=weight)
+
+    @property
+    def left(self) -> Array:
+        """The share of an own event's pairs with own events of other units, [blocks, policies].
+
+        In a block, the number of own events and their excess depend on each other: without the pairs of an event and
+        its own unit, the product of both has the expectation that it has for independent events.
+        """
+        count, alone = self.sums(self.own), self.sums(self.own**2)
+        signs = self.evidence.signs
+        if signs is not None:
+            signed = per_block(self.own, self.evidence.blocks) @ signs.reshape(self.evidence.blocks, -1, signs.shape[1])
+            alone = np.maximum(alone, np.square(signed).mean(axis=-1))
+        return np.asarray(np.nan_to_num(1.0 - ratio(alone, count**2)))
+
+    def differences(self, centre: Array) -> tuple[Blocks, Array, Array]:
+        """The differences between the estimate and the seen mean, block by block.
+
+        In each block, `d` is the estimate less the seen mean, and `m = n n' / (n + n')`. The terms u of the events of a
+        block add up to `m d`, the terms v to m; drift and changing shares move both sides of a block alike. The terms
+        of an event are its reward less the centre, weighted, so that the sums over the events of a unit, which lie in
+        several blocks and on either side, show how much they vary. Returned are also m, [blocks, policies], and the
+        sums for the centre after each block; `centre` [policies, 2]: those before.
+        """
+        reward, weighted = self.evidence.reward[:, None], self.evidence.weighted_reward
+        own, others = self.sums(self.own), self.sums(self.others)
+        size = np.nan_to_num(ratio(own * others, own + others))
+        middle = ratio(self.sums(self.own * reward), own) + ratio(self.sums(self.others * weighted), others)
+        steps = np.stack([np.nan_to_num(size * middle) / 2, size], axis=-1)
+        path = decayed_path(centre, steps, math.exp(-self.evidence.block / CENTRE_HORIZON))
+        before = np.concatenate([centre[None], path[:-1]])
+        known = np.where(before[..., 1:] > 0, before, steps)
+        around = self.each(np.nan_to_num(ratio(known[..., 0], known[..., 1])))
+        per_own, per_other = (self.each(np.nan_to_num(ratio(size, count))) for count in (own, others))
+        v = per_other * self.others
+        u = v * (weighted - around) - per_own * self.own * (reward - around)
+        if self.excess.any():
+            u = u + per_other * self.each(self.left) * self.excess * reward
+        compared = self.each(size) > 0
+        evidence = replace(self.evidence, importance_weight=v, sample_weight=compared.astype(float), weighted=None)
+        return Blocks.of(evidence, [Terms(u, v)], paired=False), size, path
+
+
+def fold(plan: Plan, state: State, events: EventBatch, signs: Array | None) -> State:
+    """The state after whole blocks of events with their logged propensities; empty while none names a candidate.
+
+    `signs` [events, 64]: those of the units, None while no event has had one.
+    """
+    names = events.logging_policy
+    if plan.ranking is not None or (names is None and not state):
+        return state
+    names = np.full(len(events), NO_IDENTITY) if names is None else names
+    own = (names[None] == _identities(plan)[:, None]).T
+    if not state:
+        chosen = own[:, 1:].any(axis=1)
+        if not chosen.any():
+            return state
+        rest = slice(int(np.argmax(chosen)) // plan.block * plan.block, None)
+        events, names, own, signs = events[rest], names[rest], own[rest], None if signs is None else signs[rest]
+        state = _fresh(plan)
+    by_block = per_block(own, len(events) // plan.block).any(axis=-1)
+    started = np.logical_or.accumulate(np.concatenate([state["started"][None], by_block]))[1:]
+    named = np.repeat(started.T, plan.block, axis=1).T & (names != NO_IDENTITY)[:, None]
+    evidence = Evidence.without_rewards(events, plan.policies, plan.block).of_reward(events.reward)
+    evidence, recent = evidence.with_recent_means(state["recent"])
+    sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
+    blocks, size, path = sides.differences(state["centre"])
+    grid, parts = _grid(plan), {"seen": sides.seen, "estimated": sides.estimated}
+    if "base" in state:
+        parts["base"] = sides.base(named)
+    return {
+        **state,
+        "started": started[-1],
+        "recent": recent,
+        "centre": path[-1],
+        "compared": variance.fold(state["compared"], blocks, np.inf),
+        "size_square": state["size_square"] + np.square(size).sum(axis=0),
+        **{name: grid.fold(state[name], [part])[0] for name, part in parts.items()},
+    }
+
+
+def _identities(plan: Plan) -> Identity:
+    """The fingerprints of the policies; none for `logging`, which names all of them."""
+    return fingerprints(["" if name == LOGGING else name for name in plan.policies])
+
+
+def _fresh(plan: Plan) -> State:
+    """The state before the first block with an event of a candidate.
+
+    `base`: what the events of others earned, with which a candidate is compared where production is `logging`.
+    """
+    grid, policies = _grid(plan), len(plan.policies)
+    return {
+        "policies": list(plan.policies),
+        "averages": {average.label: repr(average) for average in grid.averages},
+        "started": np.zeros(policies, dtype=bool),
+        "recent": start_recent(policies),
+        "centre": np.zeros((policies, 2)),
+        "compared": variance.start(policies, paired=False),
+        "size_square": np.zeros(policies),
+        **{name: grid.start(plan.block) for name in ("seen", "estimated")},
+        **({"base": grid.start(plan.block)} if plan.policies[0] == LOGGING else {}),
+    }
+
+
+def resume(plan: Plan, state: State) -> State:
+    """A state that may be that of another plan: empty where the plan has a policy or an average that it lacks."""
+    if not state:
+        return state
+    fresh, known, part = _fresh(plan), state["policies"], _grid(plan)
+    if not set(plan.policies) <= set(known) or not fresh["averages"].items() <= state["averages"].items():
+        return {}
+    index = [known.index(name) for name in plan.policies]
+    whole = replace(part, candidates=(True,) * len(known))
+    grids = {name: whole.select(state[name], part, index) for name in ("seen", "estimated", "base") if name in state}
+    others = {name: each for name, each in state.items() if name not in grids}
+    return {
+        **take_columns(others, len(known), index),
+        **grids,
+        **{name: fresh[name] for name in ("policies", "averages")},
+    }
+
+
+def _grid(plan: Plan) -> Grid:
+    """The mean of weighted rewards on every average, with the usual interval."""
+    averages = tuple(plan.averages.values())
+    return Grid(
+        estimators=(IPS(),),
+        averages=averages,
+        bounds=tuple(_INTERVAL.validate_python({"kind": average.default_interval}) for average in averages),
+        candidates=(True,) * len(plan.policies),
+        needs=frozenset(),
+        trackers={},
+    )
+
+
+def rows(plan: Plan, state: State) -> tuple[Calibration, ...]:
+    """For each policy that chose events, and each average, the seen value and the estimated one.
+
+    Of the finished blocks.
+    """
+    if not state:
+        return ()
+    found = []
+    values = {name: list(_values(plan, state[name])) for name in ("seen", "estimated", "base") if name in state}
+    for place, (average, seen) in enumerate(values["seen"]):
+        estimated = values["estimated"][place][1]
+        base = values["base"][place][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
+        for policy, name in enumerate(plan.policies):
+            if not np.isnan(seen[policy, 0]):
+                over = None if policy == 0 else base[policy]
+                found.append(_row(name, average, seen[policy], estimated[policy], over))
+    return tuple(found)
+
+
+def _values(plan: Plan, state: State) -> Iterator[tuple[str, Array]]:
+    """For each average its label, and the value, lower and upper bound of each policy, [policies, 3]."""
+    low, high = plan.reward_range
+    for average, interval, reading, _ in _grid(plan).read(state, None, plan.errors):
+        largest = np.nan_to_num(reading.importance_weight_max)
+        terms = TermRange.by_column((IPS(),), plan.reward_range, interval.largest_weight(largest))
+        lower, upper = interval.bounds(reading, terms, plan.confidence)
+        yield average.label, np.column_stack([reading.value, np.clip(lower, low, high), np.clip(upper, low, high)])
+
+
+def _row(policy: str, average: str, seen: Array, estimated: Array, base: Array | None) -> Calibration:
+    """The row of a policy; `base` [3]: value and interval of production, None for its own row."""
+    error, lower, upper = _minus(estimated, seen)
+    none = np.full(3, np.nan)
+    lift, lift_lower, lift_upper = none if base is None else _minus(seen, base)
+    over_base = math.nan if base is None else estimated[0] - base[0]
+    numbers = (*seen, estimated[0], error, lower, upper, over_base, lift, lift_lower, lift_upper)
+    return Calibration(policy, average, *(None if math.isnan(each) else float(each) for each in numbers))
+
+
+def _minus(one: Array, other: Array) -> tuple[float, float, float]:
+    """The difference of two values with intervals, [3] each, from other events.
+
+    Units that have events on both sides move both alike: the interval is then wider than it need be.
+    """
+    value = one[0] - other[0]
+    return (
+        value,
+        value - math.hypot(one[0] - one[1], other[2] - other[0]),
+        value + math.hypot(one[2] - one[0], other[0] - other[1]),
+    )
+
+
+def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
+    """The trust check `calibration` of each policy whose estimate can be compared with what it earned."""
+    if not state or plan.promotion is None:
+        return
+    half = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
+    for policy, mean, deviation, blocks in zip(
+        plan.policies, *(each.tolist() for each in compared(state)), strict=True
+    ):
+        if blocks >= FEWEST_BLOCKS_COMPARED:
+            ok = abs(mean) <= multiple(blocks, plan.promotion.trust.error) * deviation
+            finding = f"the estimate exceeds the seen reward by {significant(mean)} +- {significant(half * deviation)}"
+            yield TrustCheck(policy, "calibration", ok, finding if ok else f"{finding}: the propensities are wrong")
+
+
+def compared(state: State) -> tuple[Array, Array, Array]:
+    """The mean difference of each policy, its standard error, and the effective number of independent blocks.
+
+    The standard error is that of independent events, times the design effect: see `averages.variance`.
+    """
+    found = variance.read(state["compared"], None)
+    _, difference, total, *_ = state["compared"]["sums"].T
+    effect = np.fmax(1.0, found["design_effect"])
+    deviation = np.sqrt(ratio(found["variance"] * effect, found["count"]))
+    blocks = np.nan_to_num(ratio(total**2, state["size_square"] * effect))
+    return ratio(difference, total), deviation, blocks
+
+
+def multiple(blocks: float, error: float) -> float:
+    """The number of standard errors that a mean of this many blocks ever exceeds with about this probability.
+
+    It is that of the normal mixture, an asymptotic confidence sequence: `sqrt((1 + 1 / t) (ln(1 + t) + 2 ln(1 /
+    error)))` with `t = blocks / 50`.
+
+    >>> round(multiple(1000, 0.01), 2)
+    3.59
+
+    Source: Robbins 1970; Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas, Annals of Statistics 2024.
+    """
+    time = blocks / FEWEST_BLOCKS_COMPARED
+    return math.sqrt((1 + 1 / time) * (math.log1p(time) + 2 * math.log(1 / error)))

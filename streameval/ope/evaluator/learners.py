@@ -1,0 +1,50 @@
+"""Rows of a Report about the candidates that learn and their frozen copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from streameval.common.arrays import State
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.versions import FrozenPolicy
+from streameval.ope.report import Decision, Estimate, Learner
+
+STILL_LEARNS = (
+    "; but it still learns, and this is about what it was at each event: `versions_of` makes copies that stay"
+)
+
+
+def learner_rows(plan: Plan, state: State, of_goal: Sequence[Estimate]) -> Iterator[Learner]:
+    """A row of each policy that learns and of each frozen copy; `of_goal`: the estimates of the goal."""
+    cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
+    regrets = {row.policy: -row.lift for row in reversed(of_goal) if row.average in cumulative and row.lift is not None}
+    for name, policy in plan.learned_policies.items():
+        own, version = state["learned_policies"][name], policy.number if isinstance(policy, FrozenPolicy) else None
+        yield Learner(
+            policy=name,
+            steps=own.get("steps", 0),
+            version=version,
+            regret=regrets.get(name),
+            step_norm=policy.step_norm(own) if isinstance(policy, Learned) else None,
+            failures=own.get("failures", 0),
+            learning_rate=policy.step if isinstance(policy, Learned) else None,
+        )
+
+
+def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The decisions, with the origin of the propensities, and with a note where a promotable policy still learns.
+
+    A bound promises what it was, on average.
+    """
+    learning = {name for name, policy in plan.learned_policies.items() if not isinstance(policy, FrozenPolicy)}
+    return tuple(
+        replace(
+            each,
+            reason=each.reason + STILL_LEARNS if each.promotable and each.policy in learning else each.reason,
+            propensity=plan.origin_of_propensities,
+        )
+        for each in decisions
+    )

@@ -1,0 +1,235 @@
+"""Plans whose numbers are the same however a stream is cut, and in whatever order its parts are added up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from streameval.common.arrays import Array, State, take_columns
+from streameval.errors import ConfigError, StateError
+from streameval.ope.averages import AnyAverage, Reading
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.moments import NONZERO
+from streameval.ope.averages.variance import SIGNS
+from streameval.ope.evaluator import learning, lessons
+from streameval.ope.evaluator.buckets import ALIKE, Kernels, kernels_of, width_of
+from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Plan
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.intervals.sequences.tracker import TrackedBounds
+from streameval.ope.policies.base import Ask
+from streameval.ope.policies.coded import prepared
+from streameval.ope.promotion import PromotionMonitor
+
+
+class OpenBuckets(NamedTuple):
+    """The addition of incomplete buckets to a variance, [1, columns, rows], as `variance` reads an unfinished block."""
+
+    spread: Array
+
+
+class MergedGrid(Grid):
+    """A grid whose averages are read from sums over buckets of time."""
+
+    def sums(
+        self, evidence: Sequence[Evidence], size: int, learned: Sequence[State], kernels: Kernels, seconds: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The moments and the plain sums of each block of `size` events by name, [blocks, columns, ...].
+
+        `evidence`: of each reward, all events in one block. `learned`: the states of the estimators, for each reward.
+        `seconds` [blocks, events]: until the end of the bucket, NaN if unknown.
+        """
+        visible = [each.restricted_to(self.needs) for each in evidence]
+        terms = [
+            column.terms(seen, states[column.label])[0]
+            for seen, states in zip(visible, learned, strict=True)
+            for column in self.columns
+        ]
+        blocks = Blocks.of([replace(seen, block=size) for seen in visible for _ in self.columns], terms)
+        moments = {ALIKE: blocks.moments}
+        for kernel in kernels.values():
+            if kernel.name not in moments:
+                weights = np.nan_to_num(kernel.weights(seconds))
+                moments[kernel.name] = blocks.weighed(weights[:, None, None])
+        sums = {"nonzero": blocks.spread[..., NONZERO]}
+        signed = blocks.compared.get("signed")
+        if signed is not None:
+            sums["signed"] = _widened(signed)
+        return moments, sums
+
+    def taught(self, evidence: Sequence[Evidence]) -> list[State]:
+        """The states of the estimators from these events alone, for each reward."""
+        policies = len(self.candidates)
+        return [
+            {
+                column.label: column.terms(each.restricted_to(self.needs), start)[1]
+                for column in self.columns
+                if (start := column.start(policies))
+            }
+            for each in evidence
+        ]
+
+    def of_reward(self, state: State, place: int) -> tuple[Grid, State]:
+        if self.rewards == 1:
+            return self, state
+        policies, columns = len(self.candidates), len(self.columns)
+        kept = range(place * columns, (place + 1) * columns)
+        return replace(self, rewards=1), {
+            **state,
+            "averages": take_columns(state["averages"], policies, range(policies), kept),
+        }
+
+    def read(
+        self, state: State, tail: Evidence | None, errors: Array, wanted: object = None
+    ) -> Iterator[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]]:
+        """Each average with its interval and its moments now; `state`: see `MergedEvaluator`."""
+        for average, bound in zip(self.averages, self.bounds, strict=True):
+            known = state["averages"][average.label]
+            unfinished = cast(Blocks, OpenBuckets(known["open"][None]))
+            reading = Reading(known["moments"], known["spread"], unfinished, details=known["details"])
+            yield average, bound, reading, None
+
+
+def _widened(signed: Array) -> Array:
+    """Signed sums with those of u and v apart from the pair's, which are left out where production has all events."""
+    return signed if signed.shape[-1] > 2 + 4 * SIGNS else np.concatenate([signed, signed[..., 2 : 2 + 2 * SIGNS]], -1)
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """A plan, with what follows from it for sums that can be merged."""
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, plan: Plan) -> MergePlan:
+        """From a plan.
+
+        Raises:
+            ConfigError: Some of its numbers depend on the order of all events; the hint names what to take instead.
+        """
+        for problem, hint in _problems(plan):
+            raise ConfigError(f"results of parts of a stream cannot be merged: {problem}", hint=hint)
+        return cls(plan)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The BLAKE2b of the settings, as 16 hexadecimal digits."""
+        settings = msgspec.json.encode([STATE_SCHEMA, self.plan.settings()], order="deterministic")
+        return blake2b(settings, digest_size=8).hexdigest()
+
+    @cached_property
+    def grids(self) -> tuple[MergedGrid, ...]:
+        return tuple(MergedGrid(**vars(grid)) for grid in self.plan.grids())
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The kernel of each average, by its label."""
+        return kernels_of(list(self.plan.averages.values()))
+
+    @cached_property
+    def width(self) -> float:
+        """Seconds of a bucket of time."""
+        return width_of(list(self.plan.averages.values()))
+
+    @cached_property
+    def asks(self) -> Mapping[str, Ask]:
+        """The functions of the policies in code."""
+        return prepared(self.plan.computed_policies)
+
+    @cached_property
+    def monitor(self) -> PromotionMonitor | None:
+        """Of promotion, which only checks whether weights can be trusted: no lift of these averages decides."""
+        return self.plan.monitor(())
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether estimators have coefficients, or a reward model, that learn from the log."""
+        estimators = self.plan.estimators.values()
+        return any(bool(each.start(1)) or "prediction" in each.needs for each in estimators)
+
+    def start_lagged(self) -> State:
+        """The knowledge of estimators and reward models before the first event: see `lessons.start`."""
+        return lessons.start(self.plan, self.grids)
+
+    def lagged_to_bytes(self, lagged: State) -> bytes:
+        """The knowledge from earlier events as msgpack."""
+        known = lessons.to_state(self.plan, lagged)
+        return msgspec.msgpack.encode({"fingerprint": self.fingerprint, "lagged": known})
+
+    def lagged_from_bytes(self, data: bytes | None) -> State:
+        """The inverse of `lagged_to_bytes`; None for the state before the first event.
+
+        Raises:
+            StateError: It is of another plan.
+        """
+        if data is None:
+            return self.start_lagged()
+        state = msgspec.msgpack.decode(data)
+        if state["fingerprint"] != self.fingerprint:
+            raise StateError(
+                f"what was learned is of plan {state['fingerprint']}, and this one is {self.fingerprint}",
+                hint="use the same configuration and version of streameval everywhere",
+            )
+        return lessons.from_state(self.plan, state["lagged"])
+
+    def with_block(self, block: int) -> Plan:
+        """The plan for blocks of another size: that of the arrays inside of a partial result."""
+        return replace(self.plan, block=block)
+
+
+def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The settings whose numbers depend on the order of all events, each with its replacement."""
+    for average in plan.averages.values():
+        yield from _problems_of_average(average)
+        yield from _problems_of_interval(average.label, plan.interval(average))
+    for rule in () if plan.promotion is None else plan.promotion.rules:
+        if not rule.needs_lift:
+            hint = "take promotion: off, or paired, which shows the trust checks and decides nothing without a mixture"
+            yield f"the rule {rule.label} judges blocks of events in order", hint
+    predicted = [label for label, each in plan.estimators.items() if "prediction" in each.needs]
+    learned = ", ".join(plan.learned_policies)
+    others: dict[str, tuple[object, str]] = {
+        f"the reward model of {', '.join(predicted)} is code": (
+            predicted and plan.reward_model.is_external,
+            "take reward_model: ridge or tabular",
+        ),
+        "a drift detector reads one value after the other": (plan.drift, "take drift: off"),
+        f"{learned} learns from one event after the other": (learned, "evaluate frozen versions of it"),
+        "the examination of ranks is learned in order": (
+            learning.examination(plan),
+            "give examination: {kind: power, eta: 1.0}",
+        ),
+        "the weights of a ramp are balanced in order": (plan.logging, "leave out logging"),
+        "propensities are estimated from the events before": (plan.propensity, "log the propensities"),
+        "segments are averaged in order": (plan.segments, "leave out segments"),
+    }
+    yield from ((problem, hint) for problem, (found, hint) in others.items() if found)
+
+
+def _problems_of_average(average: AnyAverage) -> Iterator[tuple[str, str]]:
+    label = average.label
+    if average.last_events == math.inf or average.time_span is not None or average.time_half_life is not None:
+        return
+    if average.last_events is not None:
+        yield f"{label} counts events", f"give {label} a span, such as {{kind: window, span: 10m}}"
+    elif average.factor is not None:
+        yield f"{label} decays by the event", f"give {label} a time, such as {{kind: decay, half_life: 30m}}"
+    else:
+        yield f"{label} depends on the order of events", "take cumulative, a window with a span, or a decay by time"
+
+
+def _problems_of_interval(label: str, interval: AnyInterval) -> Iterator[tuple[str, str]]:
+    if interval.anytime:
+        hint = f"take intervals: {{{label}: empirical_likelihood}}"
+        yield f"the interval {interval.kind} on {label} follows single events", hint
+    if interval.drift == "include":
+        yield f"the bound on drift on {label} compares blocks of events", "take drift: export"

@@ -1,0 +1,84 @@
+"""The fields that estimators need and events lack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streameval.common.text import counted
+from streameval.events import EventBatch
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
+from streameval.ope.policies.logged import LOGGING, target_probabilities
+
+
+@dataclass(frozen=True)
+class MissingField:
+    """A field that `lacking` of `events` events do not have; such events are missing for these `estimators`.
+
+    `wanted_by`: the reward model, where that needs the field.
+    """
+
+    field: str
+    lacking: int
+    events: int
+    estimators: tuple[str, ...]
+    wanted_by: str | None = None
+
+    @property
+    def of_all(self) -> bool:
+        """Whether no event has the field, so that there is nothing to estimate from."""
+        return self.lacking == self.events
+
+    @property
+    def hint(self) -> str:
+        """The remedy."""
+        if self.wanted_by:
+            return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
+        return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
+
+    def __str__(self) -> str:
+        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
+        if self.of_all:
+            return f"none of the first {events} has {self.field}: no value for {estimators}"
+        have = "has" if self.lacking == 1 else "have"
+        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
+
+
+def missing_fields(plan: Plan, batch: EventBatch) -> list[MissingField]:
+    """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
+    if plan.ranking is not None:
+        return []
+    sets = batch.action_sets
+    actions = None if sets is None else Actions.of(sets, batch.policies, plan.policies)
+    present = ~np.isnan(target_probabilities(batch, plan.policies))
+    estimators = list(plan.estimators.values())
+    if plan.default_estimators:  # no user asked for one whose fields no event has
+        estimators = [each for each in estimators if _usable(actions, plan.needs_of(each))]
+    found: dict[str, MissingField] = {}
+    unrewarded = np.zeros(len(batch), dtype=bool)
+    if batch.slates is not None:
+        unrewarded = (batch.slates.sizes > 0) & ~batch.slates.has_rewards
+    outcomes = np.full(present.shape, False)
+    if batch.scored is not None:
+        outcomes[batch.scored.owner] = True
+    fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
+    for need in fields:
+        wanting = tuple(estimator.label for estimator in estimators if need in plan.needs_of(estimator))
+        without = present if actions is None else present & ~actions.known({need})
+        if need in REWARDED:
+            without = present & unrewarded[:, None]
+        if need == "scored":
+            without = present & ~outcomes
+        for policy, events, lacking in zip(plan.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
+            logged = need == "target" and policy == LOGGING
+            field = field_of("logging" if logged else need, policy)
+            if wanting and lacking and field not in found:
+                model = plan.reward_model.label if need in plan.reward_model.needs else None
+                found[field] = MissingField(field, int(lacking), int(events), wanting, model)
+    return list(found.values())
+
+
+def _usable(actions: Actions | None, needs: Requirements) -> bool:
+    return not needs or (actions is not None and bool(actions.known(needs).any()))

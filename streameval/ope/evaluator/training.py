@@ -1,0 +1,190 @@
+"""Training of a policy on the same events several times, with early stopping by later events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streameval.common.arrays import Array
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.policies.learned import Learned
+from streameval.ope.report import Estimate, Report
+
+DOUBTFUL = 3.0
+"""Standard errors between a mean weight and 1 that chance hardly explains."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the events that are learned from.
+
+    `training`: the estimate while learning, from these events; from the second pass on it is no longer unbiased.
+    `validation`: that of the weights after the pass, from later events. `weights` [1 or positions, features].
+    """
+
+    number: int
+    training: Estimate
+    validation: Estimate
+    weights: Array
+
+    @property
+    def lower(self) -> float:
+        """The lower bound by which passes are compared; without evidence none is lower."""
+        return -np.inf if self.validation.lower is None else self.validation.lower
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A policy after its passes; the `best` one has the highest lower bound on later events, the first of equals.
+
+    `learned_from`, `later`: the Reports of the best weights, unchanging, from the events that they were learned from
+    and from the later ones. The bounds of all passes, and so those of the best one, hold together.
+    """
+
+    name: str
+    policy: Learned
+    passes: tuple[Pass, ...]
+    best: Pass
+    learned_from: Report
+    later: Report
+
+    @property
+    def own(self) -> Estimate:
+        """The estimate of the best weights from the events that they were learned from."""
+        best = self.best.validation
+        return self.learned_from.get(self.name, best.estimator, best.average)
+
+    @property
+    def overfits(self) -> bool:
+        """Whether the mean weight on the events learned from is more than 3 standard errors away from 1.
+
+        It is 1, but for noise, for a policy that does not depend on the events. One that was learned from them may
+        avoid logged actions that earned little, or prefer those that earned much: the weights are then below or above.
+        """
+        mean, effective = self.own.importance_weight_mean or 0.0, self.own.effective_sample_size or 0.0
+        events = self.learned_from.events.accepted
+        error = mean * np.sqrt(max(events / effective - 1, 0.0) / events) if effective else 0.0
+        return bool(abs(mean - 1) > DOUBTFUL * error)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train the policies of a plan that learn.
+
+    `estimator`: of the values. `passes`: over the events, at most. `patience`: stop after this many
+    passes without a higher lower bound; 0 never stops, and takes the last pass in place of the best one.
+    """
+
+    plan: Plan
+    estimator: AnyEstimator
+    passes: int = 20
+    patience: int = 3
+
+    @property
+    def policies(self) -> dict[str, Learned]:
+        """The policies to train, by name: those with weights."""
+        return {name: each for name, each in self.plan.learned_policies.items() if isinstance(each, Learned)}
+
+    @property
+    def confidence(self) -> float:
+        """That of one interval, so that those of all passes of all policies hold together."""
+        return 1 - (1 - self.plan.confidence) / (self.passes * max(1, len(self.policies)))
+
+    def online(self) -> Plan:
+        """The plan of one pass over all events: each block is predicted before it is learned from."""
+        return self._simple(self.plan.for_policies(self.policies))
+
+    def train(
+        self,
+        name: str,
+        learn_from: Sequence[EventBatch],
+        later: Sequence[EventBatch],
+        advance: Callable[[int, float], None] = lambda events, lower: None,
+    ) -> Trained:
+        """The policy of this name after its passes.
+
+        `advance`: is called with the number of events of each batch that is learned from, and the highest lower bound.
+        """
+        plan, policy = self._simple(self.plan.for_policies([name])), self.policies[name]
+        passes: list[Pass] = []
+        for each in self._passes(plan, policy, learn_from, later, lambda n: advance(n, _highest(passes))):
+            passes.append(each)
+            best = max(passes, key=lambda one: one.lower) if self.patience else each
+            if self.patience and each.number - best.number >= self.patience:
+                break
+        frozen = self._simple(_with(plan, name, frozen_at(policy, best.weights)))
+        return Trained(name, policy, tuple(passes), best, _report(frozen, learn_from), _report(frozen, later))
+
+    def _passes(
+        self,
+        plan: Plan,
+        policy: Learned,
+        learn_from: Sequence[EventBatch],
+        later: Sequence[EventBatch],
+        advance: Callable[[int], None],
+    ) -> Iterator[Pass]:
+        name, state = plan.policies[1], policy.start()
+        for number in range(1, self.passes + 1):
+            evaluator = Evaluator.from_plan(plan, {name: state})
+            for batch in learn_from:
+                evaluator.update(batch)
+                advance(len(batch))
+            state = evaluator.learned(name)
+            training = self.estimate(evaluator.report(), name)
+            frozen = _with(plan, name, frozen_at(policy, state["weights"]))
+            validation = self.estimate(_report(self._simple(frozen), later), name)
+            yield Pass(number, training, validation, state["weights"])
+
+    def estimate(self, report: Report, policy: str) -> Estimate:
+        """The estimate of a policy in a Report."""
+        return report.get(policy, self.estimator.label, "cumulative")
+
+    def _simple(self, plan: Plan) -> Plan:
+        """The plan with this estimator alone, on all events alike."""
+        cumulative = Cumulative()
+        simple = plan.with_products([((self.estimator,), (cumulative,))])
+        return replace(simple, confidence=self.confidence, drift=None, segments={}, versions={})
+
+
+def frozen_at(policy: Learned, weights: Array) -> Learned:
+    """The policy with these weights, which does not learn."""
+    rows = tuple(tuple(row) for row in weights.tolist())
+    return Learned(start_from=policy.start_from, per_action=policy.per_action, weights=rows, step=0)
+
+
+def split_by_time(batches: Sequence[EventBatch], share: float) -> tuple[list[EventBatch], list[EventBatch]]:
+    """The events up to a moment, and those after it, which are about this share of all.
+
+    Events without a time are split by their order.
+    """
+    times = np.concatenate([batch.timestamp for batch in batches])
+    order = np.arange(len(times)) if np.isnan(times).any() else times
+    cut = np.sort(order)[max(0, int(len(order) * (1 - share)) - 1)]
+    bounds = np.cumsum([0, *map(len, batches)])
+    early, late = [], []
+    for batch, first in zip(batches, bounds[:-1], strict=True):
+        later = order[first : first + len(batch)] > cut
+        early.append(batch.take(~later))
+        late.append(batch.take(later))
+    return [batch for batch in early if len(batch)], [batch for batch in late if len(batch)]
+
+
+def _with(plan: Plan, name: str, policy: Learned) -> Plan:
+    return replace(plan, computed_policies={name: policy})
+
+
+def _report(plan: Plan, batches: Sequence[EventBatch]) -> Report:
+    evaluator = Evaluator.from_plan(plan)
+    for batch in batches:
+        evaluator.update(batch)
+    return evaluator.report()
+
+
+def _highest(passes: Sequence[Pass]) -> float:
+    return max((each.lower for each in passes), default=-np.inf)

@@ -1,0 +1,205 @@
+"""Policies in code of the user or of another package, which may learn: a failure costs their own events."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import field
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State
+from streameval.common.component import strict
+from streameval.errors import ConfigError, StateError
+from streameval.events import Fault, RawFields
+from streameval.events.action_sets import Index
+from streameval.ope.policies.base import Answer, Ask, LearningPolicy, Log
+from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, find, make
+
+
+class LearnsToDecide(Protocol):
+    """An object that learns to decide."""
+
+    def predict(self, decisions: Decisions, /) -> Sequence[ArrayLike]:
+        """One distribution for each decision, with one probability for each of its actions."""
+
+    def learn(self, decisions: Decisions, action: Index, propensity: Array, reward: Array, /) -> None:
+        """Learn from logged decisions: the position of each logged action, its propensity and its reward."""
+
+
+class ExternalPolicy(LearningPolicy):
+    """A policy that learns, made by code of the user or of another package.
+
+    It predicts block by block, and learns the logged actions of each block after it, those whose rewards are known. A
+    copy of the object predicts an unfinished block, and each block of a frozen copy, so that asking changes nothing.
+    The object does not receive sampling probabilities. It changes while it learns: a state with one in it is used once.
+    """
+
+    @property
+    def is_external(self) -> bool:
+        return True
+
+    @property
+    def needs_raw_fields(self) -> bool:
+        return True
+
+    def make(self) -> LearnsToDecide:
+        """A new object, which has learned nothing.
+
+        Raises:
+            ConfigError: There is no such code.
+        """
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Check that an object can be made and kept.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        made = self.make()
+        missing = [name for name in ("predict", "learn") if not callable(getattr(made, name, None))]
+        if missing:
+            raise ConfigError(
+                f"{type(made).__name__} has no {' and no '.join(missing)}",
+                hint="a policy that learns has predict(decisions) and learn(decisions, action, propensity, reward)",
+            )
+
+    def start(self) -> State:
+        """`failures`: the number of events that it could not learn from."""
+        return {"model": None, "steps": 0, "failures": 0}
+
+    def fold(self, state: State, log: Log) -> tuple[Answer, State]:
+        model = self.make() if state["model"] is None else state["model"]
+        answers, steps, failures = [], state["steps"], state["failures"]
+        for part in _blocks(log):
+            is_whole = len(part.reward) == log.block
+            answers.append(_asked(model if is_whole else deepcopy(model), part))
+            if is_whole:
+                steps, failures = steps + 1, failures + _teach(model, part)
+        return _joined(answers, log), {"model": model, "steps": steps, "failures": failures}
+
+    def predict(self, state: State, log: Log) -> Answer:
+        model = self.make() if state["model"] is None else state["model"]
+        return _joined([_asked(deepcopy(model), part) for part in _blocks(log)], log)
+
+    def to_state(self, state: State) -> State:
+        """The state with the object pickled: only a caller who names the policy may load it.
+
+        Raises:
+            StateError: The object cannot be pickled.
+        """
+        try:
+            return {**state, "model": None if state["model"] is None else pickle.dumps(state["model"])}
+        except Exception as error:
+            raise StateError(
+                f"a policy that learns cannot be saved: {type(error).__name__}: {error}",
+                hint="the object that the factory returns must be one that pickle can store",
+            ) from error
+
+    def from_state(self, saved: State) -> State:
+        return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+
+
+def _blocks(log: Log) -> Iterator[Log]:
+    """The blocks of a log; the last of them can be unfinished."""
+    raw_fields = log.raw_fields or RawFields.none(len(log.reward))
+    for first in range(0, len(log.reward), log.block):
+        part = slice(first, first + log.block)
+        yield log._replace(
+            sets=log.sets.take(part),
+            propensity=log.propensity[part],
+            reward=log.reward[part],
+            raw_fields=raw_fields.take(part),
+        )
+
+
+def _asked(model: LearnsToDecide, block: Log) -> Answer:
+    return ask_policy(model.predict, block.sets, block.raw_fields or RawFields.none(len(block.reward)))
+
+
+def _joined(answers: Sequence[Answer], log: Log) -> Answer:
+    """The answers of all blocks as one."""
+    faults: dict[int, Fault] = {}
+    for place, (_, of_block) in enumerate(answers):
+        faults |= {place * log.block + event: fault for event, fault in of_block.items()}
+    return np.concatenate([np.empty(0), *(rows for rows, _ in answers)]), faults
+
+
+def _teach(model: LearnsToDecide, block: Log) -> int:
+    """Let the object learn a block; the number of events if it raises. It may have learned a part of them."""
+    events = np.flatnonzero((block.sets.index >= 0) & ~np.isnan(block.reward))
+    try:
+        if len(events):
+            decisions = decisions_of(block.sets, block.raw_fields or RawFields.none(len(block.reward)), events)
+            model.learn(decisions, block.sets.index[events], block.propensity[events], block.reward[events])
+    except Exception:  # noqa: BLE001 - one policy's fault must not stop the others
+        return len(events)
+    return 0
+
+
+def _factory(target: str) -> str:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
+        raise ValueError("expected package.module:factory")
+    return target
+
+
+@dataclass(frozen=True, config=strict)
+class PythonPolicy(ExternalPolicy):
+    """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
+
+    It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
+    one probability for each action of the event. When it raises, it is called again for each half of the
+    events, so that a bad event affects no other; hence its answers must not depend on how events are batched.
+
+    With `learns: true` it returns an object with `predict(decisions)`, which is called likewise, and
+    `learn(decisions, action, propensity, reward)`, which is called after each block with the logged decisions whose
+    rewards are known: the position of the action in the list, its propensity and its reward, arrays of [n]. A copy of
+    the object predicts where nothing is to be learned, so it must be one that `copy.deepcopy` and pickle can take.
+
+    >>> from streameval.ope.policies.python import Decisions, Policy
+    >>> def cautious(first: float) -> Policy:
+    ...     def policy(decisions: Decisions) -> list[list[float]]:
+    ...         rest = [(1 - first) / (len(actions) - 1) for actions in decisions.actions]
+    ...         return [[first] + [p] * (len(a) - 1) for p, a in zip(rest, decisions.actions)]
+    ...     return policy
+    >>> cautious(first=0.5)(Decisions(contexts=[None], actions=[["a", "b", "c"]], features=[None]))
+    [[0.5, 0.25, 0.25]]
+    """
+
+    target: Annotated[str, AfterValidator(_factory), Field(description="the factory, as package.module:factory")]
+    options: Annotated[Mapping[str, Any], Field(description="keyword arguments of the factory")] = field(
+        default_factory=dict
+    )
+    learns: Annotated[bool, Field(description="true: it learns from the stream, by predict and learn")] = False
+    kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
+
+    def prepare(self) -> Ask:
+        """The function that asks the user's code.
+
+        Raises:
+            ConfigError: The code cannot be imported, or its factory fails.
+        """
+        policy = make(self.target, self.options)
+        if not callable(policy):
+            raise ConfigError(
+                f"{self.target} returns {type(policy).__name__}, which cannot be called",
+                hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
+            )
+        return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
+
+    def make(self) -> LearnsToDecide:
+        made: LearnsToDecide = make(self.target, self.options)
+        return made
+
+    def check(self) -> None:
+        if self.learns:
+            super().check()
+        else:
+            find(self.target)

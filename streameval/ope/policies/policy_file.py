@@ -1,0 +1,74 @@
+"""The file of a policy that has learned: its weights and its options, which a recommender reads with plain numpy."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.common.arrays import Array
+from streameval.errors import InputError
+from streameval.ope.policies.learned import Learned
+
+FILE_SCHEMA = 1
+"""The version of the format."""
+_LEARNED: TypeAdapter[Learned] = TypeAdapter(Learned)
+
+
+def to_bytes(policy: Learned, weights: Array, events: int) -> bytes:
+    """The content of a file `NAME.npz` of two arrays.
+
+    `weights` [1 or positions, features]: of the scores. `description`: a JSON text with the `schema` of the file, the
+    `kind` and options of the policy, and the number of `events` that it learned from. Equal policies give equal bytes.
+
+    >>> content = to_bytes(Learned(step=0.1), np.array([[1.0, -0.5]]), events=2_000)
+    >>> of_bytes(content).weights, of_bytes(content).step
+    (((1.0, -0.5),), 0.1)
+    """
+    described = {"schema": FILE_SCHEMA, **asdict(policy), "events": events}
+    del described["weights"]
+    file = io.BytesIO()
+    np.savez(file, weights=np.asarray(weights, dtype=float), description=np.array(json.dumps(described)))
+    return file.getvalue()
+
+
+def options_of(content: bytes) -> dict[str, Any]:
+    """The options of the policy in a file, with its weights: those of `Learned`.
+
+    Raises:
+        InputError: This is not a policy file, or one of another schema.
+    """
+    hint = "it has the arrays `weights` and `description`, as `streameval learn` writes them"
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise InputError("this is not a policy file: it is not in the format .npz", hint=hint)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            weights, described = file["weights"], json.loads(str(file["description"]))
+        found, _ = described.pop("schema"), described.pop("events")
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"this is not a policy file: {type(error).__name__}: {error}", hint=hint) from None
+    if found != FILE_SCHEMA:
+        hint = "use the version of streameval that wrote it"
+        raise InputError(f"the policy file has schema {found}, this version reads {FILE_SCHEMA}", hint=hint)
+    return {**described, "weights": weights.tolist()}
+
+
+def of_bytes(content: bytes) -> Learned:
+    """The policy in a file, which keeps learning from its weights; with `step: 0` it stays as it is.
+
+    Raises:
+        InputError: This is not a policy file, or one of another version.
+    """
+    options = options_of(content)
+    try:
+        return _LEARNED.validate_python(options)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        hint = "use the version of streameval that wrote it"
+        raise InputError(f"the policy file has another {place or 'content'}: {problem['msg']}", hint=hint) from None

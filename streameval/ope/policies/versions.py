@@ -1,0 +1,112 @@
+"""Frozen copies of a policy that learns: candidates that are what it was at one event, and stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import State
+from streameval.common.component import Configurable, strict
+from streameval.common.text import counted
+from streameval.ope.policies.base import Answer, LearningPolicy, Log, learns
+from streameval.ope.policies.external import PythonPolicy
+from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.river import RiverPolicy
+
+
+@dataclass(frozen=True, config=strict)
+class VersionsOf(metaclass=Configurable):
+    """A frozen copy of a policy that learns after every `every` of its events; the last `keep` of them are candidates.
+
+    The copy after `3 every` events of `{frozen: {kind: versions_of, ...}}` is called `frozen-3`. It starts with the
+    next event, from zero, on events that it has not learned from; it gets the next share of the error that candidates
+    share. The copy before the last `keep` ones is then forgotten. `every` is a multiple of the block.
+    """
+
+    policy: Annotated[str, Field(min_length=1, description="the name of the candidate that learns")]
+    every: Annotated[PositiveInt, Field(description="number of events after which a copy is made")] = 200_000
+    keep: Annotated[PositiveInt, Field(description="number of newest copies that are candidates")] = 3
+    kind: Literal["versions_of"] = field(default="versions_of", kw_only=True, repr=False)
+
+    def check(self, name: str, policies: Mapping[str, Any], block: int) -> None:
+        """Check that there is such a policy, and that versions are made at ends of blocks.
+
+        `policies`: all candidates by name.
+
+        Raises:
+            ValueError: A part does not fit; the message names it.
+        """
+        policy = policies.get(self.policy)
+        if not learns(policy):
+            raise ValueError(f"{name}: policy must be a candidate that learns, found {self.policy!r}")
+        if not policy.start():
+            raise ValueError(f"{name}: {self.policy!r} follows the reward model, which has no frozen copies")
+        if self.every % block:
+            raise ValueError(f"{name}: every must be a multiple of {counted(block, 'event')}, found {self.every}")
+        if "/" in name or name.startswith("."):
+            raise ValueError(f"{name}: versions are also files with this name: it has no slash, and no dot in front")
+        taken = [each for each in policies if number_of(each, name) is not None]
+        if taken:
+            raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken[0]}")
+
+
+@dataclass(frozen=True, config=strict)
+class FrozenPolicy(LearningPolicy):
+    """One frozen copy, the one with this number of `VersionsOf` called `of`: what `policy` was after these `events`.
+
+    Its state is that of the policy then, and does not change.
+    """
+
+    of: str
+    number: int
+    events: int
+    policy: Annotated[Learned | RiverPolicy | PythonPolicy, Field(discriminator="kind")]
+    kind: Literal["frozen"] = field(default="frozen", kw_only=True, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the candidate."""
+        return f"{self.of}-{self.number}"
+
+    @property
+    def is_external(self) -> bool:
+        return self.policy.is_external
+
+    @property
+    def needs_raw_fields(self) -> bool:
+        return self.policy.needs_raw_fields
+
+    def start(self) -> State:
+        """A state of the right form: the real one is given."""
+        return self.policy.start()
+
+    def fold(self, state: State, log: Log) -> tuple[Answer, State]:
+        """The distributions, and the state, which stays as it is."""
+        return self.policy.predict(state, log), state
+
+    def to_state(self, state: State) -> State:
+        return self.policy.to_state(state)
+
+    def from_state(self, saved: State) -> State:
+        return self.policy.from_state(saved)
+
+
+def is_trusted(name: str, policy: object, named: Mapping[str, Any]) -> bool:
+    """Whether a policy is our own code, or is `named`; a frozen copy is, where the policy that it copies is."""
+    if not (isinstance(policy, LearningPolicy) and policy.is_external):
+        return True
+    return policy.policy in named.values() if isinstance(policy, FrozenPolicy) else named.get(name) == policy
+
+
+def number_of(name: str, versions: str) -> int | None:
+    """The number of the version with this name; None if it is not called as those of `versions` are.
+
+    >>> number_of("frozen-3", "frozen"), number_of("frozen-b", "frozen")
+    (3, None)
+    """
+    of, _, number = name.rpartition("-")
+    return int(number) if of == versions and number.isdecimal() else None

@@ -1,0 +1,59 @@
+"""Files of frozen copies in the directory of snapshots: a recommender can serve a policy that has learned."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from streameval.common.arrays import State
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.policies import policy_file
+from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.versions import number_of
+from streameval.service.snapshots import WRITING
+
+POLICY_SUFFIX = ".npz"
+
+log = structlog.get_logger("streameval.policy_files")
+
+
+def keep_files(directory: Path, state: State) -> None:
+    """Write a file for each frozen copy in a state of an evaluator, and delete those of copies that are retired.
+
+    A file that is there already stays unless its content differs. One that cannot be written is logged, and tried again
+    with the next snapshot.
+    """
+    made_of = state["cohorts"][0]["evaluator"]["settings"]["versions"]
+    contents = {
+        version.name: policy_file.to_bytes(version.policy, learned["weights"], version.events)
+        for version, learned in CohortEvaluator.versions_in(state)
+        if isinstance(version.policy, Learned)
+    }
+    try:
+        for name, content in contents.items():
+            _write(directory / f"{name}{POLICY_SUFFIX}", content)
+        for path in directory.glob(f"*{POLICY_SUFFIX}"):
+            if path.stem not in contents and any(number_of(path.stem, each) is not None for each in made_of):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error("policy_file_failed", directory=str(directory), reason=error.strerror)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    unfinished = path.with_name(f"{path.name}{WRITING}")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise

@@ -1,0 +1,131 @@
+"""Run benchmarks, and compare them with stored results.
+
+    make bench                              all benchmarks
+    make bench ARGS="growth loop"           some of them
+    make bench ARGS=--store                 write tests/benchmarks/results.json and results.png
+    make bench-check                        fail if a ratio is a fifth worse than the stored one
+
+All figures are processor time. Only ratios are checked: both of their works are measured in turns within one run.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import typer
+from measuring import Benchmark, Found, Result, measure
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from streameval.service.process import set_up_process
+
+HERE = Path(__file__).parent
+STORED = HERE / "results.json"
+NAMES = (
+    "loop",
+    "growth",
+    "features",
+    "intervals",
+    "rankings",
+    "segments",
+    "stages",
+    "watching",
+    "learners",
+    "peers",
+    "from_kafka",
+)
+WORSE = 1.2
+"""A ratio fails if it is more than this times the stored one."""
+REPEATED_ROUNDS = 3
+"""Times as many rounds are measured before a ratio fails: other programs may have disturbed the first ones."""
+
+Results = dict[str, Result]
+
+
+def found(name: str, events: int | None, rounds: int) -> Result:
+    """Measure one benchmark and print its table."""
+    made: Benchmark = import_module(name).benchmark(*[] if events is None else [events])
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(name, total=len(made.works) * (rounds + 1))
+        result = measure(made, rounds, lambda: progress.advance(bar))
+    show(made.title, result)
+    return result
+
+
+def show(title: str, result: Result) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    console.print(f"[bold]{title}")
+    works = Table("work")
+    works.add_column("us an event", justify="right")
+    for name, value in result.microseconds.items():
+        works.add_row(name, f"{value:,g}")
+    ratios = Table("ratio")
+    for column in ("median", "lowest", "highest", "wanted: at most"):
+        ratios.add_column(column, justify="right")
+    sizes = {f"{name}, MB": each for name, each in result.megabytes.items()}
+    for name, each in (result.ratios | sizes).items():
+        wanted = "" if each.wanted is None else f"{each.wanted:,g}"
+        ratios.add_row(name, f"{each.median:,g}", f"{each.lowest:,g}", f"{each.highest:,g}", wanted)
+    console.print(works, ratios)
+
+
+def worse(result: Result, stored: Result) -> list[str]:
+    """The ratios and sizes that are a fifth worse than the stored ones, in words."""
+
+    def compare(now: dict[str, Found], before: dict[str, Found]) -> list[str]:
+        return [
+            f"{name}: {each.median:g}, stored {before[name].median:g}"
+            for name, each in now.items()
+            if name in before and each.median > WORSE * before[name].median
+        ]
+
+    return compare(result.ratios, stored.ratios) + compare(result.megabytes, stored.megabytes)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help=f"of benchmarks: {', '.join(NAMES)}; default all")] = None,
+    events: Annotated[int | None, typer.Option(min=1_000, help="of each benchmark; default its own number")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="after one to warm up")] = 5,
+    store: Annotated[Path | None, typer.Option(help="file of results, to which those of this run are added")] = None,
+    check: Annotated[bool, typer.Option(help="fail if a ratio is a fifth worse than the stored one")] = False,
+    picture: Annotated[Path | None, typer.Option(help="draw the stored results")] = None,
+) -> None:
+    """Run benchmarks, and compare them with stored results."""
+    set_up_process()
+    import_module("river.drift")  # takes seconds, and the first detector would be charged for it
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    if picture is not None:
+        from picture import draw
+
+        draw(stored(STORED), picture)
+        return
+    unknown = sorted(set(names or ()) - set(NAMES))
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(NAMES)}")
+    failed, before = [], stored(STORED)
+    for name in names or NAMES:
+        result = found(name, events, rounds)
+        if check and name in before and worse(result, before[name]):
+            result = found(name, events, REPEATED_ROUNDS * rounds)
+            failed += worse(result, before[name])
+        if store is not None:
+            store.write_bytes(msgspec.json.format(msgspec.json.encode({**stored(store), name: result})) + b"\n")
+    if failed:
+        print("\n".join(["a fifth worse than stored:", *failed]), file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def stored(path: Path) -> Results:
+    """The results in a file, none if there is no file."""
+    return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else {}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,82 @@
+"""The studies of objectives in `examples/safe_exploration`: their stored results, and each of them in small."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "safe_exploration"
+SEEDS = 20
+
+
+@pytest.fixture(scope="module")
+def study() -> Iterator[ModuleType]:
+    """The module of the studies, which lies in no package."""
+    sys.path.insert(0, str(EXAMPLE))
+    yield import_module("objectives")
+    sys.path.remove(str(EXAMPLE))
+    for name in ("objectives", "objectives_summary", "digits"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("objective", ["ips", "snips", "dr", "cab"])
+def test_estimates_are_true_while_each_objective_learns_to_the_accuracy_that_is_wanted(
+    study: ModuleType, objective: str
+) -> None:
+    runs = [each for each in study.stored("objectives") if each.candidate == objective]
+    assert [(each.seed, each.events) for each in runs] == [(seed, 200_000) for seed in range(SEEDS)]
+    assert sum(each.errors <= 3 for each in runs) >= 19
+    assert sum(each.covered for each in runs) >= 19
+    assert np.mean([each.accuracy for each in runs]) >= 0.92
+    assert np.mean([each.value for each in runs]) >= 0.92
+
+
+def test_the_penalty_of_poem_is_better_on_logs_with_large_weights(study: ModuleType) -> None:
+    runs = study.stored("large_weights")
+    assert len(runs) == SEEDS
+    assert min(each.largest for each in runs) > 500
+    assert sum(each.poem > each.ips for each in runs) >= 15
+
+
+def test_a_challenger_that_forgets_follows_a_world_that_moves(study: ModuleType) -> None:
+    ends, runs = import_module("objectives_summary").ends, study.stored("moving")
+    for objective in ("ips", "dr"):
+        forgetting, sure = (ends(runs, name) for name in (f"{objective}, forgets", objective))
+        assert len(forgetting) == SEEDS
+        assert (forgetting > sure).sum() >= 15
+        assert forgetting.mean() > 0.6
+    assert (ends(runs, "dr, forgets") > ends(runs, "frozen")).all()
+
+
+def test_the_document_has_the_tables_and_figures_of_the_stored_results(study: ModuleType) -> None:
+    text = (EXAMPLE / "objectives.md").read_text()
+    stored = (study.stored(name) for name in study.STUDIES)
+    assert import_module("objectives_summary").fill_in(text, *stored) == text
+
+
+@pytest.mark.slow
+def test_each_objective_learns_a_part_and_is_estimated_well_in_a_short_run(study: ModuleType) -> None:
+    for each in study.on_digits(100, events=30_000):
+        assert each.errors <= 3
+        assert each.covered
+        assert each.weight == pytest.approx(1, abs=0.05)
+        assert each.accuracy > each.production + 0.1
+
+
+@pytest.mark.slow
+def test_five_logs_with_large_weights_mislead_ips_more_than_poem(study: ModuleType) -> None:
+    runs = [study.on_large_weights(seed) for seed in range(100, 105)]
+    assert sum(each.poem > each.ips for each in runs) >= 4
+
+
+@pytest.mark.slow
+def test_one_moving_world_is_followed_by_a_challenger_that_forgets(study: ModuleType) -> None:
+    ends, runs = import_module("objectives_summary").ends, study.on_moving_digits(100)
+    assert ends(runs, "dr, forgets")[0] > ends(runs, "dr")[0] + 0.05

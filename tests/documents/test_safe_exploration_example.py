@@ -1,0 +1,107 @@
+"""Safe exploration on digits: its tables are those of its results, which are safe, and a run repeats a stored one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file, load_digits
+
+from streameval import Learned
+from streameval.ope.policies.policy_file import to_bytes
+from support.documents import blocks
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "safe_exploration"
+MODULES = ("digits", "figures", "loop", "overfitting", "serve", "study", "summary")
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module `study` of the example, which lies in no package, as the scripts there see it."""
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield import_module("study")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_no_rule_with_a_bound_deployed_what_is_worse_than_the_baseline(study: ModuleType) -> None:
+    runs = study.stored()
+    assert {(each.rule, each.seed) for each in runs} == {(rule, seed) for rule in study.RULES for seed in study.SEEDS}
+    for run in runs:
+        assert all(each.value >= run.baseline for each in run.deployments)
+
+
+def test_rules_deploy_in_this_order_in_most_seeds(study: ModuleType) -> None:
+    summary, runs = import_module("summary"), study.stored()
+    for one, other in (("bsea", "sea"), ("anytime", "sea"), ("paired", "sea"), ("paired", "bsea")):
+        firsts = [[summary.first(run) for run in summary.of_rule(runs, rule)] for rule in (one, other)]
+        earlier = sum(a < b for a, b in zip(*firsts, strict=True))
+        assert earlier > sum(a > b for a, b in zip(*firsts, strict=True)), (one, other)
+
+
+def test_each_rule_ends_above_what_the_log_of_the_baseline_alone_teaches(study: ModuleType) -> None:
+    summary, runs = import_module("summary"), study.stored()
+    alone = np.mean([run.learned for run in summary.of_rule(runs, "never")])
+    for rule in summary.SAFE:
+        assert np.mean([run.served for run in summary.of_rule(runs, rule)]) > alone
+        assert np.mean([run.learned for run in summary.of_rule(runs, rule)]) > alone + 0.04
+
+
+def test_the_tables_are_those_of_the_stored_results(study: ModuleType, tmp_path: Path) -> None:
+    copy = tmp_path / "README.md"
+    copy.write_text((EXAMPLE / "README.md").read_text())
+    study.table(EXAMPLE / "results", copy)
+    assert copy.read_text() == (EXAMPLE / "README.md").read_text(), "run `make figures`"
+    import_module("figures").draw(study.stored(), tmp_path / "rules.png")
+    assert (tmp_path / "rules.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_run_repeats_the_stored_one(study: ModuleType) -> None:
+    (stored,) = (run for run in study.stored() if (run.rule, run.seed) == ("paired", 1))
+    again = import_module("loop").run("paired", 1, 30_000)
+    assert [each.event for each in again.deployments] == [
+        each.event for each in stored.deployments if each[0] <= 30_000
+    ]
+
+
+def test_a_file_of_libsvm_takes_the_place_of_the_digits(study: ModuleType, tmp_path: Path) -> None:
+    digits, (pixels, label) = import_module("digits"), load_digits(return_X_y=True)
+    kept = label < 3
+    dump_svmlight_file(pixels[kept], label[kept] + 1, str(tmp_path / "three.svm"))
+    three = digits.Digits.prepared(0, tmp_path / "three.svm")
+    assert (three.actions, set(three.label)) == (3, {0, 1, 2})
+    assert 0.5 < three.value(three.baseline) <= 1
+    run = import_module("loop").run("bsea", 0, 4_000, tmp_path / "three.svm")
+    assert run.baseline == three.value(three.baseline)
+    assert msgspec.json.decode(msgspec.json.encode(run), type=type(run)) == run
+
+
+def test_the_loader_of_the_document_gives_the_probabilities_of_the_policy(tmp_path: Path) -> None:
+    (loader,) = (each for each in blocks((EXAMPLE / "README.md").read_text()) if each.language == "python")
+    namespace: dict[str, type] = {}
+    exec(loader.text, namespace)
+    weights, features = np.array([[1.0, -1.0], [0.5, 2.0]]), np.array([[0.3, 0.1], [0.2, -0.4]])
+    path = tmp_path / "policy.npz"
+    path.write_bytes(to_bytes(Learned(per_action=True, start_from="logging"), weights, 100))
+    powers = np.exp([0.2, -0.7]) * [0.25, 0.75]
+    found = namespace["Policy"](path).probabilities(features, [0.25, 0.75])
+    assert found == pytest.approx(powers / powers.sum(), rel=1e-12)
+
+
+def test_propensities_are_overfitted_as_stored(study: ModuleType) -> None:
+    stored = json.loads((EXAMPLE / "results" / "overfitting.json").read_text())
+    whole, stopped = stored["whole"], stored["stopped"]
+    assert whole["training"] > whole["truth"] + 0.2
+    assert whole["weight"] < 0.8 < 1 - abs(stored["passes"][0]["weight"] - 1)
+    assert stopped["training"] - stopped["truth"] < whole["training"] - whole["truth"]

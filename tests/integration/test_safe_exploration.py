@@ -1,0 +1,43 @@
+"""A daemon that learns from a recommender's log, and a recommender that deploys what the daemon has proven better."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.paths import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+EXAMPLE = ROOT / "examples" / "safe_exploration"
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module `serve` of the example, which lies in no package, as the scripts there see it."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in ("digits", "serve"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield import_module("serve")
+    for name in ("digits", "serve"):
+        sys.modules.pop(name, None)
+
+
+def test_a_frozen_copy_is_deployed_when_it_is_promotable_and_is_better_than_the_baseline(
+    serve: ModuleType, tmp_path: Path
+) -> None:
+    digits = import_module("digits").Digits.prepared(0)
+    deployed = serve.run(tmp_path, digits, 18_000, "paired", 0)
+    assert [(events, name) for events, name, _ in deployed] == [(17_000, "frozen-6")]
+    assert deployed[0][2] > digits.value(digits.baseline) + 0.1
+    with np.load(tmp_path / "production-1.npz") as file:
+        assert digits.value(digits.chosen_by(file["weights"])) == deployed[0][2]
+    log = (tmp_path / "daemon.log").read_text()
+    assert '"level": "error"' not in log
+    assert '"accepted": 1000' in log, "the daemon was restarted with another production, and counts from zero"

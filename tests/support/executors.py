@@ -1,0 +1,82 @@
+"""An engine in this process, over a Kafka cluster in memory."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from streameval.config.model import Config
+from streameval.engines.daemon import daemon
+from streameval.engines.ranges import RangeEvaluator, RangeGone, RangeResult, RangeTask
+from streameval.ingest.kafka.client import ClientError
+from streameval.service.daemon import Daemon
+from support.fake_kafka import TOPIC, FakeCluster
+from support.messages import message
+
+CANDIDATES = ["bold", "shy"]
+
+
+def config_of(folder: Path | None = None, **sections: Any) -> Config:
+    """A configuration with an engine; its state is in `folder`."""
+    state = {"state": "off" if folder is None else {"dir": str(folder), "interval": "1h"}}
+    source = {"kind": "kafka", "topic": TOPIC}
+    engine = {"kind": "spark", "trigger": "1ms", "most_per_partition": 300}
+    policies = {"candidates": CANDIDATES}
+    return Config.model_validate({"source": source, "policies": policies, "engine": engine, **state, **sections})
+
+
+def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> None:
+    """Append events of which every hundredth is not JSON."""
+    log = cluster.logs.setdefault(partition, [])
+    for number in range(first, first + count):
+        shares = {"bold": 0.1 + (number * 7 % 10) / 20, "shy": 0.5 - (number * 3 % 7) / 20}
+        own = {"timestamp": (number * 4 + partition) / 100, "reward": number * 11 % 3 % 2, "propensity": 0.25}
+        event = message(number * 4 + partition, policies=shares, **own)
+        log.append(event if number % 100 else b"{")
+
+
+class Executors:
+    """Runs the tasks of a batch here, each through its own client; `faults` are raised by the next batches."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.batches: list[Sequence[RangeTask]] = []
+        self.faults: list[Exception] = []
+        self.lost, self.closed = 0, False
+        self.free = threading.Event()
+        self.free.set()
+        self._cancelled = False
+
+    def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
+        self.batches.append(tasks)
+        self._cancelled = False
+        self.free.wait(60.0)
+        if self._cancelled:
+            raise ClientError("cancelled")
+        if self.faults:
+            raise self.faults.pop(0)
+        return [pickle.loads(pickle.dumps(self._evaluated(pickle.loads(pickle.dumps(task))))) for task in tasks]
+
+    def _evaluated(self, task: RangeTask) -> RangeResult | RangeGone:
+        evaluator = RangeEvaluator(pickle.loads(task.config), self._cluster.connect)
+        return evaluator(task.range, task.now, task.lagged)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.free.set()
+
+    def executors_lost(self) -> int:
+        return self.lost
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def engine_daemon(cluster: FakeCluster, config: Config, **options: Any) -> tuple[Daemon, Executors]:
+    """The daemon of a configuration, and its engine."""
+    executors = Executors(cluster)
+    connect: Callable[..., Any] = cluster.connect
+    return daemon(config, open_engine=lambda _: executors, connect=connect, **options), executors

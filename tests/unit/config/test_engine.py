@@ -1,0 +1,84 @@
+"""The section `engine`: its forms, its defaults for other sections, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from streameval.config.engine import engine_variables
+from streameval.config.model import Config
+from streameval.errors import ConfigError
+
+BASE: dict[str, Any] = {"policies": {"candidates": ["challenger"]}, "source": {"kind": "kafka", "topic": "clicks"}}
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate(BASE | sections)
+
+
+@pytest.mark.parametrize(
+    ("written", "master"),
+    [("spark:local[2]", "local[2]"), ("spark", None), ({"kind": "spark", "master": "yarn"}, "yarn")],
+)
+def test_an_engine_is_a_text_or_a_mapping(written: object, master: str | None) -> None:
+    engine = config(engine=written).engine
+    assert engine is not None
+    assert (engine.kind, engine.master, engine.trigger, engine.most_per_partition) == ("spark", master, 5.0, 200_000)
+
+
+@pytest.mark.parametrize("written", [None, "off", False])
+def test_without_an_engine_nothing_changes(written: object) -> None:
+    assert config(engine=written) == config()
+
+
+def test_with_an_engine_the_defaults_are_what_executors_can_compute_and_can_be_replaced() -> None:
+    plan = config(engine="spark").plan()
+    assert list(plan.estimators) == ["ips", "snips"]
+    assert list(plan.averages) == ["cumulative", "decay"]
+    assert plan.drift is None
+    assert plan.promotion is not None  # for its trust checks
+    window = {"kind": "window", "span": "10m"}
+    assert list(config(engine="spark", averages=[window]).plan().averages) == ["window"]
+    ranking = {"metric": "dcg", "examination": "power"}
+    assert list(config(engine="spark", ranking=ranking).plan().estimators) == ["click_ips", "click_snips"]
+
+
+def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "streameval.yaml"
+    file.write_text("policies: {candidates: [a]}\nsource: {topic: clicks}\nengine: {kind: spark, trigger: 2s}\n")
+    engine = Config.load(file, engine_variables("spark:local[3]")).engine
+    assert engine is not None
+    assert (engine.master, engine.trigger) == ("local[3]", 2.0)
+    file.write_text("policies: {candidates: [a]}\nsource: {topic: clicks}\n")
+    engine = Config.load(file, engine_variables("spark")).engine
+    assert engine is not None
+    assert engine.master is None
+    with pytest.raises(ConfigError, match=r"engine\.kind \(STREAMEVAL_ENGINE__KIND\): expected spark, found 'flink'"):
+        Config.load(file, engine_variables("flink:local"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "place"),
+    [
+        ({"source": {"kind": "simulated"}}, "source.kind"),
+        ({"source": BASE["source"] | {"rewards": {"topic": "rewards"}}}, "source.rewards"),
+        ({"source": BASE["source"] | {"duplicates": 1000}}, "source.duplicates"),
+        ({"source": BASE["source"] | {"order": "event_time"}}, "source.order"),
+        ({"averages": ["mixture"]}, "engine"),
+        ({"averages": [{"kind": "window", "tau": 1000}]}, "engine"),
+        ({"drift": {"detector": "ADWIN"}}, "engine"),
+    ],
+)
+def test_settings_that_executors_cannot_compute_are_refused_with_a_remedy(
+    tmp_path: Path, sections: dict[str, Any], place: str
+) -> None:
+    file = tmp_path / "streameval.yaml"
+    file.write_text(yaml.safe_dump(BASE | {"engine": "spark"} | sections))
+    with pytest.raises(ConfigError) as refused:
+        Config.load(file, {})
+    assert "1 problem" in refused.value.message
+    assert f"\n{place} " in refused.value.message
+    assert refused.value.hint

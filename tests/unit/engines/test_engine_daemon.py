@@ -1,0 +1,200 @@
+"""The daemon with an engine: every event counts once, whatever ends when."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from streameval.config.model import Config
+from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
+from streameval.errors import ConfigError, SourceError, StateError
+from streameval.ingest.kafka.client import ClientError
+from streameval.ope.evaluator.merged import MergedEvaluator
+from streameval.ope.evaluator.partial import Partial
+from streameval.ope.report import Report
+from streameval.service.daemon import Daemon
+from streameval.service.metrics import metrics_text
+from support.executors import config_of, engine_daemon, fill
+from support.factories import running, wait_until
+from support.fake_kafka import TOPIC, FakeCluster
+
+EVENTS = 2 * 990
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster(markers=2)
+    for partition in (0, 1):
+        fill(cluster, partition, 1000)
+    return cluster
+
+
+def reported(daemon: Daemon, events: int) -> Report:
+    """The report of a running daemon, once it has this number of events."""
+    wait_until(lambda: daemon.published.report is not None and daemon.published.report.events.accepted >= events)
+    assert daemon.published.report is not None
+    assert daemon.published.report.events.accepted == events
+    return daemon.published.report
+
+
+def expected(cluster: FakeCluster, config: Config) -> Report:
+    """That of all messages at once."""
+    partials = []
+    for partition, log in cluster.logs.items():
+        result = RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, partition, 0, len(log)), 1e9)
+        assert isinstance(result, RangeResult)
+        partials.append(Partial.from_bytes(result.partial))
+    evaluator = MergedEvaluator(config.plan())
+    evaluator.fold(reduce(Partial.merge, partials))
+    return evaluator.report()
+
+
+def assert_same(one: Report, other: Report) -> None:
+    assert one.events == other.events
+    for mine, theirs in zip(one.estimates, other.estimates, strict=True):
+        numbers = [[each.value, each.lower, each.upper, each.lift, each.lift_lower] for each in (mine, theirs)]
+        np.testing.assert_allclose(*np.array(numbers, dtype=float), rtol=1e-9)
+
+
+def test_the_numbers_are_those_of_all_events_and_the_metrics_are_there(cluster: FakeCluster) -> None:
+    config = config_of()
+    daemon, executors = engine_daemon(cluster, config)
+    with running(daemon):
+        assert_same(reported(daemon, EVENTS), expected(cluster, config))
+        wait_until(lambda: daemon.published.source.lag == 0)
+        assert daemon.published.report is not None
+        assert {check.policy for check in daemon.published.report.trust} >= {"bold", "shy"}
+        executors.lost = 1
+        wait_until(lambda: daemon.published.engine is not None and daemon.published.engine.executors_lost == 1)
+        status = daemon.published
+    assert status.ready
+    assert status.rejected["malformed"] == 20
+    assert status.event_delay.count == EVENTS
+    assert [part.position for part in status.source.partitions] == [1002, 1002]
+    assert executors.closed
+    metrics = metrics_text(status).decode()
+    assert f"streameval_engine_batch_duration_seconds_count {len(executors.batches)}.0" in metrics
+    assert "streameval_engine_executors_lost_total 1.0" in metrics
+    for name in ("batch_events", "age_seconds"):
+        assert f"\nstreameval_engine_{name} " in metrics
+
+
+@pytest.mark.parametrize("counted", [0, 495])
+def test_after_a_kill_each_event_counts_once_from_the_last_snapshot_on(
+    cluster: FakeCluster, tmp_path: Path, counted: int
+) -> None:
+    config, cluster.markers = config_of(tmp_path / "state"), 0
+    logs, cluster.logs = cluster.logs, {number: log[:counted] for number, log in cluster.logs.items()}
+    first, _ = engine_daemon(cluster, config)
+    with running(first):  # its end writes the snapshot
+        wait_until(lambda: first.published.source.lag == 0)
+    cluster.logs = logs
+    saved = shutil.copytree(tmp_path / "state", tmp_path / "saved", ignore=shutil.ignore_patterns("lock"))
+    killed, _ = engine_daemon(cluster, config)
+    with running(killed):  # what it counts is lost with its snapshot
+        reported(killed, EVENTS)
+    last, executors = engine_daemon(cluster, config_of(saved))
+    with running(last):
+        assert_same(reported(last, EVENTS), expected(cluster, config))
+    assert {task.range.start for task in executors.batches[0]} == {counted}
+
+
+def test_a_batch_that_fails_is_repeated(cluster: FakeCluster) -> None:
+    config = config_of()
+    daemon, executors = engine_daemon(cluster, config)
+    executors.faults = [ClientError("an executor cannot reach the broker")]
+    with running(daemon):
+        assert_same(reported(daemon, EVENTS), expected(cluster, config))
+    assert daemon.published.source.rebuilds == 1
+
+
+def test_messages_that_the_log_has_deleted_are_counted_as_lost_and_the_others_count(cluster: FakeCluster) -> None:
+    daemon, executors = engine_daemon(
+        cluster, config_of(engine={"trigger": "1ms", "most_per_partition": 100, "kind": "spark"})
+    )
+    executors.free.clear()
+    with running(daemon):
+        wait_until(lambda: bool(executors.batches))
+        cluster.first[0] = 500
+        executors.free.set()
+        reported(daemon, 990 + 495)
+        wait_until(lambda: daemon.published.source.lag == 0)
+        status = daemon.published.source
+    assert status.lost == 500
+    assert status.gaps["deleted"] == 1
+
+
+def test_messages_deleted_after_others_were_counted_leave_a_gap(cluster: FakeCluster) -> None:
+    rest, cluster.logs[0] = cluster.logs[0][400:], cluster.logs[0][:400]
+    daemon, _ = engine_daemon(cluster, config_of())
+    with running(daemon):
+        reported(daemon, 990 + 396)
+        cluster.first[0] = 600
+        cluster.logs[0] = cluster.logs[0] + rest
+        reported(daemon, 990 + 396 + 396)
+    assert daemon.published.source.gaps["deleted"] == 1
+
+
+def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> None:
+    daemon, executors = engine_daemon(cluster, config_of())
+    failures: list[SourceError] = []
+
+    def run() -> None:
+        try:
+            daemon.run()
+        except SourceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    reported(daemon, EVENTS)
+    cluster.create_again()
+    for partition in (0, 1):
+        fill(cluster, partition, 300)
+    thread.join(60.0)
+    assert "--reset" in failures[0].hint
+    assert executors.closed
+
+
+def test_dead_letters_are_written_by_the_driver(cluster: FakeCluster, tmp_path: Path) -> None:
+    path = tmp_path / "rejected.ndjson"
+    daemon, _ = engine_daemon(cluster, config_of(dead_letters={"kind": "file", "path": str(path)}))
+    with running(daemon):
+        reported(daemon, EVENTS)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    places = {(line["partition"], line["offset"]) for line in lines}
+    assert places == {(partition, offset) for partition in (0, 1) for offset in range(0, 1000, 100)}
+    assert {line["value"] for line in lines} == {"{"}
+
+
+def test_a_snapshot_of_another_plan_or_of_no_engine_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
+    daemon, _ = engine_daemon(cluster, config_of(tmp_path))
+    with running(daemon):
+        reported(daemon, EVENTS)
+    other: dict[str, Any] = {"estimators": ["ips"]}
+    with pytest.raises(StateError, match="other policies, estimators or averages"):
+        engine_daemon(cluster, config_of(tmp_path, **other))
+    afresh, _ = engine_daemon(cluster, config_of(tmp_path, **other), reset=True)
+    with running(afresh):
+        reported(afresh, EVENTS)
+
+
+def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None:
+    with pytest.raises(ConfigError, match="no state to reset"):
+        engine_daemon(cluster, config_of(), reset=True)
+
+
+def test_a_reload_is_refused_and_logged(cluster: FakeCluster) -> None:
+    daemon, _ = engine_daemon(cluster, config_of())
+    with capture_logs() as logs, running(daemon):
+        reported(daemon, EVENTS)
+        daemon.reload()
+        wait_until(lambda: any(entry["event"] == "reload_failed" for entry in logs))

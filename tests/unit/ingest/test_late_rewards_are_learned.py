@@ -1,0 +1,92 @@
+"""A policy that learns takes an event when its reward has joined, however decisions and rewards arrive."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streameval.config.model import Config
+from streameval.ingest.base import Records
+from streameval.ingest.pipeline import EventPipeline
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+
+DECISIONS, REWARDS = "decisions", "clicks"
+START, EVENTS, SECONDS = 1_700_000_000.0, 1_500, 300.0
+CONFIG = Config.model_validate(
+    {
+        "source": {
+            "topic": DECISIONS,
+            "max_lateness": "4s",
+            "idle_timeout": "5s",
+            "rewards": {"topic": REWARDS, "window": "40s"},
+        },
+        "policies": {
+            "candidates": {
+                "apprentice": {"kind": "learned", "objective": "snips"},
+                "frozen": {"kind": "versions_of", "policy": "apprentice", "every": 500},
+            }
+        },
+        "estimators": ["ips"],
+        "averages": ["cumulative"],
+        "drift": "off",
+    }
+)
+
+
+def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
+    """By partition when each message was written, and its content; clicks come up to half a minute later."""
+    rng = np.random.default_rng(5)
+    written: dict[tuple[str, int], list[tuple[float, bytes]]] = {(DECISIONS, 0): [], (REWARDS, 0): []}
+    for number, time in enumerate(np.sort(rng.uniform(0, SECONDS, EVENTS)).tolist()):
+        features = rng.normal(size=(3, 2)).round(3)
+        action = int(rng.integers(3))
+        event = {
+            "event_id": f"e-{number}",
+            "timestamp": START + time,
+            "actions": ["a", "b", "c"],
+            "action": "abc"[action],
+        }
+        event |= {"features": features.tolist(), "propensities": [1 / 3] * 3}
+        written[DECISIONS, 0].append((time + rng.uniform(0, 3), msgspec.json.encode(event)))
+        if rng.random() < 1 / (1 + np.exp(-2 * features[action, 0])):
+            clicked = time + rng.uniform(0, 30)
+            click = {"event_id": f"e-{number}", "timestamp": START + clicked, "reward": 1}
+            written[REWARDS, 0].append((clicked + rng.uniform(0, 3), msgspec.json.encode(click)))
+    return {place: sorted(each) for place, each in written.items()}
+
+
+def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]:
+    """By policy the weights after all events; `every`: seconds between two polls of the reader."""
+    form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
+    intake, evaluator = EventPipeline(form, CONFIG.required_source()), CohortEvaluator(CONFIG.plan())
+    read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
+    for number, now in enumerate(np.arange(0.0, SECONDS + 100.0, every).tolist()):
+        records, ended = [], dict[tuple[str, int], float | None]()
+        for place, logged in written.items():
+            end = bisect(logged, now, key=itemgetter(0))
+            last = min(end, read[place] + int(rng.integers(0, 400)))
+            if last > read[place]:
+                taken = [message for _, message in logged[read[place] : last]]
+                records.append(Records(*place, range(read[place], last), taken))
+            ended[place], read[place] = START + now if last == end == read[place] else None, last
+        evaluator.update(intake.take(records, ended))
+        if restarts and number % 5 == 3:
+            state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
+            intake, evaluator = EventPipeline(form, CONFIG.required_source()), CohortEvaluator.from_state(state[1])
+            intake.restore(state[0])
+    evaluator.fold_pending()
+    assert evaluator.accepted == EVENTS
+    parts: list[dict[str, Any]] = [part["evaluator"]["learned_policies"] for part in evaluator.state()["cohorts"]]
+    return {name: state["weights"]["data"] for part in parts for name, state in part.items()}
+
+
+@pytest.mark.parametrize(("every", "seed", "restarts"), [(7.0, 2, False), (1.3, 3, True)])
+def test_weights_are_the_same_however_decisions_and_rewards_arrive(every: float, seed: int, restarts: bool) -> None:
+    found = weights(every, seed, restarts)
+    assert found.keys() == {"apprentice", "frozen-1", "frozen-2", "frozen-3"}
+    assert found == weights(3.0, 1)

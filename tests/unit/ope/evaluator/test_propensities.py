@@ -1,0 +1,477 @@
+"""Estimated propensities: of logs that lack them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import jsonschema
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from streameval.common.arrays import Array
+from streameval.errors import ConfigError, StateError
+from streameval.events import JsonDecoder, json_schema
+from streameval.events.origin import fingerprints
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.propensities import FOR_ESTIMATES, ChoiceCounts, EstimatedPropensity, LoggedChoices
+from streameval.ope.report import Estimate, Report
+
+CONTEXTS, ACTIONS = 3, 5
+BY_COUNTRY: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["country"]}}
+OF_COUNTRIES = np.array(["de", "fr", "jp"])
+
+
+class Log(NamedTuple):
+    """Choices of a policy that depends on the country, as does the reward; and the true value of the candidate."""
+
+    context: Array
+    action: Array
+    reward: Array
+    logging: Array
+    candidate: Array
+    truth: float
+
+    def batch(self, **columns: Any) -> EventBatch:
+        """The events, with the names of actions in place of propensities."""
+        given = {"action": [f"a{action}" for action in self.action]} | columns
+        return EventBatch.from_arrays(
+            reward=self.reward,
+            policies={"challenger": self.candidate[self.context, self.action]},
+            segments={"country": OF_COUNTRIES[self.context].tolist()},
+            **{name: column for name, column in given.items() if column is not None},
+        )
+
+    def with_propensities(self) -> EventBatch:
+        """The same events with their true propensities."""
+        return self.batch(action=None, propensity=self.logging[self.context, self.action])
+
+    def listed(self) -> EventBatch:
+        """The events with the positions of their actions, and full distributions of the candidate."""
+        return EventBatch.from_arrays(
+            reward=self.reward,
+            action=self.action,
+            policies={"challenger": self.candidate[self.context]},
+            segments={"country": OF_COUNTRIES[self.context].tolist()},
+        )
+
+    def messages(self) -> list[bytes]:
+        """The events in JSON, which list their actions in turn."""
+        rng = np.random.default_rng(1)
+        names = np.array([f"a{action}" for action in range(ACTIONS)])
+        rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
+        found = []
+        for place, (context, action, reward) in enumerate(rows):
+            order = rng.permutation(ACTIONS)
+            event = {"event_id": place, "timestamp": place, "action": f"a{action}", "reward": reward}
+            event |= {"context": {"country": OF_COUNTRIES[context]}, "actions": names[order].tolist()}
+            event |= {"features": np.eye(ACTIONS)[order].tolist()}
+            event |= {"policies": {"challenger": self.candidate[context][order].tolist()}}
+            found.append(json.dumps(event).encode())
+        return found
+
+
+def world(seed: int, events: int = 5_000) -> Log:
+    """A log of the world that all tests share; `seed`: of the events."""
+    fixed, rng = np.random.default_rng(7), np.random.default_rng(seed)
+    logging = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
+    logging /= logging.sum(axis=1, keepdims=True)
+    mean = fixed.uniform(0.1, 0.9, size=(CONTEXTS, ACTIONS))
+    candidate = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
+    candidate /= candidate.sum(axis=1, keepdims=True)
+    context = rng.integers(CONTEXTS, size=events)
+    action = (logging[context].cumsum(axis=1) > rng.random(events)[:, None]).argmax(axis=1)
+    reward = (rng.random(events) < mean[context, action]).astype(float)
+    return Log(context, action, reward, logging, candidate, float((candidate * mean).sum(axis=1).mean()))
+
+
+def evaluated(batch: EventBatch, propensity: Any = BY_COUNTRY, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
+    """An evaluator of the events, which come cut at these places."""
+    given: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
+    evaluator = Evaluator(["challenger"], propensity=propensity, **given)
+    for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
+        evaluator.update(batch[first:last])
+    return evaluator
+
+
+def of_challenger(report: Report, estimator: str = "snips") -> Estimate:
+    return report.get("challenger", estimator, "cumulative")
+
+
+def error(found: Estimate) -> float:
+    """The standard error of an estimate, from its interval."""
+    assert found.upper is not None
+    assert found.lower is not None
+    return (found.upper - found.lower) / 2 / 1.96
+
+
+def deviations(
+    batch_of: Callable[[Log], EventBatch], propensity: Any, estimator: str = "snips", **options: Any
+) -> Array:
+    """By how many standard errors the estimate misses the truth, and the squared error, of 20 logs."""
+    missed = []
+    for seed in range(20):
+        log = world(seed)
+        found = of_challenger(evaluated(batch_of(log), propensity, **options).report(), estimator)
+        assert found.value is not None
+        missed.append([(found.value - log.truth) / error(found), (found.value - log.truth) ** 2])
+    return np.array(missed).T
+
+
+# --- The numbers ---
+
+
+@pytest.mark.lengthy
+def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_with_true_propensities() -> None:
+    by_errors, squares = deviations(Log.batch, BY_COUNTRY)
+    _, of_truth = deviations(Log.with_propensities, None)
+    assert np.count_nonzero(np.abs(by_errors) <= 3) >= 18
+    assert np.sqrt(squares.mean()) <= 1.25 * np.sqrt(of_truth.mean())
+
+
+@pytest.mark.lengthy
+def test_dr_with_a_table_is_within_three_standard_errors() -> None:
+    options = {"estimators": ["dr"], "reward_model": "tabular"}
+    by_errors, _ = deviations(Log.listed, BY_COUNTRY, "dr", **options)
+    assert np.count_nonzero(np.abs(by_errors) <= 3) >= 18
+
+
+BY_CONTEXT: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}}
+
+
+@pytest.mark.lengthy
+def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it() -> None:
+    by_errors, _ = deviations(Log.batch, {"kind": "estimated"})
+    right, _ = deviations(Log.batch, BY_COUNTRY)
+    assert by_errors.mean() > 1.5 > 1.0 > abs(right.mean())
+    report = evaluated(world(0).batch(), {"kind": "estimated"}).report()
+    assert {each.check for each in report.trust if not each.ok and each.policy == "challenger"} >= {"mean_weight"}
+    passing = evaluated(world(0).batch()).report().trust
+    assert all(each.ok for each in passing if each.check == "mean_weight")
+
+
+@pytest.mark.parametrize("estimators", [["snips"], ["snips", "dr", {"kind": "cab_dr", "cap": 5}, "dm"]])
+def test_neither_cuts_nor_a_restart_change_a_number(estimators: list[Any]) -> None:
+    options = {"estimators": estimators, "averages": ["cumulative", "decay", "mixture"], "reward_model": "tabular"}
+    evaluator = Evaluator(["challenger"], propensity=BY_CONTEXT, **options)
+    batch = evaluator.plan.decoder().decode_batch(world(3, 2_450).messages())
+    whole = evaluated(batch, BY_CONTEXT, **options)
+    cut = evaluated(batch, BY_CONTEXT, cuts=[40, 1_111, 1_150, 2_000], **options)
+    started = evaluated(batch[:1_234], BY_CONTEXT, **options)
+    resumed = Evaluator.from_state(started.state())
+    for each in (started, resumed):
+        each.update(batch[1_234:])
+    assert resumed.report() == started.report()
+    assert started.report().propensity_model == whole.report().propensity_model == cut.report().propensity_model
+    for found, wanted in zip(cut.report().estimates, whole.report().estimates, strict=True):
+        for name in ("value", "lower", "lift", "lift_upper"):
+            known = getattr(wanted, name)
+            assert getattr(found, name) == (known and pytest.approx(known, rel=1e-9, abs=1e-12))
+
+
+def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
+    log = world(4, 3_000)
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).plan
+    by_list = evaluated(plan.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
+    by_position, by_name = evaluated(log.listed()).report(), evaluated(log.batch()).report()
+    assert of_challenger(by_list).value == pytest.approx(of_challenger(by_position).value, rel=1e-12)
+    assert of_challenger(by_name).value == pytest.approx(of_challenger(by_position).value, rel=1e-2)
+
+
+def test_propensities_that_events_carry_are_ignored() -> None:
+    log = world(5, 2_000)
+    rows = [json.loads(message) for message in log.messages()]
+    wrong = [json.dumps(row | {"propensity": 7.0}).encode() for row in rows]
+    decoder = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).plan.decoder()
+    found = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
+    assert found[0] == found[1]
+    assert found[1].events.accepted == 2_000
+
+
+def test_listed_actions_have_an_estimated_distribution_so_that_dr_has_a_lift() -> None:
+    log = world(2, 3_000)
+    options = {"estimators": ["dr", "snips"], "reward_model": "tabular"}
+    report = evaluated(log.listed(), **options).report()
+    production, (dr, snips) = (
+        report.get("logging", "dr", "cumulative"),
+        (of_challenger(report, n) for n in ("dr", "snips")),
+    )
+    assert production.value == pytest.approx(log.reward[1_000:].mean(), abs=0.01)
+    assert dr.lift == pytest.approx(snips.lift, abs=0.02)
+    assert dr.details["unsupported_probability"] == 0.0
+
+
+def test_the_probability_of_a_candidate_for_actions_that_were_never_logged_is_unsupported() -> None:
+    log = world(2, 3_000)
+    wider = np.column_stack([0.75 * log.candidate, np.full(CONTEXTS, 0.25)])
+    report = evaluated(log._replace(candidate=wider).listed()).report()
+    assert of_challenger(report).details["unsupported_probability"] == pytest.approx(0.25)
+
+
+# --- Events without an estimate ---
+
+
+def test_the_table_estimates_the_share_of_each_action_by_hand() -> None:
+    a, b = fingerprints(["a", "b"])
+    two, none = np.array([a, a, b, a]), np.zeros(4, dtype=np.uint64)
+    choices = LoggedChoices(two, none, np.ones(4), none, np.arange(4), np.zeros(4, dtype=bool))
+    counts = ChoiceCounts.none().after(choices, none, fading=1.0)
+    chosen, possible = counts.of(none[:2], np.array([a, b]))
+    assert chosen.tolist() == [3, 1]
+    assert possible.tolist() == [4, 4]
+
+
+def test_the_first_events_and_rare_actions_are_missing_for_candidates_only() -> None:
+    log = world(6, 3_000)
+    action = np.where(np.arange(3_000) % 1_000 == 7, 9, log.action)  # logged three times
+    batch = log.batch(action=[f"a{each}" for each in action])
+    report = evaluated(batch, {**BY_COUNTRY, "warm_up": 500}).report()
+    production, challenger = report.policies
+    assert (production.events, production.missing) == (3_000, 0)
+    assert challenger.missing == 500 + 2
+    assert report.propensity_model is not None
+    assert report.propensity_model.unknown == 502
+
+
+def test_an_estimate_below_the_floor_is_missing() -> None:
+    report = evaluated(world(6, 3_000).batch(), {**BY_COUNTRY, "floor": 0.2}).report()
+    assert of_challenger(report).importance_weight_max is None or of_challenger(report).importance_weight_max <= 5.0
+    assert report.policies[1].missing > 1_000
+
+
+def test_production_that_is_logging_needs_no_propensity() -> None:
+    log = world(8, 1_500)
+    report = evaluated(log.batch()).report()
+    assert report.get("logging", "snips", "cumulative").value == pytest.approx(log.reward.mean(), rel=1e-12)
+
+
+def test_the_score_of_the_model_shows_that_the_context_helps() -> None:
+    model = evaluated(world(9).batch()).report().propensity_model
+    assert model is not None
+    assert model.events == 5_000
+    assert model.log_loss is not None
+    assert model.baseline_log_loss is not None
+    assert model.log_loss < model.baseline_log_loss - 0.05
+    alone = evaluated(world(9).batch(), {"kind": "estimated"}).report().propensity_model
+    assert alone is not None
+    assert alone.log_loss == pytest.approx(alone.baseline_log_loss)
+
+
+def test_sampling_probabilities_weigh_the_choices() -> None:
+    """A log that keeps half of the events of one action has the propensities before it was downsampled."""
+    log = world(10, 20_000)
+    rng = np.random.default_rng(3)
+    sampling = np.where(log.action == 0, 0.5, 1.0)
+    kept = rng.random(20_000) < sampling
+    part = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
+    found = of_challenger(evaluated(part.batch(sampling_probability=sampling[kept])).report())
+    assert found.value is not None
+    assert abs(found.value - log.truth) < 3 * error(found)
+
+
+# --- A classifier of river ---
+
+BY_RIVER: dict[str, Any] = {"kind": "estimated", "model": {"kind": "river", "model": "linear_model.SoftmaxRegression"}}
+
+
+def decoded(log: Log, propensity: Any) -> EventBatch:
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).plan
+    return plan.decoder().decode_batch(log.messages())
+
+
+@pytest.mark.lengthy
+def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
+    missed = []
+    for seed in range(3):
+        log = world(seed, 3_000)
+        report = evaluated(decoded(log, BY_RIVER), BY_RIVER).report()
+        found, model = of_challenger(report), report.propensity_model
+        assert found.value is not None
+        missed.append(abs(found.value - log.truth) / error(found))
+        assert model is not None
+        assert (model.model, model.failures) == ("river", 0)
+        assert model.log_loss is not None
+        assert model.baseline_log_loss is not None
+        assert model.log_loss < model.baseline_log_loss - 0.05
+    assert max(missed) < 3
+
+
+@pytest.mark.lengthy
+def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
+    batch, model = decoded(world(3, 1_750), BY_RIVER), EstimatedPropensity(**BY_RIVER)
+    whole, cut = evaluated(batch, BY_RIVER), evaluated(batch, BY_RIVER, cuts=[40, 1_111, 1_150])
+    started = evaluated(batch[:1_234], BY_RIVER)
+    resumed = Evaluator.from_state(started.state(), propensity=model)
+    for each in (started, resumed):
+        each.update(batch[1_234:])
+    assert started.report() == resumed.report()
+    assert whole.report().propensity_model == cut.report().propensity_model == started.report().propensity_model
+
+
+def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> None:
+    learned = evaluated(decoded(world(3, 300), BY_RIVER), BY_RIVER)
+    learned.fold_pending()
+    state = learned.state()
+    with pytest.raises(StateError, match="a classifier of propensities, which is code"):
+        Evaluator.from_state(state)
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).plan
+    evaluator = CohortEvaluator(plan)
+    evaluator.update(decoded(world(3, 1_400), BY_RIVER))
+    shown = CohortEvaluator.from_state_without_code(evaluator.state())
+    assert of_challenger(shown.report()).value is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("linear_model.LinearRegression", "is not a classifier of several classes"),
+        ("linear_model.LogisticRegression", "is not a classifier of several classes"),
+        ("linear_model.Missing", "cannot be made"),
+    ],
+)
+def test_only_classifiers_of_several_classes_are_taken(model: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Evaluator(["challenger"], propensity={"kind": "estimated", "model": {"kind": "river", "model": model}})
+
+
+def test_a_classifier_that_raises_costs_events_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("river.linear_model.SoftmaxRegression.learn_one", broken)
+    model = evaluated(decoded(world(3, 1_300), BY_RIVER), BY_RIVER).report().propensity_model
+    assert model is not None
+    assert (model.failures, model.unknown) == (1_300, 1_300)
+
+
+# --- The marks ---
+
+
+def test_every_row_says_that_its_propensities_are_estimated() -> None:
+    segments = {"country": {"values": ["de", "fr"], "other": True}}
+    decoder = Evaluator(["challenger"], ["dr"], ["cumulative"], propensity=BY_CONTEXT).plan.decoder()
+    report = evaluated(
+        decoder.decode_batch(world(1, 1_500).messages()),
+        BY_CONTEXT,
+        estimators=["dr", "snips"],
+        averages=["cumulative", "mixture"],
+        reward_model="tabular",
+        segments=segments,
+    ).report()
+    rows = [*report.estimates, *report.segments, *report.promotion]
+    assert {type(row).__name__ for row in rows} == {"Estimate", "SegmentEstimate", "Decision"}
+    assert {row.propensity for row in rows} == {"estimated"}
+    (reason,) = {each.reason for each in report.trust if each.check == "propensities"}
+    assert reason == "not checked: they are estimated (tabular), and intervals leave out their error"
+    logged = evaluated(world(1, 200).with_propensities(), None).report()
+    assert {row.propensity for row in (*logged.estimates, *logged.promotion)} == {"logged"}
+    assert logged.propensity_model is None
+
+
+def test_by_default_the_estimators_are_those_that_take_them() -> None:
+    plan = Evaluator(["challenger"], propensity="estimated").plan
+    assert set(plan.estimators) == {"snips", "dr"}
+    assert len(plan.averages) == 6
+    assert plan.promotion_lifts(plan.grids())
+
+
+# --- Refusals ---
+
+
+def test_only_estimators_that_take_estimates_are_allowed() -> None:
+    classes = {each.__name__: each for each in get_args(get_args(AnyEstimator)[0])}
+    allowed = {each.__dataclass_fields__["kind"].default for each in classes.values() if each.takes_estimated}
+    assert allowed == set(FOR_ESTIMATES.replace(" and ", ", ").split(", "))
+    for refused in ("ips", "stratified_ips", {"kind": "cab", "cap": 3}, "iips", "scored_snips"):
+        with pytest.raises(
+            ValueError, match="needs logged propensities; estimated ones are for snips, dr, cab_dr and dm"
+        ):
+            Evaluator(["challenger"], [refused], production="now", propensity="estimated")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["action"]}}}, "known before"),
+        ({"propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["a", "a"]}}}, "a field twice"),
+        ({"propensity": BY_COUNTRY, "ranking": {"metric": "dcg", "examination": "power"}}, "rankings"),
+        ({"propensity": BY_COUNTRY, "logging": {"arms": {"logged": 0.5, "challenger": 0.5}}}, "arms"),
+        (
+            {"propensity": BY_COUNTRY, "estimators": ["dr"], "segments": {"country": {"field": "x", "values": ["de"]}}},
+            "a segment of another field",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: Mapping[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Evaluator(["challenger"], **{"production": "logged", **options})
+
+
+def test_events_without_propensities_need_an_evaluator_that_estimates_them() -> None:
+    with pytest.raises(ValueError, match="give the evaluator propensity="):
+        Evaluator(["challenger"]).update(world(0, 100).batch())
+
+
+def test_other_propensities_start_an_evaluator_from_zero() -> None:
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).plan
+    evaluator = CohortEvaluator(plan)
+    evaluator.update(world(0, 300).batch())
+    assert not evaluator.restarts(plan)
+    assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").plan)
+
+
+# --- The events ---
+
+
+def messages(**fields: Any) -> list[bytes]:
+    event = {"event_id": 1, "timestamp": 0, "action": "a", "reward": 1, "policies": {"challenger": 0.5}} | fields
+    return [json.dumps({name: value for name, value in event.items() if value is not None}).encode()]
+
+
+def test_a_decoder_takes_events_without_propensities_only_where_they_are_estimated() -> None:
+    (refused,) = JsonDecoder(["challenger"]).decode_batch(messages()).rejected
+    assert refused.detail == "propensity: missing, and so is `propensities`"
+    batch = JsonDecoder(["challenger"], estimated=True).decode_batch(messages())
+    assert np.isnan(batch.propensity).all()
+    assert not batch.rejected
+
+
+def test_the_schema_of_events_without_propensities_requires_none() -> None:
+    (event,) = messages()
+    required, open_schema = (jsonschema.Draft202012Validator(json_schema(estimated=each)) for each in (False, True))
+    assert not required.is_valid(json.loads(event))
+    assert open_schema.is_valid(json.loads(event))
+    assert not open_schema.is_valid({"event_id": 1, "timestamp": 0, "slots": [{"action": "a"}], "reward": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ({"slots": [{"action": "a"}], "action": None, "policies": None}, "slots"),
+        ({"scored": {"propensity": 0.5, "values": {"challenger": 1}}, "action": None, "policies": None}, "scored"),
+    ],
+)
+def test_slates_and_scored_events_have_no_estimated_propensity(fields: dict[str, Any], detail: str) -> None:
+    (refused,) = JsonDecoder(["challenger"], estimated=True).decode_batch(messages(**fields)).rejected
+    assert refused.reason == "malformed"
+    assert refused.detail == f"{detail}: propensities are estimated for single actions"
+
+
+def test_a_frame_without_propensities_is_read_where_they_are_estimated() -> None:
+    frame = {"action": ["a", "b"], "reward": [1, 0], "challenger": [0.7, 0.2], "country": ["de", "fr"]}
+    options: dict[str, Any] = {"policies": ["challenger"], "segments": {"country": "country"}}
+    batch = EventBatch.from_frame(frame, estimated=True, **options)
+    assert len(batch) == 2
+    assert batch.actions is not None
+    assert batch.actions.names == ("a", "b")
+    with pytest.raises(Exception, match="no column with the propensity"):
+        EventBatch.from_frame(frame, **options)
+
+
+def test_the_settings_list_their_fields() -> None:
+    found = EstimatedPropensity()
+    assert found.fields == []
+    assert (found.floor, found.warm_up) == (0.001, 1000)

@@ -1,0 +1,215 @@
+"""Frozen copies of a policy that learns: made at exact events, evaluated from the next one on, and retired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import streameval as se
+from streameval.config.errors import problems_of
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.report import Report
+from support.learning import log
+
+EVERY, KEEP = 600, 2
+FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": KEEP}
+
+
+def plan(**changes: Any) -> Plan:
+    frozen = FROZEN | changes.pop("frozen", {})
+    candidates = {"apprentice": {"kind": "learned"}, "frozen": frozen} | changes.pop("candidates", {})
+    settings = {"estimators": ["ips", "snips"], "averages": ["cumulative", "mixture"], "drift": "off"} | changes
+    return Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan()
+
+
+def given(cohorts: CohortEvaluator, batch: EventBatch, size: int) -> CohortEvaluator:
+    for first in range(0, len(batch), size):
+        cohorts.update(batch[first : min(first + size, len(batch))])
+    return cohorts
+
+
+def counts(report: Report) -> dict[str, int]:
+    return {each.policy: each.events for each in report.policies}
+
+
+def values(report: Report) -> dict[tuple[str, str, str], float]:
+    return {(each.policy, each.estimator, each.average): each.value or 0.0 for each in report.estimates}
+
+
+def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> None:
+    cohorts, seen = CohortEvaluator(plan()), {}
+    for events in (599, 1, 1, 600, 600, 649):
+        cohorts.update(log(events))
+        seen[cohorts.accepted] = {name: events for name, events in counts(cohorts.report()).items() if "frozen" in name}
+    assert seen == {
+        599: {},
+        600: {"frozen-1": 0},
+        601: {"frozen-1": 1},
+        1201: {"frozen-1": 601, "frozen-2": 1},
+        1801: {"frozen-2": 601, "frozen-3": 1},
+        2450: {"frozen-3": 650, "frozen-4": 50},
+    }
+
+
+def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
+    batch = log(1_900)
+    report = given(CohortEvaluator(plan()), batch, 333).report()
+    apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
+    apprentice.update(batch[:1_200])
+    state = apprentice.learned("apprentice")
+    weights = state["weights"][0]
+    features, rest = batch.action_sets.features, slice(1_200, 1_900)  # type: ignore[union-attr]
+    assert features is not None
+    scores = features.values.reshape(len(batch), -1, len(weights))[rest] @ weights
+    chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    index = batch.action_sets.index[rest]  # type: ignore[union-attr]
+    terms = chances[np.arange(700), index] / batch.propensity[rest] * batch.reward[rest]
+    assert values(report)["frozen-2", "ips", "cumulative"] == pytest.approx(terms.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1_000, 77])
+def test_versions_depend_neither_on_cuts_nor_on_an_interruption(size: int) -> None:
+    batch = log(2_450)
+    whole = given(CohortEvaluator(plan()), batch, len(batch))
+    cut = given(CohortEvaluator(plan()), batch[:1_350], size)
+    resumed = CohortEvaluator.from_state(cut.state())
+    for each in (cut, resumed):
+        given(each, batch[1_350:], size)
+    packed = [msgspec.msgpack.encode(each.state()) for each in (resumed, cut)]
+    assert packed[0] == packed[1]
+    assert resumed.report() == cut.report()
+    assert values(cut.report()) == pytest.approx(values(whole.report()), rel=1e-12)
+    assert weights(cut) == weights(whole)
+
+
+def weights(cohorts: CohortEvaluator) -> dict[str, bytes]:
+    """Of each policy that learned the bytes of its weights."""
+    parts = [part["evaluator"]["learned_policies"] for part in cohorts.state()["cohorts"]]
+    return {name: learned["weights"]["data"] for part in parts for name, learned in part.items()}
+
+
+def test_versions_share_the_error_of_all_candidates_that_were_ever_added() -> None:
+    cohorts = given(CohortEvaluator(plan(candidates={"even": "uniform"})), log(1_900), 500)
+    orders = [part["evaluator"]["settings"]["candidate_order"] for part in cohorts.state()["cohorts"]]
+    assert orders == [{"apprentice": 1, "even": 2}, {"frozen-2": 4}, {"frozen-3": 5}]
+
+
+def test_a_new_plan_keeps_versions_of_a_policy_that_it_keeps() -> None:
+    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
+    assert cohorts.change_candidates(plan(candidates={"even": "uniform"})) is not None
+    assert cohorts.policies == ("logging", "apprentice", "frozen-1", "frozen-2")
+    cohorts.change_candidates(plan(frozen={"keep": 1}))
+    assert cohorts.policies == ("logging", "apprentice", "frozen-2")
+    resumed = CohortEvaluator.from_state(cohorts.state())
+    resumed.apply_plan(plan(frozen={"keep": 1}, estimators=["ips", "snips", "dm"]))
+    assert resumed.policies == ("logging", "apprentice", "frozen-2")
+    given(cohorts, log(600), 200)
+    assert cohorts.policies == ("logging", "apprentice", "frozen-3")
+    cohorts.change_candidates(plan(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
+    assert cohorts.policies == ("logging",)
+
+
+def test_versions_are_forgotten_when_they_are_made_at_other_events() -> None:
+    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
+    cohorts.change_candidates(plan(frozen={"every": 700}))
+    assert cohorts.policies == ("logging", "apprentice")
+    cohorts.update(log(100))
+    assert cohorts.policies == ("logging", "apprentice", "frozen-2")
+
+
+def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
+    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
+    cohorts.reset_policy("apprentice")
+    assert cohorts.policies == ("logging",)
+    (late,) = cohorts.apply_plan(plan())
+    cohorts.activate(late)
+    given(cohorts, log(600), 100)
+    assert cohorts.policies == ("logging", "apprentice", "frozen-1")
+
+
+def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> None:
+    cohorts = CohortEvaluator(plan(candidates={"even": "uniform"}).for_policies(["even"]))
+    cohorts.update(log(250))
+    late = cohorts.change_candidates(plan(candidates={"even": "uniform"}))
+    assert late is not None
+    cohorts.activate(late)
+    given(cohorts, log(700), 700)
+    assert counts(cohorts.report()) == {"logging": 950, "even": 950, "apprentice": 700, "frozen-1": 100}
+
+
+def test_transitions_of_a_retired_version_are_still_taken() -> None:
+    rule = {"rule": "paired", "min_events": 100, "hold": 1}
+    settings = plan(frozen={"keep": 1, "every": 3_000}, promotion=rule)
+    one, other = (CohortEvaluator(settings) for _ in range(2))
+    batch = log(9_500)
+    one.update(batch)
+    taken = []
+    for first in range(0, len(batch), 500):
+        other.update(batch[first : first + 500])
+        other.fold_pending()
+        taken += other.take_transitions()
+    found = CohortEvaluator.from_state(one.state()).take_transitions()
+    assert one.policies == ("logging", "apprentice", "frozen-3")
+    assert {each.policy for each in found} >= {"frozen-1", "frozen-2"}
+    assert sorted((each.policy, each.event) for each in found) == sorted((each.policy, each.event) for each in taken)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"frozen": {"policy": "even"}, "candidates": {"even": "uniform"}}, "policy must be a candidate that learns"),
+        ({"frozen": {"policy": "nobody"}}, "policy must be a candidate that learns"),
+        ({"candidates": {"a/frozen": FROZEN}}, "no slash"),
+        ({"frozen": {"every": 250}}, "every must be a multiple of 100 events, found 250"),
+        ({"candidates": {"frozen-2": "uniform"}}, "rename frozen-2"),
+    ],
+)
+def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        plan(**changes)
+    (found,) = problems_of(error.value, Config)
+    assert problem in found.message
+    assert found.place[:2] == ("policies", "candidates")
+    assert "kind: versions_of" in found.hint
+
+
+def test_an_evaluator_alone_makes_no_versions() -> None:
+    with pytest.raises(ValueError, match="only `run` and `replay` make frozen copies"):
+        se.Evaluator({"apprentice": "learned", "frozen": FROZEN})
+
+
+def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
+    cohorts = given(CohortEvaluator(plan()), log(1_250), 250)
+    report = cohorts.report()
+    rows = {each.policy: each for each in report.learners}
+    assert {name: (row.version, row.steps) for name, row in rows.items()} == {
+        "apprentice": (2, 12),
+        "frozen-1": (1, 6),
+        "frozen-2": (2, 12),
+    }
+    for name, row in rows.items():
+        lift = report.get(name, "ips", "cumulative").lift
+        assert row.regret == (None if lift is None else -lift)
+    apprentice = rows["apprentice"]
+    assert apprentice.learning_rate == 0.02
+    assert (rows["frozen-1"].step_norm, rows["frozen-1"].learning_rate) == (None, None)
+    before, after = (se.Evaluator({"apprentice": se.Learned()}) for _ in range(2))
+    before.update(log(1_250)[:1_100])
+    after.update(log(1_250))
+    moved = after.learned("apprentice")["weights"] - before.learned("apprentice")["weights"]
+    assert apprentice.step_norm == pytest.approx(np.linalg.norm(moved))
+
+
+def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
+    rule = {"rule": "paired", "min_events": 100, "hold": 1}
+    cohorts = given(CohortEvaluator(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
+    reasons = {each.policy: each.reason for each in cohorts.report().promotion if each.promotable}
+    assert "`versions_of` makes copies that stay" in reasons["apprentice"]
+    assert "versions_of" not in reasons["frozen-1"]

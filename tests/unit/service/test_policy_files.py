@@ -1,0 +1,145 @@
+"""Frozen copies of policies that learn: as files for a recommender, and in messages."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from streameval.common.arrays import to_plain
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.events.origin import Origin
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.policies.base import Log
+from streameval.service.decisions import DecisionOutbox, KeyedMessage, VersionMessage
+from streameval.service.policy_files import keep_files
+from support.factories import wait_until
+from support.learning import ACTIONS, WIDTH, log
+from support.paths import ROOT
+
+FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": 300, "keep": 2}
+
+
+def evaluator() -> CohortEvaluator:
+    candidates = {"apprentice": {"kind": "learned", "per_action": True}, "frozen": FROZEN}
+    settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
+    return CohortEvaluator(Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan())
+
+
+def state_of(cohorts: CohortEvaluator) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state()))
+
+
+def placed(events: int) -> EventBatch:
+    batch = log(events)
+    times = 1_700_000_000.0 + np.arange(events)
+    return replace(batch, timestamp=times, origin=Origin.of("interactions", [(0, range(events))]))
+
+
+def test_files_are_those_of_the_copies_that_are_candidates(tmp_path: Path) -> None:
+    cohorts = evaluator()
+    other = tmp_path / "frozen-x.npz"
+    other.write_bytes(b"not ours")
+    seen = []
+    for _ in range(4):
+        cohorts.update(log(300))
+        keep_files(tmp_path, state_of(cohorts))
+        seen.append(sorted(path.name for path in tmp_path.iterdir() if path != other))
+    one, two, three, four = (f"frozen-{number}.npz" for number in (1, 2, 3, 4))
+    assert seen == [[one], [one, two], [two, three], [three, four]]
+    assert other.read_bytes() == b"not ours"
+
+
+def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) -> None:
+    cohorts = evaluator()
+    cohorts.update(log(700))
+    keep_files(tmp_path, state_of(cohorts))
+    content = (tmp_path / "frozen-2.npz").read_bytes()
+    with np.load(io.BytesIO(content)) as file:
+        about, weights = json.loads(str(file["description"])), file["weights"]
+    parts = [part["evaluator"]["learned_policies"] for part in cohorts.state()["cohorts"]]
+    assert to_plain(weights) == parts[-1]["frozen-2"]["weights"]
+    assert (about["kind"], about["per_action"], about["events"]) == ("learned", True, 600)
+    keep_files(tmp_path, state_of(cohorts))
+    assert (tmp_path / "frozen-2.npz").read_bytes() == content
+
+
+def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_path: Path) -> None:
+    cohorts = evaluator()
+    cohorts.update(log(300))
+    directory = tmp_path / "state"
+    keep_files(directory, state_of(cohorts))
+    directory.mkdir()
+    keep_files(directory, state_of(cohorts))
+    assert [path.name for path in directory.iterdir()] == ["frozen-1.npz"]
+
+
+class Topic:
+    """A topic that takes all messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[KeyedMessage] = []
+
+    def write(self, messages: Any) -> int:
+        self.messages += messages
+        return len(messages)
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("cut", [950, 170])
+def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> None:
+    cohorts, topic, batch = evaluator(), Topic(), placed(950)
+    box = DecisionOutbox(topic, "logging", "0123456789abcdef")
+    for first in range(0, 950, cut):
+        cohorts.update(batch[first : min(first + cut, 950)])
+        box.collect(cohorts, cohorts.take_versions())
+    assert not topic.messages
+    box.saved(box.state())
+    wait_until(lambda: box.status().done == 3)
+    box.close()
+    messages = [msgspec.json.decode(message.value) for message in topic.messages]
+    assert [message.key for message in topic.messages] == [b"frozen-1", b"frozen-2", b"frozen-3"]
+    assert [message["retired"] for message in messages] == [[], [], ["frozen-1"]]
+    last = messages[-1]
+    assert (last["of"], last["event"], last["file"], last["kind"]) == ("apprentice", 900, "frozen-3.npz", "version")
+    assert (last["timestamp"], last["place"]["offset"]) == (1_700_000_899.0, 899)
+    validator = Draft202012Validator(VersionMessage.json_schema())
+    for message in messages:
+        validator.validate(message)
+    assert len({message["id"] for message in messages}) == 3
+
+
+def test_new_copies_are_reported_after_an_interruption_too() -> None:
+    cohorts = evaluator()
+    cohorts.update(placed(700))
+    resumed = CohortEvaluator.from_state(state_of(cohorts))
+    assert resumed.take_versions() == cohorts.take_versions() != []
+    assert resumed.take_versions() == []
+
+
+def test_the_reader_of_the_deployment_guide_gives_the_probabilities_of_the_copy(tmp_path: Path) -> None:
+    guide = (ROOT / "deploy" / "README.md").read_text()
+    section = guide.partition("## Candidates that learn")[2].partition("\n## ")[0]
+    names: dict[str, Any] = {}
+    exec(section.partition("```python\n")[2].partition("```")[0], names)
+    cohorts, batch = evaluator(), log(400)
+    cohorts.update(batch)
+    keep_files(tmp_path, state_of(cohorts))
+    (version, learned) = next(iter(CohortEvaluator.versions_in(state_of(cohorts))))
+    sets = batch.action_sets
+    assert sets is not None
+    (expected, _), _ = version.fold(learned, Log(sets, batch.propensity, batch.reward, np.ones(400), 100))
+    features = np.asarray(sets.features.values).reshape(400, ACTIONS, WIDTH)  # type: ignore[union-attr]
+    found = [names["probabilities"](tmp_path / "frozen-1.npz", each) for each in features]
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-12)
