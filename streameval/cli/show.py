@@ -19,7 +19,7 @@ from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.evaluator.merged import MergedEvaluator
+from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from streameval.common.text import Seconds
 from streameval.config.errors import Problem, expecting, refusal
 from streameval.ingest.base import SourceSettings, StrictModel
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ope.evaluator.mergeable import MergePlan
+from streameval.ope.evaluator.merging.mergeable import MergePlan
 from streameval.ope.evaluator.plan import Plan
 
 MERGEABLE: dict[str, Any] = {

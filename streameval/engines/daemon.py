@@ -30,8 +30,8 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.evaluator.merged import MergedEvaluator
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.merged import MergedEvaluator
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.service.daemon import Daemon
 from streameval.service.snapshots import PARTS, WAYS_OUT, SnapshotWriter
 from streameval.service.startup import (

@@ -19,9 +19,9 @@ from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.ingest.stages import ClockBehindError
-from streameval.ope.evaluator.mergeable import MergePlan
+from streameval.ope.evaluator.merging.mergeable import MergePlan
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.evaluator.missing_fields import missing_fields
-from streameval.ope.evaluator.partial import Partial
 from streameval.ope.policies.coded import fill
 from streameval.service.dead_letters import MAX_DEAD_LETTERS, DeadLetter, dead_letters_of
 from streameval.service.startup import pipeline_of

@@ -22,8 +22,8 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.merged import MergedEvaluator
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.merged import MergedEvaluator
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.report import Report
 from streameval.service.startup import pipeline_of
 from support.asking import asking

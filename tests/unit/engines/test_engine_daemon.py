@@ -17,8 +17,8 @@ from streameval.config.model import Config
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
 from streameval.ingest.kafka.client import ClientError
-from streameval.ope.evaluator.merged import MergedEvaluator
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.merged import MergedEvaluator
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text

@@ -9,8 +9,8 @@ import pytest
 from streameval.engines import ranges
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeGone, RangeResult
 from streameval.ingest.kafka.client import ClientError
-from streameval.ope.evaluator.merged import MergedEvaluator
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.merged import MergedEvaluator
+from streameval.ope.evaluator.merging.partial import Partial
 from support.executors import config_of, fill
 from support.fake_kafka import TOPIC, FakeCluster
 

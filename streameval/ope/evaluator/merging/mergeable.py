@@ -7,27 +7,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, State, take_columns
+from streameval.common.arrays import Array, State, from_plain, take_columns, to_plain
 from streameval.errors import ConfigError, StateError
 from streameval.ope.averages import AnyAverage, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import NONZERO
 from streameval.ope.averages.variance import SIGNS
-from streameval.ope.evaluator import learning, lessons
-from streameval.ope.evaluator.buckets import ALIKE, Kernels, kernels_of, width_of
+from streameval.ope.evaluator import learning
 from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.merging.buckets import ALIKE, Kernels, kernels_of, width_of
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Plan
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.base import Ask
 from streameval.ope.policies.coded import prepared
 from streameval.ope.promotion import PromotionMonitor
+from streameval.ope.reward_models import online
 
 
 class OpenBuckets(NamedTuple):
@@ -157,12 +158,45 @@ class MergePlan:
         return any(bool(each.start(1)) or "prediction" in each.needs for each in estimators)
 
     def start_lagged(self) -> State:
-        """The knowledge of estimators and reward models before the first event: see `lessons.start`."""
-        return lessons.start(self.plan, self.grids)
+        """The knowledge of estimators and the reward model before the first event.
+
+        It comes from earlier batches alone, as the events of a batch have no order: it goes to every process that
+        evaluates events of the next batch, and each result has the lesson of its events. So no reward touches the
+        prediction of its own event. `estimators`: the states for each grid and reward; `predictions`: those of the
+        reward model for each reward.
+        """
+        policies, rewards = len(self.plan.policies), range(len(self.plan.rewards))
+        return {
+            "estimators": [
+                [{column.label: column.start(policies) for column in grid.columns} for _ in rewards]
+                for grid in self.grids
+            ],
+            "predictions": [online.start(self.plan.reward_model) for _ in rewards],
+        }
+
+    def lagged_with(self, lagged: State, lesson: State, events: int) -> State:
+        """The knowledge after some more events; `lesson`: that of these events alone."""
+        items = events * (1 if self.plan.ranking is None else online.ITEMS)
+        predictions = zip(lagged["predictions"], lesson["predictions"], strict=True)
+        return {
+            "estimators": _summed(lagged["estimators"], lesson["estimators"], fading_of(events)),
+            "predictions": [online.with_taught(self.plan.reward_model, *each, items) for each in predictions],
+        }
+
+    def lagged_to_state(self, lagged: State) -> State:
+        """The knowledge, or a lesson, as a plain value."""
+        models = [online.to_state(self.plan.reward_model, each) for each in lagged["predictions"]]
+        return {"estimators": to_plain(lagged["estimators"]), "predictions": models}
+
+    def lagged_from_state(self, saved: State) -> State:
+        """The inverse of `lagged_to_state`."""
+        model = self.plan.reward_model
+        models = [online.from_state(model, each, model) for each in saved["predictions"]]
+        return {"estimators": from_plain(saved["estimators"]), "predictions": models}
 
     def lagged_to_bytes(self, lagged: State) -> bytes:
-        """The knowledge from earlier events as msgpack."""
-        known = lessons.to_state(self.plan, lagged)
+        """The knowledge, or a lesson, as msgpack."""
+        known = self.lagged_to_state(lagged)
         return msgspec.msgpack.encode({"fingerprint": self.fingerprint, "lagged": known})
 
     def lagged_from_bytes(self, data: bytes | None) -> State:
@@ -179,11 +213,20 @@ class MergePlan:
                 f"what was learned is of plan {state['fingerprint']}, and this one is {self.fingerprint}",
                 hint="use the same configuration and version of streameval everywhere",
             )
-        return lessons.from_state(self.plan, state["lagged"])
+        return self.lagged_from_state(state["lagged"])
 
     def with_block(self, block: int) -> Plan:
         """The plan for blocks of another size: that of the arrays inside of a partial result."""
         return replace(self.plan, block=block)
+
+
+def _summed(old: Any, new: Any, fading: float) -> Any:
+    """Nested sums, of which the old ones have faded."""
+    if isinstance(old, dict):
+        return {name: _summed(part, new.get(name, {}), fading) for name, part in old.items()}
+    if isinstance(old, list):
+        return [_summed(*parts, fading) for parts in zip(old, new, strict=True)]
+    return fading * old + new
 
 
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:

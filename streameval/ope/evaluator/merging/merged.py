@@ -17,12 +17,12 @@ from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, TAIL_ROWS
 from streameval.ope.averages.variance import FADING, LONGER
-from streameval.ope.evaluator import learning, lessons
-from streameval.ope.evaluator.buckets import ALIKE, NO_TIME, Buckets, TimeKernel
-from streameval.ope.evaluator.coverage import NEVER, Coverage, Partition, place_of
+from streameval.ope.evaluator import learning
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.mergeable import MergedGrid, MergePlan
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets, TimeKernel
+from streameval.ope.evaluator.merging.coverage import NEVER, Coverage, Partition, place_of
+from streameval.ope.evaluator.merging.mergeable import MergedGrid, MergePlan
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
 from streameval.ope.evaluator.report_rows import report_rows, with_signs
 from streameval.ope.evidence.evidence import start_slates
@@ -126,7 +126,7 @@ class MergedEvaluator:
         self._offsets |= {partition: parts[-1][1] for partition, parts in partial.coverage.ranges.items()}
         for events, lesson in partial.lessons:
             taught = self._plan.lagged_from_bytes(lesson)
-            self._lagged = lessons.added(self.plan, self._lagged, taught, events)
+            self._lagged = self._plan.lagged_with(self._lagged, taught, events)
         buckets = _bounded(known.buckets, self._bucket(known.coverage.now))
         self._known = replace(known, buckets=buckets, lessons=())
         self._close()
@@ -285,7 +285,7 @@ class MergedEvaluator:
             "settings": self.plan.settings(),
             "offsets": [[*partition, offset] for partition, offset in self._offsets.items()],
             "last": self._last,
-            "lagged": lessons.to_state(self.plan, self._lagged),
+            "lagged": self._plan.lagged_to_state(self._lagged),
             **to_plain({"known": self._known.to_state(), "arrivals": self._arrivals, "closed": self._closed}),
         }
 
@@ -302,7 +302,7 @@ class MergedEvaluator:
         evaluator._last, evaluator._arrivals = state["last"], state["arrivals"]
         evaluator._known = Partial.from_state(from_plain(state["known"]))
         evaluator._closed = from_plain(state["closed"])
-        evaluator._lagged = lessons.from_state(evaluator.plan, state["lagged"])
+        evaluator._lagged = evaluator._plan.lagged_from_state(state["lagged"])
         return evaluator
 
     def __repr__(self) -> str:

@@ -18,11 +18,11 @@ from msgspec import to_builtins
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
-from streameval.ope.evaluator.buckets import width_of
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.mergeable import MergePlan
-from streameval.ope.evaluator.merged import LATENESS, MOST_OPEN, MergedEvaluator
-from streameval.ope.evaluator.partial import Partial
+from streameval.ope.evaluator.merging.buckets import width_of
+from streameval.ope.evaluator.merging.mergeable import MergePlan
+from streameval.ope.evaluator.merging.merged import LATENESS, MOST_OPEN, MergedEvaluator
+from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 from support.ranking_worlds import pages

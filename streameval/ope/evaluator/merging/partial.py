@@ -18,10 +18,10 @@ from streameval.events.further_rewards import RewardField
 from streameval.events.origin import NO_IDENTITY
 from streameval.ope.averages.variance import signs_of
 from streameval.ope.evaluator import learning
-from streameval.ope.evaluator.buckets import ALIKE, NO_TIME, Buckets
-from streameval.ope.evaluator.coverage import Coverage, OffsetSpan, Partition
 from streameval.ope.evaluator.evaluator import COUNTS
-from streameval.ope.evaluator.mergeable import MergePlan
+from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets
+from streameval.ope.evaluator.merging.coverage import Coverage, OffsetSpan, Partition
+from streameval.ope.evaluator.merging.mergeable import MergePlan
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import support_known, with_counts
 from streameval.ope.evidence import largest_weights

@@ -1,0 +1,1 @@
+"""Evaluation in parts: what some events add to every estimate, and the evaluator that adds the parts up."""
