@@ -113,7 +113,7 @@ def run(
             metavar="NAME",
             help="Reset the estimates of a retrained policy; of production: of all policies. Repeatable.",
         ),
-    ] = [],  # noqa: B006 - typer makes a list of its own
+    ] = [],  # noqa: B006 - typer copies the list
 ) -> None:
     """Run the daemon until it is stopped.
 
@@ -408,7 +408,7 @@ def broker(
     topic: Annotated[
         list[str],
         typer.Option(metavar="NAME", help="A topic to create; others are created when written to. Repeatable."),
-    ] = ["interactions"],  # noqa: B006 - typer makes a list of its own
+    ] = ["interactions"],  # noqa: B006 - typer copies the list
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions of each topic.")] = 1,
 ) -> None:
     """Run the embedded Kafka broker alone, for trials on this machine, until Ctrl-C.

@@ -173,7 +173,7 @@ class JsonDecoder:
         faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
         events, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
         for place in faults:
-            if not isinstance(decoded[place], Fault):  # infinite numbers have a reason of their own
+            if not isinstance(decoded[place], Fault):  # infinite numbers have another reason
                 found = self._diagnosis.of_tree(rows[place])
                 faults[place] = found if isinstance(found, Fault) else faults[place]
         return self._located(batch, events, [b""] * len(rows), faults, origin)

@@ -13,7 +13,8 @@ import tokenize
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +34,22 @@ SENTENCE = r"(?:\A|(?<=[.!?] ))"
 
 @dataclass(frozen=True)
 class Passage:
-    """A stretch of text in which white space is a single blank, with the line of each of its characters."""
+    """A stretch of text that starts in a line of its file; `step` is 0 if its line breaks are none of the file."""
 
-    text: str
-    lines: tuple[int, ...]
+    source: str
+    line: int
+    step: int = 1
 
-    @classmethod
-    def of(cls, text: str, line: int, step: int = 1) -> Passage:
-        """The passage of a text that starts in this line; `step` is 0 if its line breaks are none of the file."""
-        characters: list[str] = []
-        lines: list[int] = []
-        for character in text:
-            if not character.isspace():
-                characters.append(character)
-                lines.append(line)
-            elif characters and characters[-1] != " ":
-                characters.append(" ")
-                lines.append(line)
-            line += step * (character == "\n")
-        return cls("".join(characters), tuple(lines))
+    @cached_property
+    def text(self) -> str:
+        """The text, in which white space is a single blank."""
+        return " ".join(self.source.split())
+
+    def line_of(self, position: int) -> int:
+        """The line of a character of `text`, which is not a blank."""
+        before = len(self.text[:position].replace(" ", ""))
+        start = next(islice(re.finditer(r"\S", self.source), before, None)).start()
+        return self.line + self.step * self.source.count("\n", 0, start)
 
 
 @dataclass(frozen=True)
@@ -88,20 +86,20 @@ def of_markdown(text: str) -> Iterator[Passage]:
     paragraph, start = "", 1
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or re.match(r"\s*(?:[*+-]|\d+\.|#+) |\s*\||<!--", line):
-            yield Passage.of(paragraph, start)
+            yield Passage(paragraph, start)
             paragraph, start = "", number
         if line.lstrip().startswith("|"):
-            yield from (Passage.of(cell.strip(), number) for cell in line.split("|"))
+            yield from (Passage(cell.strip(), number) for cell in line.split("|"))
         else:
             paragraph += re.sub(r"^\s*(?:[*+-]|\d+\.|#+) ", "", line) + "\n"
-    yield Passage.of(paragraph, start)
+    yield Passage(paragraph, start)
 
 
 def of_python(text: str) -> Iterator[Passage]:
     """Docstrings, string literals of several words, and comments."""
-    tree = ast.parse(text)
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant | ast.JoinedStr)]
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else CODE for part in node.values)
             words = "".join(str(part) for part in parts)
@@ -112,7 +110,7 @@ def of_python(text: str) -> Iterator[Passage]:
         if " " in words.strip():
             several_lines = node.end_lineno is not None and node.end_lineno - node.lineno >= words.count("\n") > 0
             for start, paragraph in _paragraphs(re.sub(r"`[^`\n]+`", lambda code: CODE * len(code[0]), words)):
-                yield Passage.of(paragraph, node.lineno + (start if several_lines else 0), int(several_lines))
+                yield Passage(paragraph, node.lineno + (start if several_lines else 0), int(several_lines))
     comments = tokenize.generate_tokens(io.StringIO(text).readline)
     yield from _joined({token.start[0]: token.string for token in comments if token.type == tokenize.COMMENT}, text)
 
@@ -126,7 +124,7 @@ def of_configuration(text: str) -> Iterator[Passage]:
     }
     yield from _joined(comments, text)
     rest = re.sub(r"(?:^|(?<=\s))#.*$", "", text, flags=re.M)
-    yield from (Passage.of(paragraph, start + 1) for start, paragraph in _paragraphs(rest))
+    yield from (Passage(paragraph, start + 1) for start, paragraph in _paragraphs(rest))
 
 
 def _joined(comments: dict[int, str], text: str) -> Iterator[Passage]:
@@ -136,11 +134,11 @@ def _joined(comments: dict[int, str], text: str) -> Iterator[Passage]:
     for number, comment in sorted(comments.items()):
         alone = source[number - 1].lstrip().startswith("#")
         if not (alone and last == number - 1):
-            yield Passage.of(paragraph, start)
+            yield Passage(paragraph, start)
             paragraph, start = "", number
         paragraph += re.sub(r"`[^`]+`", CODE, comment.lstrip("# ")) + "\n"
         last = number if alone else -1
-    yield Passage.of(paragraph, start)
+    yield Passage(paragraph, start)
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -173,7 +171,7 @@ def findings(path: Path) -> Iterator[Finding]:
         for pattern, better in patterns():
             for found in pattern.finditer(passage.text):
                 if not any(_covers(text, passage.text, found) for text in exempt):
-                    yield Finding(name, passage.lines[found.start()], found[0], better)
+                    yield Finding(name, passage.line_of(found.start()), found[0], better)
 
 
 def _covers(exempted: str, text: str, found: re.Match[str]) -> bool:
@@ -274,7 +272,7 @@ def test_a_finding_names_the_file_the_line_the_phrase_and_the_better_wording() -
 def lines_of(texts: Iterator[Passage]) -> list[tuple[int, str]]:
     """The line and the phrase of all findings in the passages."""
     return sorted(
-        (passage.lines[found.start()], found[0])
+        (passage.line_of(found.start()), found[0])
         for passage in texts
         for pattern, _ in patterns()
         for found in pattern.finditer(passage.text)
