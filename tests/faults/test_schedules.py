@@ -18,7 +18,7 @@ from faults.simulator import Schedule, ViolationError
 from support.paths import fast_directory
 
 SCHEDULES = 1_000
-FIRST_SCHEDULES = 200
+FIRST_SCHEDULES = 100
 """In `make test`, where each kind of fault and each defect is tried by further schedules."""
 HUNDREDS = [
     pytest.param(first, marks=[pytest.mark.slow] * (first >= FIRST_SCHEDULES)) for first in range(0, SCHEDULES, 100)

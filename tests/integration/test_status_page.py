@@ -223,7 +223,7 @@ def test_a_password_is_asked_for_once_and_opens_the_stream_too(browser: Browser,
         expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", [pytest.param(look, marks=[pytest.mark.slow] * (look != "light")) for look in LOOKS])
 def test_axe_finds_nothing_to_blame(browser: Browser, server: HttpServer, look: str) -> None:
     with opened(browser, server.url, **LOOKS[look]) as tab:
         tab.page.evaluate(OPEN_ALL)
