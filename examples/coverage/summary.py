@@ -213,8 +213,13 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
     width = {(row.log, row.kind, row.events): row.width for row in value}
     floors = [row for row in value if row.kind == "auto" and "actions, exploration" in row.log]
     over = [row.width / width[row.log, "right", row.events] for row in floors if row.events >= SOON]
-    even = {row.log for row in value if row.log.startswith("candidate takes")}
-    spread = [width[log, "auto", LAST] / width[log, "right", LAST] for log in even]
+
+    def excess(logs: str) -> list[float]:
+        """The widths of `auto` over those of the right limit, in logs of this title."""
+        some = [row for row in value if row.kind == "auto" and row.log.startswith(logs) and row.events >= SOON]
+        return [row.width / width[row.log, "right", row.events] for row in some]
+
+    spread = excess("candidate takes")
     rare = [
         row.width / width[row.log, "none", row.events]
         for row in floors
@@ -226,6 +231,8 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
         "limit_narrower": f"{max(rare):.2f}",
         "spread_low": f"{min(spread):.1f}",
         "spread_high": f"{max(spread):.1f}",
+        "falling_excess": f"{100 * (max(excess('exploration falls')) - 1):.0f}",
+        "slates_excess": f"{100 * (max(excess('slates of three slots as one')) - 1):.0f}",
     }
 
 

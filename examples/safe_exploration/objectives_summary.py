@@ -25,9 +25,11 @@ def fill_in(document: str, digits: Sequence[Outcome], heavy: Sequence[Comparison
 
 def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequence[Course]) -> dict[str, str]:
     """The figures of the text by name."""
+    at_the_end = ([each.value for each in digits if each.candidate == name] for name in CANDIDATES)
     return {
         "seeds": f"{len({each.seed for each in digits})}",
         "production": short(float(np.mean([each.production for each in digits]))),
+        "least": short(min(float(np.mean(values)) for values in at_the_end), 3),
         "worst": short(min(each.value for each in digits), 3),
         "heavy_seeds": f"{len(heavy)}",
         "poem_wins": f"{sum(each.poem > each.ips for each in heavy)}",

@@ -24,6 +24,7 @@ MARKED = r"[^\s(]+<!-- =\w+ -->"
 NONSTATIONARY = ROOT / "examples" / "nonstationary"
 ESTIMATORS, SLATES = ROOT / "examples" / "estimators", ROOT / "examples" / "slates"
 RANKINGS, SAFE = ROOT / "examples" / "rankings", ROOT / "examples" / "safe_exploration"
+OBJECTIVES, OPEN_BANDIT = SAFE / "objectives.md", ROOT / "examples" / "open_bandit"
 COVERAGE, PROMOTION, DEPLOY = ROOT / "examples" / "coverage", ROOT / "examples" / "promotion", ROOT / "deploy"
 RESULTS = {
     ROOT: ("", None),
@@ -35,6 +36,8 @@ RESULTS = {
     SLATES: ("## Error of the estimators", None),
     RANKINGS: ("## Results", "## Run it"),
     SAFE: ("## Results", "## End to end"),
+    OBJECTIVES: ("## Objectives", "## Run it"),
+    OPEN_BANDIT: ("## Meaning of the estimates", "## Licence"),
 }
 """The sections of documents that are about results: from this heading to that one."""
 CONSTANTS = {
@@ -78,12 +81,12 @@ CONSTANTS = {
             "from 2,000 events",
             "after 10,000 events",
             "they miss more than 5 %",
+            "logged once in 1,000 events",
         ),
         *("learns from 100,000 events", "up to 40,000 effective", "200,000 to 400,000 events", "has lift 0"),
         *("± .0006 after 5,000 events", "gives [0, 0]", "always 1**", "interval [1, 1]", "differs from 1 once"),
     },
     PROMOTION: {
-        *("seeds 1 to 6 of smooth and 1 to 5 of abrupt", "seeds 1 to 4 lack the last 4,000 events"),
         *("all 20 seeds", "margin by 1.85 errors", "down to .9", "factors 2 and 1/3", "factors 1.85 and .9"),
         *("100 to 105 of smooth and 100 to 103 of abrupt", "share .6", "seeds 1 to 5 of smooth and 1 to 4 of abrupt"),
         *(
@@ -108,10 +111,20 @@ CONSTANTS = {
         *("After 40,000 pages", "1 / √k", "1 / k"),
     },
     SAFE: {"700 events to learn from", "over 5 seeds", "it should be 1"},
+    OBJECTIVES: {
+        *("of 200,000 events", "mean weight is 1", "the 95 % sequence", "probability of .001"),
+        *("from 5,000 events in 20", "every 25,000 events"),
+    },
+    OPEN_BANDIT: {
+        *("is 1/K", "38 to 69 clicks", "weight 19.6, on the 27th", "10,000 events contain", ".953 instead of 1"),
+        *("missing .047", ".0007 to .0333", "weights to 80", ".0004 to .0938", ".0042 on", ".0069 on"),
+        *(".0038 and .0046", ".0035 and .0051 for random, .0050 and .0067 for BTS"),
+    },
 }
 """By document, settings and numbers that follow from them; not results of simulations.
 
-Other tests compute the lift of a candidate that always agrees with production, and the errors that `paired` needs.
+Other tests compute the lift of a candidate that always agrees with production, the errors that `paired` needs, and the
+numbers of the Open Bandit logs.
 """
 
 
@@ -194,8 +207,8 @@ def test_figures_of_estimators_slates_and_rankings_are_those_of_the_stored_resul
 
 
 def prose(study: Path) -> str:
-    """The results of a study without code, tables, addresses and marked figures."""
-    text, (first, last) = (study / "README.md").read_text(), RESULTS[study]
+    """The results of a study, or of another document, without code, tables, addresses and marked figures."""
+    text, (first, last) = (study if study.suffix else study / "README.md").read_text(), RESULTS[study]
     text = text[text.index(first) : None if last is None else text.index(last)]
     text = re.sub(r"^```.*?^```$|^\|[^\n]*$|^#[^\n]*$|`[^`\n]+`|\]\([^)]*\)", " ", text, flags=re.M | re.S)
     return " ".join(re.sub(MARKED, " ", text).split())

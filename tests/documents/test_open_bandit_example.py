@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from support.commands import command
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "open_bandit"
+POLICIES, CAMPAIGNS = ("random", "bts"), ("all", "men")
+
+
+def rewards(log: str) -> list[float]:
+    """The rewards of a log."""
+    with gzip.open(EXAMPLE / "data" / f"{log}.ndjson.gz") as lines:
+        return [json.loads(line)["reward"] for line in lines]
 
 
 def replayed(config: str, log: str, capfd: pytest.CaptureFixture[str]) -> dict[str, float]:
@@ -44,6 +52,17 @@ def test_replay_agrees_with_the_open_bandit_pipeline(
 ) -> None:
     values = replayed(config, log, capfd)
     assert {estimator: f"{value:.6f}" for estimator, value in values.items()} == {"ips": ips, "snips": snips}
+    row = f"| `{log}` → `{config.removesuffix('.yaml')}` | {ips[1:]} | {snips[1:]} | {sum(rewards(log)):.0f} |"
+    assert row in (EXAMPLE / "README.md").read_text()
+
+
+def test_clicks_of_the_limitations_are_those_of_the_logs() -> None:
+    clicks = {f"{policy}_{campaign}": rewards(f"{policy}_{campaign}") for policy in POLICIES for campaign in CAMPAIGNS}
+    rate = {log: f"{sum(each) / len(each):.4f}".removeprefix("0") for log, each in clicks.items()}
+    text = " ".join((EXAMPLE / "README.md").read_text().split())
+    assert f"With {min(map(sum, clicks.values())):.0f} to {max(map(sum, clicks.values())):.0f} clicks" in text
+    assert f"({rate['bts_all']} on `all`, {rate['bts_men']} on `men` in these files)" in text
+    assert f"({rate['random_all']} and {rate['random_men']} in these files)" in text
 
 
 def test_the_reference_value_is_met_to_eight_decimals(capfd: pytest.CaptureFixture[str]) -> None:

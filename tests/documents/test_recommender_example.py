@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,17 @@ def test_the_truth_is_what_happens_to_a_policy_that_is_shown(recommender: Module
 
 
 @pytest.mark.slow
+def test_exploration_costs_what_the_document_says() -> None:
+    """From the first row of its table, which is run with the other blocks of the document."""
+    text = (EXAMPLE / "README.md").read_text()
+    head, first = (re.split(r"\s{2,}", line.strip()) for line in re.findall(r"^minute .*|^ +0 .*", text, re.M))
+    shown = dict(zip(head, map(float, first), strict=True))
+    cost = 100 - 100 * shown["production"] / shown["without chance"]
+    gain = 100 * shown["personal"] / shown["production"] - 100
+    found = f"exploration costs {cost:.0f} % of the clicks, and finds a candidate that earns {gain:.0f} % more"
+    assert found in " ".join(text.split())
+
+
 def test_most_people_want_something_else_after_a_while(recommender: ModuleType) -> None:
     best = {
         max(recommender.GENRES, key=dict(zip(recommender.GENRES, recommender.tastes(moment), strict=True)).__getitem__)
