@@ -86,6 +86,8 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
         make_plain(axes, "both")
         axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
         axes.set_xlabel("events remembered: 1/(1 - alpha), or the window", loc="left", color=FAINT, fontsize=8.5)
+    lowest = min(each.mse for each in found if each.contestant == DEFAULT)
+    figure.axes[0].set_ylim(bottom=0.8 * lowest * THOUSANDTHS)  # a horizontal line does not extend the axis
     figure.axes[0].set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.9), ncols=4, frameon=False, fontsize=9)

@@ -96,6 +96,7 @@ CONSTANTS = {
             "between 0 and .2",
             "period of 25,000",
         ),
+        *("at most 1 of 20 streams", "of 20, which misses", "of 80."),
         *("Seeds from 100 on", "seeds from 0 on", "margin by 2.3 errors", "needs about 4.", "design effect above 1.5"),
     },
     ESTIMATORS: {

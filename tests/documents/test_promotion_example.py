@@ -135,6 +135,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     assert all(f"<!-- table: {name} -->\n|" in document for name in TABLES)
     long = runs.Store(EXAMPLE / "results" / "long.jsonl", runs.LongOutcome).read()
     assert summary.fill_in(document, scores, outcomes, errors, long) == document
+    assert len(long) == 80
     assert sum(bool(each.ever) for each in long) <= len(long) / 20
 
 
