@@ -393,14 +393,16 @@ class Config(StrictModel):
 def _problems(config: Config) -> Iterator[Problem]:
     yield from policy_problems(config.policies, BLOCK)
     yield from _reward_problems(config)
-    if config.written == "dsjson" and not config.rewards and config.reward.field not in COSTS:
-        yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
+    goal, *further = config.reward_fields
+    if config.written == "dsjson" and not further and goal.field not in COSTS:
+        path: Place = ("rewards", goal.name, "field") if config.rewards else ("reward", "field")
+        yield Problem(path, expecting(one_of(COSTS), f"'{goal.field}'"), COSTS_HINT)
     rewards = config.reward_topic
     for name, _, low, high in config.reward_fields if rewards is not None else ():
         if rewards is not None and not low <= rewards.default <= high:
             hint = "it is the reward of a decision without a reward message"
-            path = "reward" if not config.rewards else f"rewards.{name}"
-            expected = f"a number from {path}.min ({low:g}) to {path}.max ({high:g})"
+            key = "reward" if not config.rewards else f"rewards.{name}"
+            expected = f"a number from {key}.min ({low:g}) to {key}.max ({high:g})"
             yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
     yield from _dead_letter_problems(config)
     yield from _decision_problems(config)
@@ -454,15 +456,15 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
         yield Problem(("reward",), found, "remove it, and make it the first of `rewards`")
     if config.ranking is not None:
         found = expecting("nothing next to `ranking`", "rewards")
-        yield Problem(("rewards",), found, "remove them: the clicks are the reward, and the metric limits it")
+        hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
+        yield Problem(("rewards",), found, hint)
     elif len(config.rewards) > 1:
-        if config.written == "dsjson":
-            found = expecting("one reward, the cost of ds-json", f"{len(config.rewards)}")
-            yield Problem(("rewards",), found, "write events in JSON")
         two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
         production, candidates = config.policies.production, config.policies.evaluated
-        hint = "leave it out, or write `reward` in place of `rewards`"
         for index, estimator in enumerate(config.estimators):
+            hint = "take pseudo_inverse or ips, which weigh the rewards of a slate, or leave further rewards out"
+            if "scored" in estimator.needs:
+                hint = "take a daemon for each metric, with its values in `scored.values`"
             check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
             yield from refusal(("estimators", index), check, hint)
 

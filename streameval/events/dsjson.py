@@ -16,13 +16,15 @@ import msgspec
 from streameval.common.text import counted
 from streameval.events.decoder import JsonDecoder
 from streameval.events.diagnosis import Diagnosis
-from streameval.events.schema import NAN, Event, Slot, attributes, derived, policies_type, score_fields
+from streameval.events.further_rewards import RewardField
+from streameval.events.schema import NAN, Event, RewardValue, Slot, attributes, derived, policies_type, score_fields
 from streameval.events.segments import SegmentField
 from streameval.events.validation import Fault
 
 BASELINE = "baseline"  # the policy that always takes the baseline action, if the log names one (`_ba`)
-COSTS = {"reward": "cost", "_label_cost": "cost", "_original_label_cost": "original_cost"}
-"""Valid values of `reward_field`, and the attribute with the cost."""
+LABEL_COST = "_label_cost"
+COSTS = {"reward": "cost", LABEL_COST: "cost", "_original_label_cost": "original_cost"}
+"""Fields whose reward is the negative cost, `reward` for `_label_cost`, and the attribute with the cost."""
 
 Cost: TypeAlias = float | None
 
@@ -76,10 +78,13 @@ class DsjsonDecoder(JsonDecoder):
 
     Args:
         reward_field: `_label_cost` (also called `reward`), or `_original_label_cost`, the true cost in apprentice mode,
-            where `_label_cost` only indicates whether the baseline was followed
+            where `_label_cost` only indicates whether the baseline was followed. With `further` rewards also another
+            field of the line, whose number is the reward
+        further: the further rewards, each a cost or another field of the line; an event then needs one of all rewards
+            only. A field of the line is the reward of the event, also where only the first slot is used
 
     Raises:
-        ValueError: `reward_field` is another field.
+        ValueError: The only reward is another field, or a reward is a field with another meaning.
 
     >>> line = b'{"_label_cost":-2,"_label_probability":0.8,"_label_Action":2,"a":[2,1],"p":[0.8,0.2]}'
     >>> batch = DsjsonDecoder().decode_batch([line, b"{}"])
@@ -99,17 +104,21 @@ class DsjsonDecoder(JsonDecoder):
         segments: Sequence[SegmentField] = (),
         named: bool = False,
         estimated: bool = False,
+        further: Sequence[RewardField] = (),
     ) -> None:
-        options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
-        options["estimated"] = estimated
-        super().__init__(policies, "reward", reward_range, scores, **options)
-        if reward_field not in COSTS:
+        if reward_field not in COSTS and not further:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
+        options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
+        options |= {"estimated": estimated, "further": [_written(each) for each in further]}
+        super().__init__(policies, "reward", reward_range, scores, **options)
         self.reward_field = reward_field
-        form: type[msgspec.Struct] = Interaction
+        named_fields = (reward_field, *(each.field for each in further))
+        self._rewards = {f"reward{place or ''}": field for place, field in enumerate(named_fields)}
+        changed = self._fields_of_line()
         if self._any_fields is not None:
             context: Any = ("context", Any, msgspec.field(name="c", default=None))
-            form = derived(Interaction, [context, *score_fields(self._any_fields, attributes(Interaction))])
+            changed += [context, *score_fields(self._any_fields, attributes(Interaction))]
+        form: type[msgspec.Struct] = derived(Interaction, changed) if changed else Interaction
         logged = attributes(form)
         self._line_scores = {
             self._attributes[field]: logged[field]
@@ -120,6 +129,18 @@ class DsjsonDecoder(JsonDecoder):
         self._decode = lambda message: self._event(decode_line(message))
         self._diagnosis = Diagnosis(form)
         self._policies_type = None if self.policies is None else policies_type(self.policies)
+
+    def _fields_of_line(self) -> list[Any]:
+        """The rewards that are no costs.
+
+        Raises:
+            ValueError: Such a field has another meaning in ds-json.
+        """
+        given = {attribute: field for attribute, field in self._rewards.items() if field not in COSTS}
+        taken = sorted({*given.values()} & {*attributes(Interaction)})
+        if taken:
+            raise ValueError(f"{', '.join(taken)} of ds-json cannot be a reward")
+        return [(name, RewardValue | None, msgspec.field(name=field, default=None)) for name, field in given.items()]
 
     def _refused(self, message: bytes, error: Exception) -> Any:
         if isinstance(error, _UnusableError):
@@ -145,17 +166,18 @@ class DsjsonDecoder(JsonDecoder):
                 raise _UnusableError("malformed", f"_outcomes[{place}]._p: {found}")
         if line.cost is not None or line.original_cost is not None:
             slots = [self._slot(line, place, outcome) for place, outcome in enumerate(line.outcomes)]
-            return self._event_type(**self._common_fields(line, None), reward=self._reward(line), slots=slots)
+            return self._event_type(**self._common_fields(line, None), **self._rewards_of(line, line), slots=slots)
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
         first = line.outcomes[0]
-        fields = self._common_fields(line, first.actions)
+        if first.cost is None and first.original_cost is None:  # this may be a slate without its reward
+            raise _UnusableError("missing_field", f"_outcomes[0].{self._missing_field}: missing")
+        fields = self._common_fields(line, first.actions) | self._rewards_of(line, first, "_outcomes[0].")
         fields |= self._choice(line, 0, first.actions, first.probabilities)
-        reward = self._reward(first, "_outcomes[0].")
-        return self._event_type(**fields, action=first.actions[0], propensity=first.probabilities[0], reward=reward)
+        return self._event_type(**fields, action=first.actions[0], propensity=first.probabilities[0])
 
     def _bandit(self, line: Interaction) -> Event:
-        reward, action = self._reward(line), line.action
+        rewards, action = self._rewards_of(line, line), line.action
         if action is None and line.position is not None:
             action = line.position + 1
         if action is None and line.actions:
@@ -166,20 +188,30 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
             raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
-        fields = self._common_fields(line, line.actions)
+        fields = self._common_fields(line, line.actions) | rewards
         fields |= self._choice(line, 0, line.actions, line.probabilities)
-        return self._event_type(**fields, action=action, propensity=line.probability, reward=reward)
+        return self._event_type(**fields, action=action, propensity=line.probability)
 
     def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
         choice = self._choice(line, place, outcome.actions, outcome.probabilities)
         return Slot(**choice, action=outcome.actions[0], propensity=outcome.probabilities[0])
 
-    def _reward(self, costs: Interaction | Outcome, where: str = "") -> float:
-        cost: Cost = getattr(costs, COSTS[self.reward_field])
-        if cost is None:
-            field = "_label_cost" if self.reward_field == "reward" else self.reward_field
-            raise _UnusableError("missing_field", f"{where}{field}: missing")
-        return 0.0 - cost
+    def _rewards_of(self, line: Any, costs: Interaction | Outcome, where: str = "") -> dict[str, Any]:
+        """The rewards by attribute of an event: the negative of `costs`, and fields of the line."""
+        rewards = dict[str, Any]()
+        for attribute, field in self._rewards.items():
+            if field in COSTS:
+                cost: Cost = getattr(costs, COSTS[field])
+                rewards[attribute] = None if cost is None else 0.0 - cost
+            else:
+                rewards[attribute] = getattr(line, attribute)
+        if all(reward is None for reward in rewards.values()):
+            raise _UnusableError("missing_field", f"{where}{self._missing_field}: missing")
+        return rewards
+
+    @property
+    def _missing_field(self) -> str:
+        return LABEL_COST if self.reward_field == "reward" else self.reward_field
 
     def _choice(
         self, line: Interaction, slot: int, actions: list[int] | None, probabilities: list[float] | None
@@ -208,6 +240,11 @@ class DsjsonDecoder(JsonDecoder):
             "context": line.context,
             **{name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()},
         }
+
+
+def _written(reward: RewardField) -> RewardField:
+    """The reward with the name of its field in a log."""
+    return reward._replace(field=LABEL_COST) if reward.field == "reward" else reward
 
 
 def _by_number(actions: list[int] | None, values: Any) -> Any:

@@ -196,10 +196,12 @@ class Plan:
             return
         _require_distinct("rewards", [reward.name for reward in self.rewards])
         for label, each in self.estimators.items():
-            if each.needs & {*REWARDED, "scored"}:
-                raise ValueError(f"{label} estimates one reward: the one of slots or scored outcomes")
+            if each.needs & {*REWARDED}:
+                raise ValueError(f"{label} estimates rewards of slots; several rewards are those of events")
+            if "scored" in each.needs:
+                raise ValueError(f"{label} estimates one metric of an outcome, and not several rewards")
         if self.ranking is not None:
-            raise ValueError("rankings have clicks in place of rewards")
+            raise ValueError("rankings have clicks in place of rewards; several rewards need events with slots")
 
     def _check_segments(self) -> None:
         fields_of_segments(self.segments)

@@ -761,6 +761,22 @@ def test_several_rewards_replace_the_reward(load: Loader) -> None:
     assert [each.reason for each in batch.rejected] == ["missing_field", "reward_range"]
 
 
+def test_ds_json_carries_several_rewards(load: Loader) -> None:
+    config = load(
+        "policies: {candidates: [a]}\nsource: {kind: file, path: log, format: dsjson}\n"
+        "rewards: {earned: {field: _original_label_cost, max: 9}, agreed: {field: reward}, revenue: {max: 99}}"
+    )
+    line = {"_label_probability": 0.5, "_label_Action": 1, "a": [1, 2], "p": [0.5, 0.5]}
+    both = {"_label_cost": -1, "_original_label_cost": -3}
+    lines = [{**line, **both}, {**line, "revenue": 12.5}, line]
+    batch = config.event_format().decode_batch([json.dumps(each).encode() for each in lines])
+    np.testing.assert_array_equal(batch.reward, [3.0, np.nan])
+    assert batch.further is not None
+    np.testing.assert_array_equal(batch.further.of("agreed"), [1.0, np.nan])
+    np.testing.assert_array_equal(batch.further.of("revenue"), [np.nan, 12.5])
+    assert [each.detail for each in batch.rejected] == ["_original_label_cost: missing"]
+
+
 def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
     (reward,) = load("policies: {candidates: [a]}\nrewards: {click: {field: clicked, max: 2}}").plan().rewards
     assert (reward.name, reward.range) == ("click", (0.0, 2.0))
@@ -773,9 +789,11 @@ def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
         ("{a: {}, b: {min: 2}}", "rewards.b.max"),
         ("{a: {}}\nreward: {max: 2}", "expected nothing next to `rewards`"),
         ("{a: {}}\nranking: {metric: dcg, examination: power}", "expected nothing next to `ranking`"),
-        ("{a: {}, b: {}}\nestimators: [iips]", "iips estimates one reward"),
-        ("{a: {}, b: {}}\nestimators: [snips, rips]", "hint: leave it out, or write `reward` in place of `rewards`"),
-        ("{a: {}, b: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one reward, the cost of ds-json"),
+        ("{a: {}}\nranking: {metric: dcg, examination: power}", "for several rewards, log pages as `slots`"),
+        ("{a: {}, b: {}}\nestimators: [iips]", "iips estimates rewards of slots"),
+        ("{a: {}, b: {}}\nestimators: [snips, rips]", "hint: take pseudo_inverse or ips"),
+        ("{a: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one of reward, _label_cost or"),
+        ("{a: {}, b: {field: p}}\nsource: {kind: file, path: log, format: dsjson}", "p of ds-json cannot be a reward"),
         ("{a: {}, b: {field: a}}", "each reward needs its own field"),
         ("{a: {}, b: {min: 1, max: 2}}\nsource: {topic: t, rewards: {topic: r}}", "a number from rewards.b.min (1)"),
     ],

@@ -19,6 +19,7 @@ from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError
 from streameval.events import REASONS, DsjsonDecoder, EventBatch
+from streameval.events.further_rewards import RewardField
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
 from streameval.ope.report import Report
@@ -142,6 +143,36 @@ def test_the_reward_of_apprentice_mode_is_in_the_original_cost() -> None:
 def test_the_reward_can_only_be_one_of_the_costs() -> None:
     with pytest.raises(ValueError, match="one of reward, _label_cost, _original_label_cost; found 'clicks'"):
         DsjsonDecoder(reward_field="clicks")
+
+
+REVENUE = RewardField("revenue", "revenue", 0.0, 100.0)
+EARNED = RewardField("earned", "_original_label_cost", 0.0, 9.0)
+
+
+@pytest.mark.parametrize(("base", "reward"), [(BANDIT, 1.0), (SLOTS, 2.0), (SLATE, 3.0)])
+def test_further_rewards_are_costs_or_fields_of_the_line(base: dict[str, Any], reward: float) -> None:
+    batch = decoded(line(base, revenue=5), further=[REVENUE, EARNED])
+    assert batch.further is not None
+    assert batch.reward.tolist() == [reward]
+    np.testing.assert_array_equal(batch.further.values, [[5.0, np.nan]])
+
+
+def test_a_line_needs_one_of_several_rewards_only() -> None:
+    messages = [line(_label_cost=..., revenue=5), line(_label_cost=..., revenue=None), line(revenue=101)]
+    batch = DsjsonDecoder(reward_range=(0, 1), further=[REVENUE]).decode_batch(messages)
+    assert np.isnan(batch.reward).tolist() == [True]
+    assert [each.detail for each in batch.rejected] == ["_label_cost: missing", "revenue: 101 is not in [0, 100]"]
+
+
+def test_slots_without_costs_are_rejected_whatever_the_line_earned() -> None:
+    outcomes = [{"_a": [1, 0], "_p": [0.5, 0.5]}]
+    batch = decoded(line(SLOTS, _outcomes=outcomes, revenue=5), further=[REVENUE])
+    assert [each.detail for each in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
+
+
+def test_a_field_of_ds_json_cannot_be_a_reward() -> None:
+    with pytest.raises(ValueError, match="pdrop of ds-json cannot be a reward"):
+        DsjsonDecoder(further=[RewardField("kept", "pdrop", 0.0, 1.0)])
 
 
 @pytest.mark.parametrize(

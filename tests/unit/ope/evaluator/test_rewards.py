@@ -143,9 +143,36 @@ def test_wrong_rewards_are_refused(settings: Mapping[str, Any], message: str) ->
         Evaluator(["one"], rewards=settings)
 
 
+def slates_of(columns: Mapping[str, Array]) -> EventBatch:
+    """Slates with two slots, each filled by one of two actions; the first column is the goal."""
+    first, *others = columns
+    rng = np.random.default_rng(4)
+    return EventBatch.from_arrays(
+        reward=columns[first],
+        propensity=rng.choice([0.25, 0.75], (EVENTS, 2)),
+        policies={name: rng.choice([0.1, 0.5, 0.9], (EVENTS, 2)) for name in ("one", "other")},
+        timestamp=np.arange(EVENTS, dtype=float),
+        rewards={name: columns[name] for name in others} if others else None,
+    )
+
+
+@pytest.mark.parametrize("estimator", ["pseudo_inverse", "weighted_pseudo_inverse", "ips"])
+def test_each_reward_of_slates_has_the_numbers_of_its_own_evaluator(estimator: str) -> None:
+    columns, parts = rewards(), {"estimators": [estimator], "averages": ["cumulative", "mixture"]}
+    together = Evaluator(["one", "other"], rewards=LIMITS, **parts)
+    together.update(slates_of(columns))
+    for name, limits in LIMITS.items():
+        span = (limits.get("min", 0.0), limits.get("max", 1.0))
+        alone = Evaluator(["one", "other"], reward_range=span, **parts)
+        alone.update(slates_of({name: columns[name]}))
+        for each in alone.report().estimates:
+            assert each.value is not None
+            assert_equal(together.report().get(each.policy, each.estimator, each.average, name), each)
+
+
 @pytest.mark.parametrize("estimator", ["iips", "rips"])
 def test_estimators_of_the_rewards_of_slots_take_one_reward(estimator: str) -> None:
-    with pytest.raises(ValueError, match=f"{estimator} estimates one reward"):
+    with pytest.raises(ValueError, match=f"{estimator} estimates rewards of slots"):
         Evaluator(["one"], estimators=[estimator], rewards=LIMITS)
 
 
