@@ -520,7 +520,14 @@ def _settings_and_files(arguments: list[str], candidates: str | None) -> tuple[C
 
 def _print_report(report: Report, everything: bool) -> None:
     """The answer in sentences, and the estimates that it is based on, or all of them."""
-    from streameval.cli.tables import answer_lines, events_line, recommended_rows, report_table, segments_table
+    from streameval.cli.tables import (
+        answer_lines,
+        calibration_table,
+        events_line,
+        recommended_rows,
+        report_table,
+        segments_table,
+    )
 
     rows = list(report.estimates) if everything else recommended_rows(report) or list(report.estimates)
     for line in answer_lines(report, everything):
@@ -528,6 +535,8 @@ def _print_report(report: Report, everything: bool) -> None:
     console().print(report_table(report, events_line(report), rows))
     if report.segments_by_lift():
         console().print(segments_table(report, everything))
+    if report.calibration:
+        console().print(calibration_table(report, everything))
     if len(rows) < len(report.estimates):
         print(f"{len(rows)} of {len(report.estimates)} estimates, those that decide; --all prints the others")
 

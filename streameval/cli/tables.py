@@ -13,7 +13,7 @@ from rich.text import Text
 from streameval.common.component import Component
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, utc_time
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
-from streameval.ope.answer import answers, percentage, recommended
+from streameval.ope.answer import answers, calibrated, percentage, recommended, seen_lifts
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
@@ -40,6 +40,8 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
     yield from (each.sentence for each in shown)
     if shown != found:
         yield f"(--all prints the answers for {len(found) - len(shown)} more candidates)"
+    for policy, estimated, seen, _ in seen_lifts(report):
+        yield f"the lift of {policy}: estimated {estimated} from events that others chose, seen {seen} on its own"
 
 
 def recommended_rows(report: Report) -> list[Estimate]:
@@ -108,6 +110,27 @@ def segments_table(report: Report, everything: bool) -> Table:
             interval_text(each.lower, each.upper, decimals),
             decimal(each.lift, decimals, signed=True),
             interval_text(each.lift_lower, each.lift_upper, decimals, signed=True),
+        )
+    return table
+
+
+def calibration_table(report: Report, everything: bool) -> Table:
+    """Of each policy that chose events itself, what it earned, and the estimate of it from the events of the others."""
+    rows = report.calibration if everything else calibrated(report)
+    decimals = decimals_for(each.value for each in rows)
+    interval = f">{report.confidence * 100:g}% interval"
+    headings = ("policy", "average", ">seen", interval, ">estimated", ">estimated less seen", interval, "check")
+    table = new_table("Was the estimate right?", *headings)
+    checks = {each.policy: each for each in report.trust if each.check == "calibration"}
+    for each in rows:
+        check = checks.get(each.policy)
+        finding = "too few events yet" if check is None else "passed" if check.ok else "failed"
+        table.add_row(
+            *(Text(each.policy, style="bold"), each.average),
+            *(decimal(each.value, decimals), interval_text(each.lower, each.upper, decimals)),
+            *(decimal(each.estimated, decimals), decimal(each.error, decimals, signed=True)),
+            interval_text(each.error_lower, each.error_upper, decimals, signed=True),
+            Text(finding, style="red" if finding == "failed" else ""),
         )
     return table
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from streameval.common.text import decimal, decimals_for, in_words, rounded_up, significant, utc_time
-from streameval.ope.report import Decision, Estimate, Report, TrustCheck
+from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck
 
-__all__ = ["CandidateAnswer", "answers", "percentage", "recommended"]
+__all__ = ["CandidateAnswer", "answers", "calibrated", "percentage", "recommended", "seen_lifts"]
 
 TOO_LITTLE = "effective_sample_size"
 """The trust check that fails for lack of evidence, where the numbers themselves may be right."""
@@ -50,6 +50,37 @@ def recommended(report: Report, policy: str) -> Estimate | None:
     thin = report.thin()
     sound = [each for each in rows if (each.estimator, each.average) not in thin]
     return next(reversed(sound or rows), None)
+
+
+def calibrated(report: Report) -> list[Calibration]:
+    """For each policy that chose events itself, the row on the average that decides, if possible, production first."""
+    deciding = {each.policy: recommended(report, each.policy) for each in report.policies}
+    averages = [each.average for each in deciding.values() if each]
+    found: dict[str, Calibration] = {}
+    for row in report.calibration:
+        estimate = deciding.get(row.policy)
+        average = estimate.average if estimate else next(iter(averages), None)
+        if row.average == average or row.policy not in found:
+            found[row.policy] = row
+    return list(found.values())
+
+
+def seen_lifts(report: Report) -> list[tuple[str, str, str, TrustCheck | None]]:
+    """Of each candidate that chose events: its name, the estimated and the seen lift, and the check that compares them.
+
+    The lifts have as many decimals as their error has two digits for.
+    """
+    checks = {each.policy: each for each in report.trust if each.check == "calibration"}
+    found = []
+    for row in calibrated(report):
+        if row.lift is None:
+            continue
+        ends = row.lift_lower, row.lift_upper
+        half = None if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
+        decimals = max(decimals_for([half]) - 2, 0) if half else decimals_for([row.lift])
+        estimated, seen = (decimal(each, decimals, signed=True) for each in (row.lift_estimated, row.lift))
+        found.append((row.policy, estimated, f"{seen} ± {decimal(half, decimals)}", checks.get(row.policy)))
+    return found
 
 
 def percentage(value: float | None, lower: float | None, upper: float | None, signed: bool = True) -> str:

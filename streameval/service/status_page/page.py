@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, measured_time, significant, utc_time
-from streameval.ope.answer import CandidateAnswer, answers, percentage
+from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
+from streameval.ope.answer import CandidateAnswer, answers, percentage, seen_lifts
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
@@ -109,7 +109,7 @@ class StatusPage:
             answers=found,
             deciding=deciding,
             deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
-            ramp=seen_lifts(report, deciding) if report else [],
+            ramp=seen_lifts(report) if report else [],
             segments=segments,
             worse=_grouped((each for each in segments if each.is_worse), "policy"),
             ahead=_ahead(found),
@@ -220,25 +220,6 @@ def _ahead(found: Iterable[CandidateAnswer]) -> dict[str, str]:
     """Of the candidates that are better on average, in what way."""
     better = [each for each in found if each.estimate and (each.estimate.lift or 0.0) > 0]
     return {each.policy: "promotable" if each.verdict == "promotable" else "better on average" for each in better}
-
-
-def seen_lifts(report: Report, deciding: Mapping[str, Estimate]) -> list[tuple[str, str, str, TrustCheck | None]]:
-    """Of each candidate that chose events its name, the estimated lift, the seen one, and the check that compares them.
-
-    If possible, on the average that decides. The lifts have as many decimals as their error has two digits for.
-    """
-    by_policy = _grouped((each for each in report.calibration if is_known(each.lift)), "policy")
-    checks = {each.policy: each for each in report.trust if each.check == "calibration"}
-    found = []
-    for policy, arms in by_policy.items():
-        average = deciding[policy].average if policy in deciding else None
-        row = next((each for each in arms if each.average == average), arms[0])
-        ends = row.lift_lower, row.lift_upper
-        half = None if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
-        decimals = max(decimals_for([half]) - 2, 0) if half else decimals_for([row.lift])
-        estimated, seen = (decimal(each, decimals, signed=True) for each in (row.lift_estimated, row.lift))
-        found.append((policy, estimated, f"{seen} ± {decimal(half, decimals)}", checks.get(policy)))
-    return found
 
 
 def _rewards(report: Report, deciding: Mapping[str, Estimate]) -> list[Estimate]:

@@ -1,10 +1,11 @@
-"""Tables name the reward of each row, where there are several."""
+"""Tables name the reward of each row, where there are several, and set estimates against what arms earned."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from streameval.cli.tables import recommended_rows, report_table
+from streameval.cli.tables import answer_lines, calibration_table, recommended_rows, report_table
+from streameval.ope.report import TrustCheck
 from support.factories import make_report
 
 
@@ -17,3 +18,25 @@ def test_tables_name_the_reward_of_a_row() -> None:
     assert [column.header for column in report_table(report, rows=rows).columns][1] == "reward"
     assert [column.header for column in report_table(report.of_goal()).columns][1] == "estimator"
     assert "<td>revenue</td>" in report._repr_html_()
+
+
+def test_the_answer_sets_the_estimated_lift_of_an_arm_against_the_seen_one() -> None:
+    report = make_report(candidates=2)
+    *_, answer = answer_lines(report, everything=False)
+    found = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"
+    assert answer == f"the lift of challenger-a: {found}"
+    assert not [line for line in answer_lines(replace(report, calibration=()), False) if "seen" in line]
+
+
+def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_passes() -> None:
+    report = make_report(candidates=1, averages=["cumulative", "decay"])
+    (row,) = report.calibration
+    rows = (replace(row, average="cumulative", value=0.5), row)
+    wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")
+    report = replace(report, calibration=rows, trust=(wrong,))
+    few = [list(map(str, column.cells)) for column in calibration_table(report, everything=False).columns]
+    assert (few[1], few[2], few[-1]) == (["decay"], ["0.05100"], ["failed"])
+    assert few[3:7] == [["0.04900 … 0.05300"], ["0.05200"], ["+0.00100"], ["-0.00200 … +0.00400"]]
+    every = calibration_table(replace(report, trust=()), everything=True)
+    assert list(every.columns[1].cells) == ["cumulative", "decay"]
+    assert {str(cell) for cell in every.columns[-1].cells} == {"too few events yet"}
