@@ -112,9 +112,10 @@ class CohortEvaluator:
     """Evaluates a plan that changes while events flow.
 
     Candidates, estimators and averages that are added start from zero in their own evaluator, with its own reward
-    model; their rows are those of a stream that starts when they are added. Removed parts are forgotten. Parts that
-    stay do not change. Numbers of events are those of the first evaluator. Frozen copies of policies that learn
-    (`VersionsOf`) are added and removed after exact numbers of events, wherever batches end.
+    model; their rows are those of a stream that starts when they are added. Estimated propensities continue, as they
+    depend on the log alone. Removed parts are forgotten. Parts that stay do not change. Numbers of events are those of
+    the first evaluator. Frozen copies of policies that learn (`VersionsOf`) are added and removed after exact numbers
+    of events, wherever batches end.
 
     >>> plan = Evaluator(candidates=["early"]).plan
     >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
@@ -235,12 +236,26 @@ class CohortEvaluator:
         found = [cohort for cohort in self._pending if cohort.evaluator is late]
         self._pending = [cohort for cohort in self._pending if cohort.evaluator is not late]
         for cohort in found:
-            if from_zero:
-                cohort = Cohort(Evaluator.from_plan(late.plan), cohort.policies)
+            if from_zero or not late.accepted:
+                cohort = Cohort(self._begun(Evaluator.from_plan(late.plan)), cohort.policies)
             if late is not self._replacement:
                 self._cohorts.append(cohort.showing(cohort.policies))
             elif not from_zero:
                 self._cohorts[0] = cohort.showing(cohort.policies)
+
+    def _begun(self, fresh: Evaluator) -> Evaluator:
+        """The evaluator with what the first one has learned about propensities, if they are estimated."""
+        plan = fresh.plan
+        if plan.propensity is None:
+            return fresh
+        self._cohorts[0].evaluator.fold_pending()
+        known = self._cohorts[0].evaluator.state()["propensities"]
+        code = {
+            name: each.policy if isinstance(each, FrozenPolicy) else each
+            for name, each in plan.computed_policies.items()
+        }
+        state = {**fresh.state(), "propensities": known}
+        return Evaluator.from_state(state, plan.reward_model, code, plan.propensity)
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream, up to each event after which a frozen copy is made."""
@@ -273,7 +288,7 @@ class CohortEvaluator:
             learned = {made.name: cohort.evaluator.learned(versions.policy)}
             plan = replace(self._plan_of(versions.policy), computed_policies={made.name: made})
             plan = self._numbered(replace(plan, policies=(plan.policies[0], made.name)))
-            self._cohorts.append(Cohort(Evaluator.from_plan(plan, learned), (made.name,)))
+            self._cohorts.append(Cohort(self._begun(Evaluator.from_plan(plan, learned)), (made.name,)))
             retired = [
                 each
                 for each, old in self._versions().items()

@@ -311,6 +311,16 @@ def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
     assert whole.report().propensity_model == cut.report().propensity_model == started.report().propensity_model
 
 
+def test_a_late_candidate_begins_with_the_classifier_and_both_learn_on_their_own() -> None:
+    options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
+    batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
+    cohorts = with_a_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
+    alone = CohortEvaluator(Evaluator(before, **options).plan)
+    alone.update(batch)
+    assert [each.missing for each in cohorts.report().policies if each.policy == "even"] == [0]
+    assert of_challenger(cohorts.report()) == of_challenger(alone.report())
+
+
 def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> None:
     learned = evaluated(decoded(world(3, 300), BY_RIVER), BY_RIVER)
     learned.fold_pending()
@@ -421,6 +431,37 @@ def test_other_propensities_start_an_evaluator_from_zero() -> None:
     evaluator.update(world(0, 300).batch())
     assert not evaluator.restarts(plan)
     assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").plan)
+
+
+def test_a_candidate_that_is_added_later_begins_with_the_propensities_learned_so_far() -> None:
+    log, start = world(0, 2_000), 1_300
+    late = log.candidate[::-1][log.context, log.action]
+    columns: dict[str, Any] = {
+        "action": [f"a{action}" for action in log.action],
+        "reward": log.reward,
+        "segments": {"country": OF_COUNTRIES[log.context].tolist()},
+    }
+    options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_COUNTRY}
+    batch = EventBatch.from_arrays(policies={"early": late, "late": late}, **columns)
+    cohorts = with_a_late_candidate(batch, start, ["early"], ["early", "late"], **options)
+    absent = np.where(np.arange(len(late)) < start, np.nan, late)
+    whole = Evaluator(["late"], **options)
+    whole.update(EventBatch.from_arrays(policies={"late": absent}, **columns))
+    found, expected = (each.report().get("late", "snips", "cumulative") for each in (cohorts, whole))
+    assert found.value == pytest.approx(expected.value, rel=1e-12)
+    assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
+    assert [each.missing for each in cohorts.report().policies if each.policy == "late"] == [0]
+
+
+def with_a_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> CohortEvaluator:
+    """An evaluator of the events to which a candidate is added after the event `start`."""
+    cohorts = CohortEvaluator(Evaluator(before, **options).plan)
+    cohorts.update(batch[:start])
+    added = cohorts.change_candidates(Evaluator(after, **options).plan)
+    assert added is not None
+    cohorts.activate(added)
+    cohorts.update(batch[start:])
+    return cohorts
 
 
 # --- The events ---
