@@ -124,7 +124,7 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
 
 def _by_bound(decision: Decision, estimate: Estimate) -> str:
     """Why it stays promotable, in the words of the rule, where the interval of the lift reaches to 0 or below."""
-    if decision.lower is None or estimate.lift_lower is None or estimate.lift_lower > 0:
+    if estimate.lift_lower is None or estimate.lift_lower > 0:
         return ""
     reason = decision.reason.partition(" since event")[0]
     return f" (not by the interval, but by the rule {decision.rule}: {reason})"

@@ -78,6 +78,12 @@ def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_t
     assert sentence.endswith(f"promotable since event 12,300{end}")
 
 
+def test_a_rule_without_a_bound_is_named_too_where_the_interval_reaches_below_0() -> None:
+    decided = decision(promotable=True, since_event=12_300, rule="sea", reason="lift 0.02 over margin 0")
+    _, sentence = only(Candidate(width=0.03), decisions=[decided])
+    assert sentence.endswith("(not by the interval, but by the rule sea: lift 0.02 over margin 0)")
+
+
 def test_without_times_it_is_promotable_since_an_event() -> None:
     _, sentence = only(Candidate(), decisions=[decision(promotable=True, since_event=12_300)])
     assert sentence.endswith("promotable since event 12,300")
