@@ -393,10 +393,6 @@ class Config(StrictModel):
 def _problems(config: Config) -> Iterator[Problem]:
     yield from policy_problems(config.policies, BLOCK)
     yield from _reward_problems(config)
-    goal, *further = config.reward_fields
-    if config.written == "dsjson" and not further and goal.field not in COSTS:
-        path: Place = ("rewards", goal.name, "field") if config.rewards else ("reward", "field")
-        yield Problem(path, expecting(one_of(COSTS), f"'{goal.field}'"), COSTS_HINT)
     rewards = config.reward_topic
     for name, _, low, high in config.reward_fields if rewards is not None else ():
         if rewards is not None and not low <= rewards.default <= high:
@@ -449,6 +445,8 @@ def _problems(config: Config) -> Iterator[Problem]:
 
 def _reward_problems(config: Config) -> Iterator[Problem]:
     yield from reward_problems(config.reward, config.rewards)
+    if config.written == "dsjson":
+        yield from _dsjson_problems(config)
     if not config.rewards:
         return
     if "reward" in config.model_fields_set:
@@ -467,6 +465,16 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
                 hint = "take a daemon for each metric, with its values in `scored.values`"
             check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
             yield from refusal(("estimators", index), check, hint)
+
+
+def _dsjson_problems(config: Config) -> Iterator[Problem]:
+    goal, *further = config.reward_fields
+    if not further and goal.field not in COSTS:
+        place: Place = ("rewards", goal.name, "field") if config.rewards else ("reward", "field")
+        yield Problem(place, expecting(one_of(COSTS), f"'{goal.field}'"), COSTS_HINT)
+    else:
+        hint = "each reward is a cost, or a field of your own with a number"
+        yield from refusal(("rewards",), partial(DsjsonDecoder, reward_field=goal.field, further=further), hint)
 
 
 def _ranking_problems(config: Config) -> Iterator[Problem]:

@@ -2,90 +2,57 @@
 
 from __future__ import annotations
 
-import math
-import secrets
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import httpx
 import pytest
-import yaml
 
 from support.deployed import Panel, annotations, dashboards, filled_in, panels, variables
 from support.factories import wait_until
-from support.integration.monitoring import prometheus, query
-from support.integration.running import daemon
-
-CONFIG = {
-    # With action sets, so that there are a reward model and estimates by it.
-    "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
-    "policies": {"candidates": ["candidate-1", "candidate-2"]},
-    "promotion": {"min_events": 2000, "margin": -0.5},  # a candidate is soon promotable, as the first panel shows
-}
-RANKINGS = {
-    # With swaps, so that there is a learned examination.
-    "source": {"kind": "simulated", "world": "rankings", "rate": 2000, "candidates": 1, "exploration": 0.5},
-    "policies": {"candidates": ["candidate-1"]},
-    "ranking": {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}},
-}
-ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
-AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
-"""Of both daemons. With the default span, the drift rate would be known after 50,000 events."""
-CHOSEN = {"policy": "candidate-1", "reward": "reward", "estimator": "stratified_dr", "average": "mixture"}
-PATIENCE = 120.0
+from support.integration.monitored import CHOSEN, is_answered, monitored_daemons, needed
+from support.integration.monitoring import query
 
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Prometheus, which has scraped the daemon for a while, with the token that the daemon asks for."""
-    folder = tmp_path_factory.mktemp("dashboards")
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32) + "\n")
-    token.chmod(0o600)
-    common = {
-        "averages": AVERAGES,
-        "http": {"port": 0, "token_file": str(token)},
-        "dead_letters": {"kind": "file", "path": str(folder / "rejected.ndjson")},
-    }
-    configured = CONFIG | common | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
-    (folder / "streameval.yaml").write_text(yaml.safe_dump(configured))
-    of_rankings = RANKINGS | common | {"state": {"dir": str(folder / "state of rankings")}}
-    (folder / "rankings.yaml").write_text(yaml.safe_dump(of_rankings))
-    with (
-        daemon(folder / "streameval.yaml", folder / "log") as decisions,
-        daemon(folder / "rankings.yaml", folder / "log of rankings") as rankings,
-    ):
-        one, other = (f"{each.base_url.host}:{each.base_url.port}" for each in (decisions, rankings))
-        with prometheus([one], folder / "prometheus", apart=[other], token=token) as client:
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline and len(unanswered(client)) > 0:
-                time.sleep(1.0)
-            yield client
-
-
-def unanswered(client: httpx.Client) -> list[str]:
-    """The queries of panels that give nothing (yet)."""
-    expressions = {filled_in(expression, CHOSEN) for panel in panels() for expression in panel.queries}
-    return sorted(expression for expression in expressions if not is_answered(client, expression))
-
-
-def is_answered(client: httpx.Client, expression: str) -> bool:
-    """Whether there is a number; panels write `not known` in place of what is none."""
-    return any(not math.isnan(value) for _, value in query(client, expression))
+    """Prometheus, which has scraped daemons for a while, with the token that they ask for."""
+    with monitored_daemons(tmp_path_factory.mktemp("dashboards")) as client:
+        yield client
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: f"{panel.dashboard}: {panel.title}")
 def test_every_query_of_every_panel_returns_data(monitored: httpx.Client, panel: Panel) -> None:
-    without_data = [*panel.queries]
+    without_data = needed(panel)
 
     def all_there() -> bool:
-        without_data[:] = [each for each in panel.queries if not is_answered(monitored, filled_in(each, CHOSEN))]
+        without_data[:] = [each for each in needed(panel) if not is_answered(monitored, each)]
         return not without_data
 
     with suppress(AssertionError):  # a scrape that took longer than its second leaves a gap until the next
         wait_until(all_there)
     assert without_data == []
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: f"{panel.dashboard}: {panel.title}")
+def test_every_series_has_a_name_that_tells_it_from_the_others(monitored: httpx.Client, panel: Panel) -> None:
+    found = [[labels for labels, _ in query(monitored, filled_in(each, CHOSEN))] for each in panel.queries]
+    if panel.content["type"] == "table":  # a row for each value of a label, and a column for each query
+        names = [list(labels.values()) for labels in found[0]]
+        assert all(len(name) == 1 and name[0] for name in names)
+    else:
+        names = panel.legends(found)
+        assert not [name for name in names if "{{" in name or not name.strip(" ,")]
+    assert len(names) == len({str(name) for name in names})
+
+
+def test_the_table_of_rewards_has_a_row_for_each_reward_of_a_candidate(monitored: httpx.Client) -> None:
+    (panel,) = (each for each in panels() if each.title == "Lift of every reward")
+    chosen = CHOSEN | {"job": "streameval-apart", "estimator": "stratified_ips"}  # the daemon with several rewards
+    for expression in panel.queries:
+        wait_until(lambda: len(query(monitored, filled_in(expression, chosen))) == 3)  # noqa: B023
+        rows = {labels["policy"] for labels, _ in query(monitored, filled_in(expression, chosen))}
+        assert rows == {"candidate-1, click", "candidate-1, revenue", "candidate-1, hide"}
 
 
 def has_choice(client: httpx.Client, expression: str, label: str, chosen: str | None) -> bool:

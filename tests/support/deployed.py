@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
-from streameval.ope.report import Examined
+from streameval.ope.report import Examined, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus
@@ -54,7 +54,10 @@ def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
     report = replace(
-        with_segments(make_report()), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2), examination=looks
+        with_segments(make_report()),
+        reward_model=RewardModelAccuracy("ridge", 0.1, 0.2),
+        examination=looks,
+        propensity_model=PropensityModel("tabular", 100, 3, 0.5, 0.7),
     )
     buffered = BufferStatus(
         events=5,
@@ -93,6 +96,19 @@ class Panel:
     def queries(self) -> list[str]:
         """Its expressions, with the variables of Grafana."""
         return [target["expr"] for target in self.content["targets"]]
+
+    def legends(self, series: list[list[Mapping[str, str]]]) -> list[str]:
+        """The names of the series, given the labels of those of each query; `{{label}}` for a label that one lacks."""
+        return [
+            re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1]) or label[0], target["legendFormat"])  # noqa: B023
+            for target, found in zip(self.content["targets"], series, strict=True)
+            for labels in found
+        ]
+
+
+def without_fallback(expression: str) -> str:
+    """A query without the 0 or the NaN that it gives while a feature is not in use."""
+    return expression.partition(" or on () ")[0]
 
 
 def dashboards() -> dict[str, dict[str, Any]]:

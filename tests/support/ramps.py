@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +90,48 @@ def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dic
         "logging_policy": np.array(ARMS, dtype=object)[arm],
     }
 
+
+def messages(seed: int, events: int, started: float, rate: float = 100.0) -> Iterator[bytes]:
+    """The same log as JSON, with two further rewards, a country, a position, and a second candidate.
+
+    The arms are production and candidate-1. People in fr like what candidate-1 prefers less.
+    """
+    columns, rng = three_actions(seed, events), np.random.default_rng(seed)
+    production, challenger = columns["policies"].values()
+    for row in range(events):
+        action = POLICIES[0].tolist().index(production[row])
+        country = ("de", "fr", "jp")[rng.choice(3, p=[0.6, 0.3, 0.1])]
+        click = float(columns["reward"][row]) * (country != "fr" or action != 1)
+        event = {
+            "event_id": f"{seed}-{row}",
+            "timestamp": started + row / rate,
+            "action": f"item-{action}",
+            "propensity": float(columns["propensity"][row]),
+            "policies": {
+                "production": float(production[row]),
+                "candidate-1": float(challenger[row]),
+                "candidate-2": (0.6, 0.3, 0.1)[action],
+            },
+            "logging_policy": "production" if columns["logging_policy"][row] == "production" else "candidate-1",
+            "context": {"country": country},
+            "position": int(rng.integers(1, 4)),
+            "click": click,
+            "revenue": click * float(rng.integers(1, 50)),
+            "hide": -float(rng.uniform() < 0.02),
+        }
+        yield json.dumps(event).encode() + b"\n"
+
+
+DECIDED: dict[str, Any] = {
+    "policies": {"production": "production", "candidates": ["candidate-1", "candidate-2"]},
+    "rewards": {"click": {}, "revenue": {"max": 50}, "hide": {"min": -1, "max": 0, "guardrail": {"max_loss": 0.005}}},
+    "segments": {
+        "country": {"field": "context.country", "values": ["de", "fr"], "other": True},
+        "position": {"field": "position", "most": 3},
+    },
+    "logging": {"arms": {"production": 0.8, "candidate-1": 0.2}, "weights": "logged"},
+}
+"""The configuration of a daemon that reads `messages`, without its source."""
 
 LOOK = 5_000
 """Events between two looks at the checks."""

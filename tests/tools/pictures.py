@@ -1,4 +1,4 @@
-"""Draws deploy/pictures, the status page after five simulated hours:
+"""Draws deploy/pictures: the status page after hours of a simulated recommender, and of a ramp with several rewards:
 
 PYTHONPATH=tests .venv/bin/python tests/tools/pictures.py
 """
@@ -16,9 +16,8 @@ from streameval.service.http.server import HttpServer
 from support.factories import View
 from support.integration.browser import DESKTOP, PHONE, chromium, opened
 from support.paths import ROOT
-from support.simulated_hours import hours
+from support.simulated_hours import hours, hours_of_a_ramp
 
-EVENTS = 150_000
 COLOURS = 96
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
@@ -28,17 +27,20 @@ LOOKS: dict[str, dict[str, Any]] = {
 HEIGHTS = {"light": 1500, "dark": 1500, "phone": 2000}
 
 
-def draw(folder: Path) -> None:
-    """Write status-light.png, status-dark.png and status-phone.png, small enough to be kept with the code."""
-    *_, last = hours(EVENTS)
-    with HttpServer(View(last), port=0) as server, chromium() as browser:
-        for look, options in LOOKS.items():
-            with opened(browser, server.url, **options) as tab:
-                clip = {"x": 0, "y": 0, "width": options["viewport"]["width"], "height": HEIGHTS[look]}
-                taken = tab.page.screenshot(full_page=True, clip=clip)
-            picture = Image.open(BytesIO(taken)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-            picture.save(folder / f"status-{look}.png", optimize=True)
+def draw(folder: Path, height: int | None) -> None:
+    """Write three pictures of each page, small enough to be kept with the code; `height`: other than the usual one."""
+    with chromium() as browser:
+        for name, statuses in {"status": hours(150_000), "ramp": hours_of_a_ramp(100_000)}.items():
+            *_, last = statuses
+            with HttpServer(View(last), port=0) as server:
+                for look, options in LOOKS.items():
+                    with opened(browser, server.url, **options) as tab:
+                        size = {"width": options["viewport"]["width"], "height": height or HEIGHTS[look]}
+                        taken = tab.page.screenshot(full_page=True, clip={"x": 0, "y": 0, **size})
+                    picture = Image.open(BytesIO(taken)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+                    picture.save(folder / f"{name}-{look}.png", optimize=True)
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "deploy" / "pictures"))
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "deploy" / "pictures")
+    draw(target, int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -98,17 +98,19 @@ def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
 
 
 def number(
-    about: About, query: Query, *steps: tuple[float, str], first: str = "green", named: bool = False
+    about: About, query: Query, *steps: tuple[float, str], first: str = "green", named: tuple[str, str] | None = None
 ) -> stat.Panel:
-    """The current number, in the color of the last step (from, color) that it has reached; `named`: with its legend.
+    """The current number, in the color of the last step (from, color) that it has reached.
 
-    If the series has ended, the panel shows "not known": the last number would look like a current one.
+    If the series has ended, the panel shows "not known": the last number would look like a current one. `named`: with
+    its legend; a label of it, and the value of the label if there is no series.
     """
     unknown = models.DashboardSpecialValueMapOptions(
         match=models.SpecialValueMatch.NULL_AND_NAN,
         result=models.ValueMappingResult(text="not known", color="red", index=0),
     )
-    now = Query(f"{query.expression} or on () vector(NaN)", query.legend)
+    nothing = 'label_replace(vector(NaN), "{}", "{}", "", "")'.format(*named) if named else "vector(NaN)"
+    now = Query(f"{query.expression} or on () {nothing}", query.legend)
     panel = (
         stat.Panel()
         .color_mode(shapes.BigValueColorMode.VALUE)

@@ -24,8 +24,8 @@ from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, OF_AVERA
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
 """Selects production: candidates have a lift over production, and production has none."""
-OF_BOUNDS = (("min", "_lower", "{{policy}}, lower"), ("avg", "", "{{policy}}"), ("max", "_upper", "{{policy}}, upper"))
-"""Of a number and its bounds: how instances are combined, the end of the metric's name, and the legend."""
+OF_BOUNDS = (("min", "_lower", ", lower"), ("avg", "", ""), ("max", "_upper", ", upper"))
+"""Of a number and its bounds: how instances are combined, and the ends of the metric's name and of the legend."""
 
 
 def dashboard() -> models.Dashboard:
@@ -81,14 +81,15 @@ def _ship() -> Placed:
         About(
             "Which candidate earns more than production, and how much at least?",
             "Each promotable candidate with the lower bound of its relative lift, in percent of production's value. "
-            "Not known: no candidate is promotable yet; the status page gives the reason.",
+            "The promotion rule has a decision bound of its own: a candidate stays promotable while this is slightly "
+            "below 0. Not known: no candidate is promotable yet; the status page gives the reason.",
             "percentunit",
         ),
         Query(
             f"min by (policy) (streameval_policy_lift_ratio_lower{{{ESTIMATE}}}) {promoted}",
-            "{{policy}} earns more than production by at least",
+            "{{policy}}, relative lift at least",
         ),
-        named=True,
+        named=("policy", "no candidate"),
     )
     promotable = states(
         About(
@@ -121,8 +122,40 @@ def _ship() -> Placed:
         (24, 6, table),
         (24, 4, promotable),
         (8, 9, repeated(marked(against_zero, at=0.0), "policy")),
+        (24, 6, _rewards()),
         (24, 8, _segments()),
     ]
+
+
+def _rewards() -> AnyPanel:
+    selected = f'{POLICY}, estimator="$estimator", average="$average"'
+
+    def of_rewards(operation: str, metric: str) -> str:
+        row = '"policy", ", ", "policy", "reward"'
+        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{selected}}}, {row}))"
+
+    queries = [
+        Query(of_rewards("avg", "value"), "value of the policy"),
+        Query(of_rewards("min", "lift_lower"), "lift, at least"),
+        Query(of_rewards("avg", "lift"), "lift"),
+        Query(of_rewards("max", "lift_upper"), "lift, at most"),
+        Query(of_rewards("avg", "lift_ratio"), "relative lift"),
+    ]
+    return columns(
+        About(
+            "Lift of every reward",
+            "One row per candidate and reward, by the chosen estimator and average, the lowest lower bound of the lift "
+            "first. A guardrail holds while the decision bound of its lift is above -max_loss; the status page "
+            "names the one that fails.",
+            "short",
+        ),
+        "policy",
+        queries,
+        sorted_by="lift, at least",
+        yes_or_no={},
+        percent=("relative lift",),
+        descending=False,
+    )
 
 
 def _segments() -> AnyPanel:
@@ -240,7 +273,7 @@ def _adaptation() -> Placed:
             "the candidate is better. 0 without candidates that learn.",
             "short",
         ),
-        Query(or_none(f"max by (policy) (streameval_policy_regret{{{POLICY}}})"), "{{policy}}"),
+        Query(or_none(f"max by (policy) (streameval_policy_regret{{{POLICY}}})", "policy"), "{{policy}}"),
     )
     steps = lines(
         About(
@@ -249,7 +282,7 @@ def _adaptation() -> Placed:
             "users change. 0 without candidates that learn.",
             "short",
         ),
-        Query(or_none(f"max by (policy) (streameval_policy_step_norm{{{POLICY}}})"), "{{policy}}"),
+        Query(or_none(f"max by (policy) (streameval_policy_step_norm{{{POLICY}}})", "policy"), "{{policy}}"),
     )
     version = lines(
         About(
@@ -257,7 +290,7 @@ def _adaptation() -> Placed:
             "Number of the newest frozen copy of a candidate that learns (`versions_of`). 0 without one.",
             "short",
         ),
-        Query(or_none(f"max by (policy) (streameval_policy_version{{{POLICY}}})"), "{{policy}}"),
+        Query(or_none(f"max by (policy) (streameval_policy_version{{{POLICY}}})", "policy"), "{{policy}}"),
     )
     return [
         *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
@@ -286,6 +319,20 @@ def _trust() -> Placed:
         ),
         Query(or_none(f'max(streameval_propensity_info{{{INSTANCE}, kind="estimated"}})'), "propensities"),
         texts={"0": ("logged", "green"), "1": ("estimated", "orange")},
+    )
+    losses = lines(
+        About(
+            "Loss of the propensity model",
+            "Mean of -ln p of the logged actions over recent events, by the model of propensities and by the shares of "
+            "the actions alone. A model whose fields help is below the shares. 0 where propensities are logged.",
+            "short",
+        ),
+        Query(or_none(f"max by (model) (streameval_propensity_log_loss{{{INSTANCE}}})", "model"), "{{model}}"),
+        Query(
+            or_none(f"max by (model) (streameval_propensity_baseline_log_loss{{{INSTANCE}}})", "model"),
+            "{{model}}, shares alone",
+        ),
+        zero=True,
     )
     size = lines(
         About(
@@ -377,8 +424,11 @@ def _trust() -> Placed:
             "short",
         ),
         *(
-            Query(or_none(f"{found} by (policy) (streameval_policy_calibration_error{end}{{{OF_AVERAGE}}})"), name)
-            for found, end, name in OF_BOUNDS
+            Query(
+                or_none(f"{found} by (policy) (streameval_policy_calibration_error{end}{{{OF_AVERAGE}}})", "policy"),
+                f"{{{{policy}}}}{bound}",
+            )
+            for found, end, bound in OF_BOUNDS
         ),
     )
     seen = lines(
@@ -389,17 +439,19 @@ def _trust() -> Placed:
             "0 while no event names a candidate.",
             "short",
         ),
-        Query(or_none(f"avg by (policy) ({_estimated()})"), "{{policy}}, estimated"),
+        Query(or_none(f"avg by (policy) ({_estimated()})", "policy"), "{{policy}}, estimated"),
         *(
             Query(
-                or_none(f"{found} by (policy) (streameval_policy_onpolicy_value{end}{{{OF_AVERAGE}}})"), f"{name} seen"
+                or_none(f"{found} by (policy) (streameval_policy_onpolicy_value{end}{{{OF_AVERAGE}}})", "policy"),
+                f"{{{{policy}}}}, seen{bound}",
             )
-            for found, end, name in OF_BOUNDS
+            for found, end, bound in OF_BOUNDS
         ),
     )
     return [
         (24, 7, checks),
-        (24, 4, propensities),
+        (12, 5, propensities),
+        (12, 5, losses),
         (8, 8, size),
         (8, 8, rewarded),
         (8, 8, marked(mean_weight, at=1.0)),

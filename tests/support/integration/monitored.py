@@ -1,0 +1,106 @@
+"""A real Prometheus that scrapes daemons, of which one or another has everything that dashboards show."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+
+from support.deployed import Panel, filled_in, panels, without_fallback
+from support.integration.monitoring import prometheus, query
+from support.integration.running import daemon
+from support.ramps import DECIDED, messages
+
+CONFIG = {
+    # With action sets, so that there are a reward model and estimates by it.
+    "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
+    "policies": {"candidates": ["candidate-1", "candidate-2"]},
+    "promotion": {"min_events": 2000, "margin": -0.5},  # a candidate is soon promotable, as the first panel shows
+}
+RANKINGS = {
+    # With swaps, so that there is a learned examination.
+    "source": {"kind": "simulated", "world": "rankings", "rate": 2000, "candidates": 1, "exploration": 0.5},
+    "policies": {"candidates": ["candidate-1"]},
+    "ranking": {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}},
+}
+ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
+ESTIMATED = {
+    "policies": {"candidates": ["candidate-1", "candidate-2"]},
+    "propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}},
+    "reward": {"field": "click"},
+}
+UNUSED = {
+    "Alerts",
+    "Backfill",
+    "Held back",
+    "Rewards that come later",
+    "Decision messages",
+    "Regret of candidates that learn",
+    "Steps of candidates that learn",
+    "Newest frozen copy",
+}
+"""Panels about what none of the daemons does."""
+AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
+"""Of all daemons. With the default span, the drift rate would be known after 50,000 events."""
+CHOSEN = {"policy": "candidate-1", "reward": "reward", "estimator": "stratified_dr", "average": "mixture"}
+PATIENCE = 120.0
+EVENTS = 30_000
+"""Of the log of the ramp."""
+
+
+@contextmanager
+def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
+    """Prometheus once it has an answer to every query; the daemons ask for a token, and the first is a job of its own.
+
+    One daemon evaluates decisions with action sets, one rankings, one a ramp with several rewards and segments, and one
+    the log of the ramp without its propensities.
+    """
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32) + "\n")
+    token.chmod(0o600)
+    log = folder / "log.ndjson"
+    with log.open("wb") as lines:
+        lines.writelines(messages(1, EVENTS, started=time.time() - 300.0))
+    of_log = {"source": {"kind": "file", "path": str(log), "follow": True}}
+    named = {"decisions": CONFIG, "rankings": RANKINGS, "ramp": DECIDED | of_log, "estimated": ESTIMATED | of_log}
+    with ExitStack() as running:
+        addresses = []
+        for name, settings in named.items():
+            common = {
+                "averages": AVERAGES,
+                "http": {"port": 0, "token_file": str(token)},
+                "dead_letters": {"kind": "file", "path": str(folder / f"rejected {name}.ndjson")},
+                "state": {"dir": str(folder / f"state of {name}"), "interval": "2s"},
+            }
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings | common))
+            served = running.enter_context(daemon(folder / f"{name}.yaml", folder / f"log of {name}"))
+            addresses.append(f"{served.base_url.host}:{served.base_url.port}")
+        one, *apart = addresses
+        client = running.enter_context(prometheus([one], folder / "prometheus", apart=apart, token=token))
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and unanswered(client):
+            time.sleep(1.0)
+        yield client
+
+
+def needed(panel: Panel) -> list[str]:
+    """The queries of a panel that must have an answer: where a daemon has the feature, not only the 0 of no feature."""
+    queries = panel.queries if panel.title in UNUSED else map(without_fallback, panel.queries)
+    return [filled_in(each, CHOSEN) for each in queries]
+
+
+def unanswered(client: httpx.Client) -> list[str]:
+    """The queries of panels that give nothing (yet)."""
+    expressions = {each for panel in panels() for each in needed(panel)}
+    return sorted(expression for expression in expressions if not is_answered(client, expression))
+
+
+def is_answered(client: httpx.Client, expression: str) -> bool:
+    """Whether there is a number; panels write `not known` in place of what is none."""
+    return any(not math.isnan(value) for _, value in query(client, expression))
