@@ -115,7 +115,7 @@ def segments_table(report: Report, everything: bool) -> Table:
 
 
 def calibration_table(report: Report, everything: bool) -> Table:
-    """Of each policy that chose events itself, what it earned, and the estimate of it from the events of the others."""
+    """The seen and the estimated value of each policy that chose events itself, and their difference."""
     rows = report.calibration if everything else calibrated(report)
     decimals = decimals_for(each.value for each in rows)
     interval = f">{report.confidence * 100:g}% interval"

@@ -131,7 +131,7 @@ class DsjsonDecoder(JsonDecoder):
         self._policies_type = None if self.policies is None else policies_type(self.policies)
 
     def _fields_of_line(self) -> list[Any]:
-        """The rewards that are no costs.
+        """The rewards that are other fields of a line than its costs.
 
         Raises:
             ValueError: Such a field has another meaning in ds-json.

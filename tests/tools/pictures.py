@@ -30,7 +30,7 @@ HEIGHTS = {"light": 1500, "dark": 1500, "phone": 2000}
 def draw(folder: Path, height: int | None) -> None:
     """Write three pictures of each page, small enough to be kept with the code; `height`: other than the usual one."""
     with chromium() as browser:
-        for name, statuses in {"status": hours(150_000), "ramp": hours_of_a_ramp(100_000)}.items():
+        for name, statuses in {"status": hours(150_000), "ramp": hours_of_a_ramp(60_000)}.items():
             *_, last = statuses
             with HttpServer(View(last), port=0) as server:
                 for look, options in LOOKS.items():

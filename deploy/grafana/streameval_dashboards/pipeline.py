@@ -249,7 +249,8 @@ def _cost() -> Placed:
         ),
         Query(f"avg by (model) (streameval_reward_model_squared_error{{{INSTANCE}}})", "{{model}}"),
         Query(
-            f"avg by (model) (streameval_reward_model_baseline_squared_error{{{INSTANCE}}}) or vector(0)", "mean reward"
+            or_none(f"avg by (model) (streameval_reward_model_baseline_squared_error{{{INSTANCE}}})", "model"),
+            "{{model}}, mean reward",
         ),
     )
     marked(busy, at=1.0).axis_soft_max(1.0)

@@ -81,7 +81,7 @@ def _ship() -> Placed:
         About(
             "Which candidate earns more than production, and how much at least?",
             "Each promotable candidate with the lower bound of its relative lift, in percent of production's value. "
-            "The promotion rule has a decision bound of its own: a candidate stays promotable while this is slightly "
+            "The promotion rule compares its own decision bound: a candidate stays promotable while this is slightly "
             "below 0. Not known: no candidate is promotable yet; the status page gives the reason.",
             "percentunit",
         ),

@@ -237,13 +237,13 @@ class CohortEvaluator:
         self._pending = [cohort for cohort in self._pending if cohort.evaluator is not late]
         for cohort in found:
             if from_zero or not late.accepted:
-                cohort = Cohort(self._begun(Evaluator.from_plan(late.plan)), cohort.policies)
+                cohort = Cohort(self._started(Evaluator.from_plan(late.plan)), cohort.policies)
             if late is not self._replacement:
                 self._cohorts.append(cohort.showing(cohort.policies))
             elif not from_zero:
                 self._cohorts[0] = cohort.showing(cohort.policies)
 
-    def _begun(self, fresh: Evaluator) -> Evaluator:
+    def _started(self, fresh: Evaluator) -> Evaluator:
         """The evaluator with what the first one has learned about propensities, if they are estimated."""
         plan = fresh.plan
         if plan.propensity is None:
@@ -288,7 +288,7 @@ class CohortEvaluator:
             learned = {made.name: cohort.evaluator.learned(versions.policy)}
             plan = replace(self._plan_of(versions.policy), computed_policies={made.name: made})
             plan = self._numbered(replace(plan, policies=(plan.policies[0], made.name)))
-            self._cohorts.append(Cohort(self._begun(Evaluator.from_plan(plan, learned)), (made.name,)))
+            self._cohorts.append(Cohort(self._started(Evaluator.from_plan(plan, learned)), (made.name,)))
             retired = [
                 each
                 for each, old in self._versions().items()

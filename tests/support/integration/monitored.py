@@ -56,7 +56,7 @@ EVENTS = 30_000
 
 @contextmanager
 def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
-    """Prometheus once it has an answer to every query; the daemons ask for a token, and the first is a job of its own.
+    """Prometheus once it has an answer to every query; the daemons ask for a token, and the first is another job.
 
     One daemon evaluates decisions with action sets, one rankings, one a ramp with several rewards and segments, and one
     the log of the ramp without its propensities.

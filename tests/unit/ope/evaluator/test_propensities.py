@@ -311,7 +311,7 @@ def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
     assert whole.report().propensity_model == cut.report().propensity_model == started.report().propensity_model
 
 
-def test_a_late_candidate_begins_with_the_classifier_and_both_learn_on_their_own() -> None:
+def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
     cohorts = with_a_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
@@ -433,7 +433,7 @@ def test_other_propensities_start_an_evaluator_from_zero() -> None:
     assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").plan)
 
 
-def test_a_candidate_that_is_added_later_begins_with_the_propensities_learned_so_far() -> None:
+def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so_far() -> None:
     log, start = world(0, 2_000), 1_300
     late = log.candidate[::-1][log.context, log.action]
     columns: dict[str, Any] = {
