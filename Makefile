@@ -21,7 +21,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak faults mutants lock docs dashboards figures schemas manifests clean
+.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults mutants lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -64,12 +64,15 @@ bench: .venv-test/ready  ## processor time and memory on this machine, against o
 bench-check: .venv-test/ready  ## fail if a ratio of a benchmark is a fifth worse than in tests/benchmarks/results.json
 	$(WHEEL_PYTHON) tests/benchmarks/run.py --check $(ARGS)
 
-fuzz soak faults: export PYTHONPATH = tests
+fuzz soak soak-engine faults: export PYTHONPATH = tests
 fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number that is not finite
 	.venv/bin/python tests/tools/fuzz.py $(ARGS)
 
 soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
 	.venv/bin/python tests/tools/soak.py $(ARGS)
+
+soak-engine: .venv-test/ready .venv-test/spark  ## 20 minutes on Spark at the highest rate with a fault every two minutes: memory, every event
+	$(WHEEL_PYTHON) tests/tools/soak.py --engine $(ARGS)
 
 faults: .venv/ready  ## schedules of faults against the daemon, one seed each (ARGS="--schedules 50000")
 	.venv/bin/python tests/tools/fault_schedules.py $(ARGS)

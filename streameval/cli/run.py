@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from streameval.cli.terminal import warn
 from streameval.errors import InputError
 from streameval.service.process import make_responsive, on_hangup, return_large_arrays
+
+if TYPE_CHECKING:
+    from streameval.service.daemon import DaemonLoop
 
 
 def run_daemon(
@@ -35,11 +39,13 @@ def run_daemon(
         from streameval.service.http.server import HttpServer
         from streameval.service.logging import configure_logging
 
-        settings = Config.load(path, os.environ | ({} if engine is None else engine_variables(engine)))
+        variables = os.environ | ({} if engine is None else engine_variables(engine))
+        settings = Config.load(path, variables)
         source = settings.required_source()
         configure_logging(*logging)
         warn(settings)
         start = None if backfill is None else source.backfill_start(backfill)
+        daemon: DaemonLoop[Any]
         if settings.engine is None:
             from streameval.service.startup import daemon as daemon_of
 
@@ -48,7 +54,7 @@ def run_daemon(
             from streameval.engines.daemon import daemon as daemon_on_engine
 
             refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
-            daemon = daemon_on_engine(settings, reset=reset)
+            daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
         with on_hangup(daemon.reload), server:
             make_responsive()

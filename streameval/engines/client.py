@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from streameval.config.model import Config
-from streameval.engines.ranges import OffsetRange, RangeGone, RangeResult, RangeTask
+from streameval.engines.ranges import BatchTask, OffsetRange, RangeGone, RangeResult, RangeTask
 from streameval.ingest.background import Background
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Client, OffsetsGoneError
@@ -57,7 +56,8 @@ class EngineClient:
 
     A batch has at most `most_per_partition` offsets of each partition. The next one starts `trigger` seconds after its
     start, or after its end if that is later. Positions advance by whole batches: one that fails has read nothing.
-    `requests` answers everything else, and reads nothing. `lagged`: what is known of the batches before.
+    `requests` answers everything else, and reads nothing. `task`: asked for at the start of each batch. `caught_up`:
+    told when the end of the log was asked for, if there is nothing to read up to it.
     """
 
     def __init__(
@@ -65,15 +65,16 @@ class EngineClient:
         config: Config,
         engine: Engine,
         requests: Client,
-        lagged: Callable[[], bytes | None] = lambda: None,
+        task: Callable[[], BatchTask],
+        caught_up: Callable[[float], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         source, settings = config.required_source(), config.engine
         assert isinstance(source, KafkaSettings)
         assert settings is not None
         self._topic, self._trigger, self._most = source.topic, settings.trigger, settings.most_per_partition
-        self._config, self._engine, self._requests, self._clock = pickle.dumps(config), engine, requests, clock
-        self._lagged = lagged
+        self._engine, self._requests, self._clock = engine, requests, clock
+        self._task, self._caught_up = task, caught_up
         self._positions: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._ends: dict[int, int] = {}
@@ -127,12 +128,14 @@ class EngineClient:
         gone = [number for number, at in self._positions.items() if not first[number] <= at <= self._ends[number]]
         if gone:
             raise OffsetsGoneError(dict.fromkeys(gone))
-        lagged = self._lagged()
+        if self._positions and self._positions == self._ends:
+            self._caught_up(self._planned_at)
+        batch = self._task()
         for number, start in self._positions.items():
             end = min(self._ends[number], start + self._most)
             if end > start and number not in self._paused:
                 offsets = OffsetRange(self._topic, number, start, end, self._epochs.get(number))
-                yield RangeTask(self._config, offsets, self._planned_at, lagged)
+                yield RangeTask(batch, offsets, self._planned_at)
 
     def _taken(self, results: Sequence[RangeResult | RangeGone]) -> list[Records]:
         resume = {number: at for each in results if isinstance(each, RangeGone) for number, at in each.resume.items()}

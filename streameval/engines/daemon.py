@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import structlog
+from msgspec.structs import replace as with_fields
 
 from streameval.common.arrays import State
 from streameval.config.engine import SparkSettings
 from streameval.config.model import Config
 from streameval.engines.client import Engine, EngineClient, EvaluatedRange
-from streameval.engines.ranges import RangeResult
-from streameval.errors import ConfigError, SourceError, StateError
+from streameval.engines.ranges import BatchTask, CohortTask, RangeResult
+from streameval.errors import ConfigError, SourceError, StateError, StreamevalError
 from streameval.events import EventBatch
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Offsets, Records, Source, TopicPartition
@@ -29,10 +31,12 @@ from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.ope.evaluator.merging.partial import Partial
-from streameval.service.daemon import Daemon
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
+from streameval.ope.report import Report, Transition
+from streameval.service.daemon import DaemonLoop
+from streameval.service.reload import Change, require_reloadable
 from streameval.service.snapshots import PARTS, WAYS_OUT, SnapshotWriter
 from streameval.service.startup import (
     StartState,
@@ -61,16 +65,160 @@ def spark(settings: SparkSettings) -> Engine:
     return Spark(settings)
 
 
-class EngineDaemon(Daemon):
+@dataclass(frozen=True)
+class MergedCohort:
+    """An evaluator of the candidates added at one time, and the policies whose rows come from it.
+
+    `number`: its place among all that there ever were; partial results name it.
+    """
+
+    number: int
+    evaluator: MergedEvaluator
+    policies: tuple[str, ...]
+
+    def names_in(self, plan: Plan) -> tuple[str, ...]:
+        """Its policies that the plan has, computed in the same way."""
+        own = self.evaluator.plan
+        return tuple(name for name in self.policies if name in plan.policies and own.policy(name) == plan.policy(name))
+
+
+class MergedCohorts:
+    """Evaluates partial results of a plan whose candidates change; every evaluator has production.
+
+    Candidates that are added start from zero in their own evaluator. Removed ones have no rows any more. Numbers
+    of events are those of the first evaluator.
+
+    Raises:
+        ConfigError: The numbers of the plan depend on the order of all events; the hint names what to take instead.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._cohorts = [MergedCohort(0, MergedEvaluator(plan), plan.policies)]
+        self._next = 1
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the first evaluator, whose settings all share except for the candidates."""
+        return self._cohorts[0].evaluator.plan
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies with rows in the Report: production first, then the candidates in the order they were added."""
+        return tuple(name for cohort in self._cohorts for name in cohort.policies)
+
+    @property
+    def accepted(self) -> int:
+        """The number of accepted events."""
+        return self._cohorts[0].evaluator.accepted
+
+    @property
+    def tasks(self) -> tuple[CohortTask, ...]:
+        """The work of executors on every range from now on."""
+        return tuple(
+            CohortTask(each.number, pickle.dumps(each.evaluator.plan), each.evaluator.lagged) for each in self._cohorts
+        )
+
+    def change_candidates(self, plan: Plan) -> tuple[list[str], list[str]]:
+        """Continue with the candidates of this plan, which differs in nothing else; those added, and those removed.
+
+        A candidate that is computed in another way counts as another one.
+        """
+        before = self.policies
+        first, *others = [replace(each, policies=each.names_in(plan)) for each in self._cohorts]
+        self._cohorts = [first, *(each for each in others if each.policies)]
+        kept = self.policies
+        added = [name for name in plan.policies if name not in kept]
+        if added:
+            late = MergedEvaluator(plan.for_policies(added))
+            self._cohorts.append(MergedCohort(self._next, late, tuple(added)))
+            self._next += 1
+        return added, [name for name in before if name not in kept]
+
+    def fold(self, partials: Mapping[int, Partial]) -> None:
+        """Add the partial results of the same ranges, by the numbers of evaluators.
+
+        An evaluator that is younger than the ranges starts after them.
+
+        Raises:
+            StateError: See `MergedEvaluator.fold`.
+        """
+        for each in self._cohorts:
+            if each.number in partials:
+                each.evaluator.fold(partials[each.number])
+
+    def next_offset(self, place: TopicPartition) -> int | None:
+        """The offset after the last one that counts; None if no range of the partition has come."""
+        return self._cohorts[0].evaluator.offsets.get(place)
+
+    def skip(self, place: TopicPartition, end: int) -> None:
+        """Pass over the offsets up to `end`, which the log has lost."""
+        for each in self._cohorts:
+            start = each.evaluator.offsets.get(place, end)
+            if start < end:
+                each.evaluator.fold(Partial.of(each.evaluator.plan, EventBatch.concat([]), {place: (start, end)}))
+
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
+        """One Report, of each policy the rows of its evaluator: see `Evaluator.report`."""
+        reports = [(set(each.policies), each.evaluator.report(now, unmatched_share)) for each in self._cohorts]
+
+        def rows(part: str) -> tuple[Any, ...]:
+            return tuple(row for shown, report in reports for row in getattr(report, part) if row.policy in shown)
+
+        return with_fields(
+            reports[0][1],
+            **{part: rows(part) for part in ("policies", "estimates", "segments", "promotion", "trust")},
+        )
+
+    def fold_pending(self) -> None:
+        """Do nothing: no events wait to be folded."""
+
+    def take_transitions(self) -> list[Transition]:
+        """The transitions of candidates since the last call: none, for nothing decides."""
+        return []
+
+    def state(self) -> State:
+        """Everything needed to continue, as a plain value that msgpack can hold."""
+        cohorts = [
+            {"number": each.number, "policies": list(each.policies), "evaluator": each.evaluator.state()}
+            for each in self._cohorts
+        ]
+        return {"schema": STATE_SCHEMA, "next": self._next, "cohorts": cohorts}
+
+    @classmethod
+    def from_state(cls, state: State, candidates: Candidates = (), wanted: Iterable[str] = ()) -> MergedCohorts:
+        """Continue from a state; see `MergedEvaluator.from_state`.
+
+        Code of policies that are not shown, or not `wanted` any more, is forgotten, so that `candidates` need not name
+        it.
+
+        Raises:
+            StateError: The state is of another version, or has policies in code that `candidates` do not name.
+        """
+        require_schema(state)
+        found = cls.__new__(cls)
+        found._next, found._cohorts = state["next"], []
+        names = set(wanted)
+        for each in state["cohorts"]:
+            evaluator = dict(each["evaluator"])
+            settings = dict(evaluator["settings"])
+            shown = names.intersection(each["policies"])
+            settings["computed_policies"] = {
+                name: policy for name, policy in settings["computed_policies"].items() if name in shown
+            }
+            merged = MergedEvaluator.from_state({**evaluator, "settings": settings}, candidates)
+            found._cohorts.append(MergedCohort(each["number"], merged, tuple(each["policies"])))
+        return found
+
+
+class EngineDaemon(DaemonLoop[MergedCohorts]):
     """A daemon whose events are evaluated by `engine`, and come as ranges with their `Partial`s."""
 
     def __init__(
-        self, source: Source, pipeline: EventPipeline, evaluator: MergedEvaluator, *, engine: Engine, **options: Any
+        self, source: Source, pipeline: EventPipeline, evaluator: MergedCohorts, *, engine: Engine, **options: Any
     ) -> None:
-        self._merged, self._engine = evaluator, engine
+        self._engine = engine
         self._batches, self._read_at = EngineStatus(), math.nan
-        # It has everything that `Daemon` asks for without `_take`.
-        super().__init__(source, pipeline, cast("CohortEvaluator", evaluator), **options)
+        super().__init__(source, pipeline, evaluator, **options)
 
     def run(self) -> None:
         """Work as `Daemon.run` does, and end the engine.
@@ -89,7 +237,12 @@ class EngineDaemon(Daemon):
         for part in ranges:
             self._skip_lost((part.topic, part.partition), part.result.range.start)
         # One fold for all ranges: event time then advances equally in all partitions.
-        self._merged.fold(reduce(Partial.merge, (Partial.from_bytes(part.result.partial) for part in ranges)))
+        whole: dict[int, Partial] = {}
+        for part in ranges:
+            for number, data in part.result.partials.items():
+                partial = Partial.from_bytes(data)
+                whole[number] = whole[number].merge(partial) if number in whole else partial
+        self._evaluator.fold(whole)
         for part in ranges:
             self._count_range(part.result)
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
@@ -100,7 +253,7 @@ class EngineDaemon(Daemon):
         self._dead_letters.add(result.dead_letters, result.dropped)
         self._summaries.count(result.rejected, result.examples)
         if result.events and not self._accepted:
-            log.info("first_event", policies=list(self._merged.policies))
+            log.info("first_event", policies=list(self._evaluator.policies))
             self._log_problems(result.problems)
         self._count(result.events, result.delays, result.rejected)
 
@@ -110,16 +263,18 @@ class EngineDaemon(Daemon):
         Raises:
             SourceError: The log goes back behind what was counted: it was cut or replaced.
         """
-        expected = self._merged.offsets.get(place, start)
-        if start > expected:
-            nothing = EventBatch.concat([])
-            self._merged.fold(Partial.of(self._merged.plan, nothing, {place: (expected, start)}))
-        if start < expected:
+        expected = self._evaluator.next_offset(place)
+        self._evaluator.skip(place, start)
+        if expected is not None and start < expected:
             topic, partition = place
             raise SourceError(
                 f"{topic}-{partition} continues at offset {start:,}, and events up to {expected:,} are counted already",
                 hint="the topic was cut or recreated: with an engine, start from zero with --reset",
             )
+
+    def caught_up(self, at: float) -> None:
+        """Note that every event that was in the log at this time counts."""
+        self._read_at = at
 
     def _document(self) -> State | None:
         document = super()._document()
@@ -137,7 +292,8 @@ def daemon(
     reset: bool = False,
     open_engine: Callable[[SparkSettings], Engine] = spark,
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = KafkaPythonClient,
-) -> Daemon:
+    load: Callable[[], Config] | None = None,
+) -> EngineDaemon:
     """The daemon of a configuration with an engine, ready to run, from the newest snapshot if there is one.
 
     Args:
@@ -145,62 +301,93 @@ def daemon(
         reset: Start from zero.
         open_engine: Starts the engine.
         connect: Makes the client that asks for the ends of the topic.
+        load: Reads the configuration again, on SIGHUP.
 
     Raises:
         ConfigError: There is no state to reset, or the engine cannot be started.
         StateError: The snapshot does not fit the configuration.
     """
 
-    def assemble(start: StartState[MergedEvaluator], snapshots: SnapshotWriter | None) -> EngineDaemon:
+    def assemble(start: StartState[MergedCohorts], snapshots: SnapshotWriter | None) -> EngineDaemon:
         assert config.engine is not None
-        return _assemble(config, start, snapshots, open_engine(config.engine), connect)
+        reload = EngineReload(config, start.evaluator, load or (lambda: config))
+        return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
 
-    def fresh() -> StartState[MergedEvaluator]:
-        return StartState(MergedEvaluator(config.plan()), pipeline_of(config), {})
+    def fresh() -> StartState[MergedCohorts]:
+        return StartState(MergedCohorts(config.plan()), pipeline_of(config), {})
 
     return from_newest(config, partial(_resume, config), fresh, assemble, reset=reset, needs_state=reset)
 
 
-def _resume(config: Config, path: Path, document: State) -> StartState[MergedEvaluator]:
+def _resume(config: Config, path: Path, document: State) -> StartState[MergedCohorts]:
     require_same_configuration(config, path, document)
-    evaluator = MergedEvaluator.from_state(document["evaluator"]["merged"], config.policies.candidates)
-    if evaluator.plan.settings() != config.plan().settings():
+    plan, merged = config.plan(), document["evaluator"]["merged"]
+    evaluator = MergedCohorts.from_state(merged, config.policies.candidates, plan.policies)
+    if evaluator.plan.for_policies(()).settings() != plan.for_policies(()).settings():
         raise StateError(
-            f"the snapshot {path} has other policies, estimators or averages than the configuration", hint=WAYS_OUT
+            f"the snapshot {path} has another production policy, other estimators or averages than the configuration",
+            hint=WAYS_OUT,
         )
+    added, removed = evaluator.change_candidates(plan)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-    log.info("continued", snapshot=str(path), events=evaluator.accepted)
+    log.info("continued", snapshot=str(path), events=evaluator.accepted, added=added, removed=removed)
     return StartState(evaluator, pipeline_of(config), offsets, document["written"])
 
 
 def _assemble(
-    config: Config,
-    start: StartState[MergedEvaluator],
+    reload: EngineReload,
+    start: StartState[MergedCohorts],
     snapshots: SnapshotWriter | None,
     engine: Engine,
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client],
 ) -> EngineDaemon:
-    settings = config.required_source()
+    settings = reload.config.required_source()
     assert isinstance(settings, KafkaSettings)
 
     def engine_client(topic: KafkaTopic, timeout: float, connections: ConnectionGroup) -> EngineClient:
-        return EngineClient(config, engine, connect(topic, timeout, connections), lambda: start.evaluator.lagged)
+        requests = connect(topic, timeout, connections)
+        return EngineClient(reload.config, engine, requests, reload.task, lambda at: made.caught_up(at))
 
     source = KafkaSource(settings, start.offsets.get(settings.topic), connect=engine_client)
     if snapshots is not None:
         snapshots.after = lambda document: source.commit(
             {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
         )
-    return EngineDaemon(
+    made = EngineDaemon(
         source,
         start.pipeline,
         start.evaluator,
         engine=engine,
-        reload=_refuse_reload,
+        reload=reload,
         snapshots=snapshots,
-        dead_letters=dead_letters_of_configuration(config),
+        dead_letters=dead_letters_of_configuration(reload.config),
     )
+    return made
 
 
-def _refuse_reload() -> None:
-    log.error("reload_failed", error="with an engine, nothing can change while it runs", hint="restart the daemon")
+class EngineReload:
+    """Reads the configuration again, and applies its candidates from the next batch on; new ones start from zero.
+
+    One that is invalid, or changes something else, changes nothing.
+    """
+
+    def __init__(self, config: Config, evaluator: MergedCohorts, load: Callable[[], Config]) -> None:
+        self.config, self._evaluator, self._load = config, evaluator, load
+        self._pickled = pickle.dumps(config)
+
+    def task(self) -> BatchTask:
+        """How the ranges of the next batch are evaluated."""
+        return BatchTask(self._pickled, self._evaluator.tasks)
+
+    def __call__(self) -> Change | None:
+        """The change for the daemon; None when it is refused, which is logged with the reason."""
+        try:
+            config = self._load()
+            require_reloadable(self.config, config)
+            added, removed = self._evaluator.change_candidates(config.plan())
+        except StreamevalError as error:
+            log.error("reload_failed", error=error.message, hint=error.hint)
+            return None
+        self.config, self._pickled = config, pickle.dumps(config)
+        log.info("reloaded", added=added, removed=removed)
+        return Change(config.event_format())

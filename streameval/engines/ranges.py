@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
@@ -49,29 +49,43 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeTask:
-    """A range to evaluate by a pickled `Config`.
+class CohortTask:
+    """A pickled `Plan` to evaluate; `lagged`: that of its `MergedEvaluator`, whose `number` this is."""
 
-    `now`: the time of its batch in epoch seconds. `lagged`: that of the `MergedEvaluator` before the batch.
-    """
+    number: int
+    plan: bytes
+    lagged: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """How all ranges of a batch are evaluated: `config` is a pickled `Config`, which reads and decodes."""
 
     config: bytes
+    cohorts: tuple[CohortTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """A range to evaluate; `now`: the time of its batch in epoch seconds."""
+
+    batch: BatchTask
     range: OffsetRange
     now: float
-    lagged: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """The result of an executor for a range, in as many bytes for many events as for few.
 
-    `partial`: the bytes of a `Partial`. `events`: how many counted; `delays`: the seconds from their times to that of
-    the batch. `rejected`: messages by reason, with one of its details in `examples`. `dead_letters` of them, and how
-    many more there were. `problems`: fields that estimators need and no event has. `epoch`: that of the last message.
+    `partials`: the bytes of a `Partial` by the number of its `CohortTask`. `events`: how many counted; `delays`: the
+    seconds from their times to that of the batch. `rejected`: messages by reason, with one of its details in
+    `examples`. `dead_letters` of them, and how many more there were. `problems`: fields that estimators need and no
+    event has. `epoch`: that of the last message.
     """
 
     range: OffsetRange
-    partial: bytes
+    partials: Mapping[int, bytes]
     events: int
     delays: Histogram
     rejected: Mapping[str, int]
@@ -91,12 +105,22 @@ class RangeGone:
 
 def evaluate(task: RangeTask) -> RangeResult | RangeGone:
     """Read and evaluate a range; what a configuration needs is kept for the next range of this process."""
-    return _evaluator_of(task.config)(task.range, task.now, task.lagged)
+    config = task.batch.config
+    if config not in _evaluators:
+        for other in _evaluators.values():
+            other.close()
+        _evaluators.clear()
+        _evaluators[config] = RangeEvaluator(pickle.loads(config))
+    return _evaluators[config](task.range, task.now, task.batch.cohorts)
 
 
-@cache
-def _evaluator_of(config: bytes) -> RangeEvaluator:
-    return RangeEvaluator(pickle.loads(config))
+_evaluators: dict[bytes, RangeEvaluator] = {}
+"""That of the last range of this process, by its pickled configuration."""
+
+
+@lru_cache(maxsize=16)
+def _plan_of(plan: bytes) -> MergePlan:
+    return MergePlan.of(pickle.loads(plan))
 
 
 class RangeEvaluator:
@@ -107,11 +131,11 @@ class RangeEvaluator:
     ) -> None:
         source = config.required_source()
         assert isinstance(source, KafkaSettings)
-        self._config, self._plan, self._connect = config, MergePlan.of(config.plan()), connect
+        self._config, self._connect = config, connect
         self._settings = source.model_copy(update={"max_poll_records": EVENTS_AT_ONCE})
         self._client: Client | None = None
 
-    def __call__(self, range: OffsetRange, now: float, lagged: bytes | None = None) -> RangeResult | RangeGone:
+    def __call__(self, range: OffsetRange, now: float, cohorts: Sequence[CohortTask]) -> RangeResult | RangeGone:
         """The result of a range.
 
         Raises:
@@ -119,7 +143,7 @@ class RangeEvaluator:
         """
         self._client = client = self._client or self._connect(self._settings, CONNECT_TIMEOUT, ConnectionGroup())
         try:
-            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, lagged)
+            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, cohorts)
             client.pause([range.partition])  # until the next range
             return replace(result, epoch=client.epochs().get(range.partition))
         except OffsetsGoneError as gone:
@@ -130,11 +154,6 @@ class RangeEvaluator:
             self.close()
             raise
 
-    def _problems(self, batch: EventBatch) -> list[str]:
-        plan = self._plan.plan
-        filled, _ = fill(batch.with_policies(plan.columns), self._plan.asks)
-        return [f"{each}; {each.hint}" for each in missing_fields(plan, filled)]
-
     def close(self) -> None:
         """Close the connections; the next range opens others."""
         client, self._client = self._client, None
@@ -142,27 +161,37 @@ class RangeEvaluator:
             client.close()
 
     def _evaluated(
-        self, range: OffsetRange, messages: Iterator[Records], now: float, lagged: bytes | None
+        self, range: OffsetRange, messages: Iterator[Records], now: float, cohorts: Sequence[CohortTask]
     ) -> RangeResult:
+        plans = {each.number: _plan_of(each.plan) for each in cohorts}
+        lagged = {each.number: each.lagged for each in cohorts}
         pipeline = pipeline_of(self._config, located=True)
         dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
-        whole: Partial | None = None
+        whole: dict[int, Partial] = {}
         start, events, delays, rejected, examples = range.start, 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
         for parts, end in _gathered(messages, range.end):
             batch = pipeline.take(parts, {}, now)
-            partial = Partial.of(self._plan, batch, {(range.topic, range.partition): (start, end)}, lagged)
-            whole = partial if whole is None else whole.merge(partial)
+            places = {(range.topic, range.partition): (start, end)}
+            for number, plan in plans.items():
+                partial = Partial.of(plan, batch, places, lagged[number])
+                whole[number] = whole[number].merge(partial) if number in whole else partial
             dead_letters.add(parts, batch)
             if len(batch) and not events:
-                problems = self._problems(batch)
+                problems = [problem for plan in plans.values() for problem in _problems(plan, batch)]
             delays, events, start = delays.add(now - batch.timestamp), events + len(batch), end
             for each in batch.rejected:
                 rejected[each.reason] += 1
                 examples[each.reason] = each.detail
-        assert whole is not None
-        found = range, whole.to_bytes(), events, delays, dict(rejected), examples
+        partials = {number: partial.to_bytes() for number, partial in whole.items()}
+        found = range, partials, events, delays, dict(rejected), examples
         return RangeResult(*found, dead_letters.kept, dead_letters.dropped, problems)
+
+
+def _problems(plan: MergePlan, batch: EventBatch) -> list[str]:
+    """The fields that estimators need and no event of the batch has."""
+    filled, _ = fill(batch.with_policies(plan.plan.columns), plan.asks)
+    return [f"{each}; {each.hint}" for each in missing_fields(plan.plan, filled)]
 
 
 class KeptDeadLetters:

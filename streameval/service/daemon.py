@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 import structlog
@@ -15,7 +17,7 @@ from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ingest.stages import BufferStatus, ClockBehindError
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.cohorts import CohortEvaluator, ReportingEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
@@ -35,7 +37,10 @@ MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and co
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 
-class Daemon:
+Reporting = TypeVar("Reporting", bound=ReportingEvaluator)
+
+
+class DaemonLoop(ABC, Generic[Reporting]):
     """Reads `source` with `events` into `evaluator` and publishes the outcome as `published`.
 
     A Report is made at most once per `publish_interval` seconds, when the source has no more events, and at the end.
@@ -62,7 +67,7 @@ class Daemon:
         self,
         source: Source,
         events: Decoder | EventPipeline,
-        evaluator: Evaluator | CohortEvaluator,
+        evaluator: Reporting,
         *,
         publish_interval: float = 1.0,
         stop_when_exhausted: bool = False,
@@ -177,19 +182,9 @@ class Daemon:
                 self._backfills.remove(backfill)
                 self._unreported = True
 
+    @abstractmethod
     def _take(self, records: list[Records]) -> None:
-        started = time.perf_counter()
-        batch = self._through_pipeline(records)
-        self._dead_letters.put(records, batch.rejected)
-        if not len(batch) and not batch.rejected:
-            return
-        self._evaluator.update(batch)
-        self._collect()
-        if len(batch) and not self._accepted:
-            log.info("first_event", policies=list(batch.policies))
-            self._log_problems(self._examine(batch))
-        self._count(len(batch), NO_DELAYS.add(self._clock() - batch.timestamp), self._summaries.add(batch.rejected))
-        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
+        """Give the evaluator these messages, and count them."""
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
         """Count what the evaluator has taken."""
@@ -305,6 +300,24 @@ class Daemon:
             hint = f"increase source.max_lateness to {buffered.sufficient_lateness}s to keep the order"
             log.warning("events_late", count=buffered.late - self._late, seconds=round(lateness, 1), hint=hint)
         self._late = 0 if buffered is None else buffered.late
+
+
+class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
+    """A daemon that decodes and evaluates in its own process."""
+
+    def _take(self, records: list[Records]) -> None:
+        started = time.perf_counter()
+        batch = self._through_pipeline(records)
+        self._dead_letters.put(records, batch.rejected)
+        if not len(batch) and not batch.rejected:
+            return
+        self._evaluator.update(batch)
+        self._collect()
+        if len(batch) and not self._accepted:
+            log.info("first_event", policies=list(batch.policies))
+            self._log_problems(self._examine(batch))
+        self._count(len(batch), NO_DELAYS.add(self._clock() - batch.timestamp), self._summaries.add(batch.rejected))
+        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

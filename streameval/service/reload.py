@@ -51,18 +51,14 @@ class Reload:
     def __call__(self) -> Change | None:
         """The change for the daemon; None when the file is refused, which is logged with the reason."""
         try:
-            return self._change(Config.load(self._path))
+            config = Config.load(self._path)
+            require_reloadable(self._config, config)
+            return self._change(config)
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
             return None
 
     def _change(self, config: Config) -> Change:
-        refused = needing_restart(self._config, config)
-        if refused:
-            raise ConfigError(
-                f"{self._path}: a running daemon cannot change {', '.join(refused)}",
-                hint=f"restart the daemon to change them; only {CANDIDATES_KEY} may change while it runs",
-            )
         events, before = config.event_format(), self._evaluator.policies
         late = self._evaluator.change_candidates(config.plan())
         self._config = config
@@ -158,6 +154,20 @@ class Backfill:
             return 0
         self._late.update(rest)
         return None
+
+
+def require_reloadable(before: Config, after: Config) -> None:
+    """Require that only candidates differ.
+
+    Raises:
+        ConfigError: Something else differs.
+    """
+    refused = needing_restart(before, after)
+    if refused:
+        raise ConfigError(
+            f"a running daemon cannot change {', '.join(refused)}",
+            hint=f"restart the daemon to change them; only {CANDIDATES_KEY} may change while it runs",
+        )
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:

@@ -58,6 +58,7 @@ log = structlog.get_logger("streameval")
 
 
 E = TypeVar("E")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -242,11 +243,11 @@ def from_newest(
     config: Config,
     read: Callable[[Path, State], StartState[E]],
     fresh: Callable[[], StartState[E]],
-    assemble: Callable[[StartState[E], SnapshotWriter | None], Daemon],
+    assemble: Callable[[StartState[E], SnapshotWriter | None], Made],
     *,
     reset: bool,
     needs_state: bool,
-) -> Daemon:
+) -> Made:
     """`assemble` of the newest snapshot as `read` understands it, or of a `fresh` start without one, or by `reset`.
 
     Raises:

@@ -199,24 +199,9 @@ def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_n
     runs = DaemonRuns(tmp_path / "runs", topic.with_engine(**master))
     runs.start()
     runs.report_of(1)
-    assert runs.process is not None
-    victim = executors_of(runs.process.pid)[0]
-    os.kill(victim, signal.SIGKILL)
+    os.kill(runs.executors()[0], signal.SIGKILL)
     report = runs.report_of(EVENTS - EVENTS // REJECTED)
     with asking(runs.logged("serving")[-1]["url"]) as client:
         wait_until(lambda: "streameval_engine_executors_lost_total 1.0" in client.get("/metrics").text, PATIENCE)
     runs.end()
     topic.require(report)
-
-
-def executors_of(driver: int) -> list[int]:
-    """The Java processes of executors below a process."""
-    found, below = [], [driver]
-    while below:
-        process = below.pop()
-        for task in Path(f"/proc/{process}/task").glob("*/children"):
-            below += map(int, task.read_text().split())
-        command = Path(f"/proc/{process}/cmdline").read_bytes()
-        if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
-            found.append(process)
-    return found

@@ -17,7 +17,7 @@ from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Examined, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
-from streameval.service.status import BackfillStatus
+from streameval.service.status import BackfillStatus, EngineStatus
 from support.factories import make_published, make_report, with_segments
 from support.paths import ROOT
 
@@ -68,7 +68,8 @@ def exported() -> set[str]:
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
     written = WorkerStatus(done=3)
-    published = make_published(report, backfills=(late,), buffered=buffered, dead_letters=written, decisions=written)
+    sections = {"backfills": (late,), "buffered": buffered, "engine": EngineStatus(batch_events=1000, age=4.0)}
+    published = make_published(report, dead_letters=written, decisions=written, **sections)
     text = metrics_text(published).decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 

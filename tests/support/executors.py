@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from streameval.config.model import Config
-from streameval.engines.daemon import daemon
-from streameval.engines.ranges import RangeEvaluator, RangeGone, RangeResult, RangeTask
+from streameval.engines.daemon import EngineDaemon, MergedCohorts, daemon
+from streameval.engines.ranges import BatchTask, RangeEvaluator, RangeGone, RangeResult, RangeTask
 from streameval.ingest.kafka.client import ClientError
-from streameval.service.daemon import Daemon
 from support.fake_kafka import TOPIC, FakeCluster
 from support.messages import message
 
@@ -38,6 +37,11 @@ def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> No
         log.append(event if number % 100 else b"{")
 
 
+def batch_task(config: Config) -> BatchTask:
+    """How the ranges of the first batch of a configuration are evaluated."""
+    return BatchTask(pickle.dumps(config), MergedCohorts(config.plan()).tasks)
+
+
 class Executors:
     """Runs the tasks of a batch here, each through its own client; `faults` are raised by the next batches."""
 
@@ -61,8 +65,8 @@ class Executors:
         return [pickle.loads(pickle.dumps(self._evaluated(pickle.loads(pickle.dumps(task))))) for task in tasks]
 
     def _evaluated(self, task: RangeTask) -> RangeResult | RangeGone:
-        evaluator = RangeEvaluator(pickle.loads(task.config), self._cluster.connect)
-        return evaluator(task.range, task.now, task.lagged)
+        evaluator = RangeEvaluator(pickle.loads(task.batch.config), self._cluster.connect)
+        return evaluator(task.range, task.now, task.batch.cohorts)
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -75,7 +79,7 @@ class Executors:
         self.closed = True
 
 
-def engine_daemon(cluster: FakeCluster, config: Config, **options: Any) -> tuple[Daemon, Executors]:
+def engine_daemon(cluster: FakeCluster, config: Config, **options: Any) -> tuple[EngineDaemon, Executors]:
     """The daemon of a configuration, and its engine."""
     executors = Executors(cluster)
     connect: Callable[..., Any] = cluster.connect

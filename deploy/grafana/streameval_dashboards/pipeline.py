@@ -23,6 +23,7 @@ def dashboard() -> models.Dashboard:
             "Does it keep up?": _keeping_up(),
             "What does it reject?": _refused(),
             "What does it cost?": _cost(),
+            "Does the engine keep up?": _engine(),
         },
         of_policies=False,
     )
@@ -256,6 +257,49 @@ def _cost() -> Placed:
     marked(busy, at=1.0).axis_soft_max(1.0)
     panels = (busy, batches, snapshots, written, memory, processor, model)
     return [(8, 8, panel) for panel in panels]
+
+
+def _engine() -> Placed:
+    batches = lines(
+        About(
+            "Batch on the engine",
+            "Time from the start of a batch until all its results have come. Above `engine.trigger`, the engine is at "
+            "full capacity. 0 without an engine.",
+            "s",
+        ),
+        *(
+            Query(or_none(quantile("streameval_engine_batch_duration_seconds", share)), f"{share:.0%} are faster")
+            for share in (0.5, 0.99)
+        ),
+        zero=True,
+    )
+    events = lines(
+        About("Events of a batch", "Accepted events of the last batch; `none` without an engine.", "short"),
+        Query(or_none(total("streameval_engine_batch_events", "instance"), "instance"), "{{instance}}"),
+        zero=True,
+    )
+    old = lines(
+        About(
+            "Age of the estimates",
+            "Time since the end of the log was asked for up to which events count; `none` without an engine.",
+            "s",
+        ),
+        Query(or_none(total("streameval_engine_age_seconds", "instance"), "instance"), "{{instance}}"),
+        zero=True,
+    )
+    lost = lines(
+        About(
+            "Executors lost",
+            "Executors that ended unasked in an hour; others repeat their ranges. `none` without an engine.",
+            "short",
+        ),
+        Query(
+            or_none(in_an_hour("streameval_engine_executors_lost_total", "instance"), "instance"),
+            "{{instance}}",
+        ),
+        zero=True,
+    )
+    return [(6, 8, panel) for panel in (batches, events, old, lost)]
 
 
 def _faster(histogram: str, share: float) -> Query:

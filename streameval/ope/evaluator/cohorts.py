@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace as with_fields
@@ -27,6 +27,26 @@ from streameval.ope.reward_models import AnyRewardModel
 KEPT_VERSIONS = 200
 """New frozen copies that are kept until they are taken, the newest ones."""
 _FROZEN: TypeAdapter[FrozenPolicy] = TypeAdapter(FrozenPolicy)
+
+
+class ReportingEvaluator(Protocol):
+    """An evaluator to those that publish its numbers, wherever it takes its events from."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of everything that it evaluates."""
+
+    def fold_pending(self) -> None:
+        """Fold the whole blocks that are pending, before a Report."""
+
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
+        """Everything known now: see `Evaluator.report`."""
+
+    def take_transitions(self) -> list[Transition]:
+        """The transitions of candidates since the last call."""
+
+    def state(self) -> State:
+        """Everything needed to continue, as a plain value."""
 
 
 @dataclass(frozen=True)

@@ -113,15 +113,25 @@ def fold(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> St
 
 def _with_events(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> tuple[Array, State]:
     """The moments and the state of the estimator after these events, whole blocks or an unfinished one."""
-    assert events.segments is not None
-    estimator, average = whole_of(plan)
-    visible = evidence.restricted_to(plan.needs_of(estimator))
-    terms, after = estimator.terms(visible, state["estimator"])
-    number, factor = len(events), average.factor or 1.0
-    members = [each.members(events.segments.of_name(name)) for name, each in plan.segments.items()]
-    kernel = np.concatenate([*members, np.ones((1, number))]) * powers(np.array(factor), number)
-    added = Blocks.of(replace(visible, block=number), [terms]).by_group(kernel)
+    number, factor = len(events), whole_of(plan)[1].factor or 1.0
+    added, after = moments_of(plan, state["estimator"], evidence, events, powers(np.array(factor), number))
     return merge(fade(state["moments"], factor**number), added), after
+
+
+def moments_of(
+    plan: Plan, estimator_state: State, evidence: Evidence, events: EventBatch, weights: Array
+) -> tuple[Array, State]:
+    """The moments of these events alone, as in a state, and the state of the estimator after them.
+
+    `weights` [events]: averaging weights.
+    """
+    assert events.segments is not None
+    estimator, _ = whole_of(plan)
+    visible = evidence.restricted_to(plan.needs_of(estimator))
+    terms, after = estimator.terms(visible, estimator_state)
+    members = [each.members(events.segments.of_name(name)) for name, each in plan.segments.items()]
+    kernel = np.concatenate([*members, np.ones((1, len(events)))]) * weights
+    return Blocks.of(replace(visible, block=len(events)), [terms]).by_group(kernel), after
 
 
 def segment_rows(

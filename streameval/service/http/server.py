@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import structlog
@@ -32,7 +32,7 @@ from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
 
 if TYPE_CHECKING:
-    from streameval.service.daemon import Daemon
+    from streameval.service.daemon import DaemonLoop
 
 log = structlog.get_logger("streameval.http")
 access_log = structlog.get_logger("streameval.access")
@@ -68,7 +68,7 @@ ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 class Pages:
     """The answers to all requests, each from one `view.published`; `closing` ends the open `streams` soon."""
 
-    def __init__(self, view: Daemon) -> None:
+    def __init__(self, view: DaemonLoop[Any]) -> None:
         self._view = view
         self._status = StatusPage()
         self.streams, self.closing = 0, False
@@ -211,7 +211,7 @@ class HttpServer:
     """
 
     def __init__(
-        self, view: Daemon, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None
+        self, view: DaemonLoop[Any], host: str = "127.0.0.1", port: int = 9108, security: Security | None = None
     ) -> None:
         self._security = security or Security(Http())
         self._socket = listen(host, port)

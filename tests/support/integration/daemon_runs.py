@@ -63,6 +63,26 @@ class DaemonRuns:
         self.process.kill()
         self.process.wait(PATIENCE)
 
+    def processes(self) -> list[int]:
+        """The process of the run, and those below it."""
+        assert self.process is not None
+        found = [self.process.pid]
+        for process in found:  # grows
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for task in Path(f"/proc/{process}/task").glob("*/children"):
+                    found += map(int, task.read_text().split())
+        return found
+
+    def executors(self) -> list[int]:
+        """The Java processes of Spark's executors below the run."""
+        found = []
+        for process in self.processes():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                command = Path(f"/proc/{process}/cmdline").read_bytes()
+                if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
+                    found.append(process)
+        return found
+
     def sleep(self, seconds: float) -> None:
         """Suspend the run for a while, as a machine is suspended."""
         assert self.process is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from streameval.engines.client import EngineClient
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
-from support.executors import Executors, config_of, fill
+from support.executors import Executors, batch_task, config_of, fill
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
@@ -17,12 +19,16 @@ class Bench:
 
     def __init__(self, **engine: object) -> None:
         self.cluster, self.now = FakeCluster(), 0.0
+        self.caught_up: list[float] = []
         for partition in (0, 1):
             fill(self.cluster, partition, 1000)
         self.executors = Executors(self.cluster)
         config = config_of(engine={"kind": "spark", "trigger": "5s", "most_per_partition": 300, **engine})
         requests = self.cluster.connect(config.source, 1.0, None)  # type: ignore[arg-type]
-        self.client = EngineClient(config, self.executors, requests, clock=lambda: self.now)
+        self.client = EngineClient(
+            *(config, self.executors, requests, lambda: batch_task(config), self.caught_up.append),
+            clock=lambda: self.now,
+        )
         self.client.assign({0: 0, 1: 900}, {})
 
     def batch(self) -> list[Records]:
@@ -62,6 +68,19 @@ def test_the_next_batch_waits_for_the_trigger_and_messages_in_open_transactions_
     bench.cluster.logs[1] += [b"{"] * 600
     bench.batch()
     assert bench.ranges()[1:] == [[(0, 300, 400)]]
+
+
+def test_only_a_client_that_has_read_everything_says_so() -> None:
+    bench = Bench()
+    before = time.time()
+    bench.batch()
+    bench.now = 5.0
+    bench.client.assign({0: 999, 1: 1000}, {})
+    bench.batch()
+    assert bench.caught_up == []
+    bench.now = 10.0
+    assert bench.client.poll(0.0) == []
+    assert before <= bench.caught_up[0] <= time.time()
 
 
 def test_a_batch_that_fails_has_read_nothing() -> None:

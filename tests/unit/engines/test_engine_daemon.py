@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from streameval.config.model import Config
+from streameval.engines.daemon import EngineDaemon
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.report import Report
-from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
-from support.executors import config_of, engine_daemon, fill
+from support.executors import batch_task, config_of, engine_daemon, fill
 from support.factories import running, wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
@@ -37,7 +38,7 @@ def cluster() -> FakeCluster:
     return cluster
 
 
-def reported(daemon: Daemon, events: int) -> Report:
+def reported(daemon: EngineDaemon, events: int) -> Report:
     """The report of a running daemon, once it has this number of events."""
     wait_until(lambda: daemon.published.report is not None and daemon.published.report.events.accepted >= events)
     assert daemon.published.report is not None
@@ -49,9 +50,11 @@ def expected(cluster: FakeCluster, config: Config) -> Report:
     """That of all messages at once."""
     partials = []
     for partition, log in cluster.logs.items():
-        result = RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, partition, 0, len(log)), 1e9)
+        result = RangeEvaluator(config, cluster.connect)(
+            OffsetRange(TOPIC, partition, 0, len(log)), 1e9, batch_task(config).cohorts
+        )
         assert isinstance(result, RangeResult)
-        partials.append(Partial.from_bytes(result.partial))
+        partials.append(Partial.from_bytes(result.partials[0]))
     evaluator = MergedEvaluator(config.plan())
     evaluator.fold(reduce(Partial.merge, partials))
     return evaluator.report()
@@ -180,7 +183,7 @@ def test_a_snapshot_of_another_plan_or_of_no_engine_is_refused(cluster: FakeClus
     with running(daemon):
         reported(daemon, EVENTS)
     other: dict[str, Any] = {"estimators": ["ips"]}
-    with pytest.raises(StateError, match="other policies, estimators or averages"):
+    with pytest.raises(StateError, match="other estimators or averages"):
         engine_daemon(cluster, config_of(tmp_path, **other))
     afresh, _ = engine_daemon(cluster, config_of(tmp_path, **other), reset=True)
     with running(afresh):
@@ -192,9 +195,102 @@ def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None
         engine_daemon(cluster, config_of(), reset=True)
 
 
-def test_a_reload_is_refused_and_logged(cluster: FakeCluster) -> None:
+def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster) -> None:
     daemon, _ = engine_daemon(cluster, config_of())
-    with capture_logs() as logs, running(daemon):
+
+    def age() -> float:
+        assert daemon.published.engine is not None
+        return daemon.published.engine.age
+
+    with running(daemon):
         reported(daemon, EVENTS)
-        daemon.reload()
+        wait_until(lambda: daemon.published.source.lag == 0)
+        counted = time.time()
+        wait_until(lambda: time.time() - counted > age() + 0.5)
+
+
+class Candidates:
+    """A configuration whose candidates change while its daemon runs."""
+
+    def __init__(self, cluster: FakeCluster, folder: Path, **sections: Any) -> None:
+        self._cluster, self._folder = cluster, folder
+        self.config = config_of(folder, **sections)
+        self.daemon = self.started()
+
+    def started(self) -> EngineDaemon:
+        """Another daemon of the present configuration."""
+        return engine_daemon(self._cluster, self.config, load=lambda: self.config)[0]
+
+    def change(self, *names: str, **sections: Any) -> None:
+        """Reload with these candidates."""
+        self.config = config_of(self._folder, policies={"candidates": list(names)}, **sections)
+        self.daemon.reload()
+
+    def rows(self) -> set[str]:
+        """The policies in the Report."""
+        report = self.daemon.published.report
+        return {row.policy for row in report.estimates} if report else set()
+
+    def events(self) -> dict[str, int]:
+        """The number of events of each policy in the Report."""
+        report = self.daemon.published.report
+        return {each.policy: each.events for each in report.policies} if report else {}
+
+
+def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    rest = {number: log[400:] for number, log in cluster.logs.items()}
+    cluster.markers, cluster.logs = 0, {number: log[:400] for number, log in cluster.logs.items()}
+    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]})
+    with running(known.daemon):
+        reported(known.daemon, 2 * 396)
+        known.change("shy", "bold")
+        wait_until(lambda: known.rows() == {"logging", "bold", "shy"})
+        cluster.logs = {number: log + rest[number] for number, log in cluster.logs.items()}
+        reported(known.daemon, EVENTS)
+        assert known.events() == {"logging": EVENTS, "bold": EVENTS, "shy": EVENTS - 2 * 396}
+        late = known.daemon.published.report
+        known.change("shy")
+        wait_until(lambda: known.rows() == {"logging", "shy"})
+    whole = MergedEvaluator(config_of(policies={"candidates": ["shy"]}).plan())
+    for partition, log in cluster.logs.items():
+        config = config_of(policies={"candidates": ["shy"]})
+        range = OffsetRange(TOPIC, partition, 400, len(log))
+        result = RangeEvaluator(config, cluster.connect)(range, 1e9, batch_task(config).cohorts)
+        assert isinstance(result, RangeResult)
+        whole.fold(Partial.from_bytes(result.partials[0]))
+    assert late is not None
+    for row in whole.report().estimates:
+        if row.policy == "shy":
+            assert late.get(row.policy, row.estimator, row.average).value == pytest.approx(row.value, rel=1e-9)
+
+
+def test_candidates_that_changed_while_the_daemon_was_down_start_from_zero(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    more = {number: log[600:] for number, log in cluster.logs.items()}
+    cluster.markers, cluster.logs = 0, {number: log[:600] for number, log in cluster.logs.items()}
+    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]})
+    with running(known.daemon):
+        reported(known.daemon, 2 * 594)
+        known.change("bold", "shy")
+        wait_until(lambda: "shy" in known.rows())
+    known.config = config_of(tmp_path, policies={"candidates": ["shy", "third"]})
+    known.daemon = known.started()
+    cluster.logs = {number: log + more[number] for number, log in cluster.logs.items()}
+    with running(known.daemon):
+        reported(known.daemon, EVENTS)
+        assert known.events() == {"logging": EVENTS, "shy": 2 * 396, "third": 0}
+
+
+@pytest.mark.parametrize("change", [{"estimators": ["ips"]}, {"confidence": 0.9}])
+def test_a_reload_that_changes_more_than_candidates_is_refused_and_logged(
+    cluster: FakeCluster, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    known = Candidates(cluster, tmp_path)
+    with capture_logs() as logs, running(known.daemon):
+        reported(known.daemon, EVENTS)
+        known.change("bold", **change)
         wait_until(lambda: any(entry["event"] == "reload_failed" for entry in logs))
+        assert known.rows() == {"logging", "bold", "shy"}

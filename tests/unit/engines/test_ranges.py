@@ -11,10 +11,11 @@ from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeGone, Ra
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.ope.evaluator.merging.partial import Partial
-from support.executors import config_of, fill
+from support.executors import batch_task, config_of, fill
 from support.fake_kafka import TOPIC, FakeCluster
 
 NOW = 1e6
+COHORTS = batch_task(config_of()).cohorts
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def cluster() -> FakeCluster:
 
 
 def result_of(evaluator: RangeEvaluator, start: int, end: int, epoch: int | None = None) -> RangeResult:
-    result = evaluator(OffsetRange(TOPIC, 0, start, end, epoch), NOW)
+    result = evaluator(OffsetRange(TOPIC, 0, start, end, epoch), NOW, COHORTS)
     assert isinstance(result, RangeResult)
     return result
 
@@ -36,7 +37,7 @@ def test_a_range_has_its_messages_and_no_other(cluster: FakeCluster) -> None:
     assert result.rejected == {"malformed": 3}
     assert result.examples["malformed"].startswith("not JSON")
     assert result.delays.count == 267
-    partial = Partial.from_bytes(result.partial)
+    partial = Partial.from_bytes(result.partials[0])
     assert partial.events["accepted"] == 267
     assert partial.coverage.ranges == {(TOPIC, 0): ((150, 420),)}
 
@@ -48,11 +49,11 @@ def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number
 ) -> None:
     config = config_of()
     whole, parts = MergedEvaluator(config.plan()), MergedEvaluator(config.plan())
-    whole.fold(Partial.from_bytes(result_of(RangeEvaluator(config, cluster.connect), 0, 1000).partial))
+    whole.fold(Partial.from_bytes(result_of(RangeEvaluator(config, cluster.connect), 0, 1000).partials[0]))
     monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", at_once)
     evaluator = RangeEvaluator(config, cluster.connect)
     for start in range(0, 1000, cut):
-        parts.fold(Partial.from_bytes(result_of(evaluator, start, min(start + cut, 1000)).partial))
+        parts.fold(Partial.from_bytes(result_of(evaluator, start, min(start + cut, 1000)).partials[0]))
     assert parts.offsets == whole.offsets == {(TOPIC, 0): 1000}
     for one, other in zip(whole.report().estimates, parts.report().estimates, strict=True):
         assert (other.value, other.lower, other.upper) == pytest.approx((one.value, one.lower, one.upper), rel=1e-9)
@@ -62,10 +63,10 @@ def test_offsets_without_messages_end_a_range_as_others_do(cluster: FakeCluster)
     cluster.markers = 3
     result = result_of(RangeEvaluator(config_of(), cluster.connect), 990, 1003)
     assert result.events == 10
-    assert Partial.from_bytes(result.partial).coverage.ranges == {(TOPIC, 0): ((990, 1003),)}
+    assert Partial.from_bytes(result.partials[0]).coverage.ranges == {(TOPIC, 0): ((990, 1003),)}
     empty = result_of(RangeEvaluator(config_of(), cluster.connect), 1000, 1002)
     assert empty.events == 0
-    assert Partial.from_bytes(empty.partial).coverage.ranges == {(TOPIC, 0): ((1000, 1002),)}
+    assert Partial.from_bytes(empty.partials[0]).coverage.ranges == {(TOPIC, 0): ((1000, 1002),)}
 
 
 def test_rejected_messages_become_dead_letters_with_their_origin(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -95,7 +96,9 @@ def test_a_range_returns_dead_letters_up_to_a_limit_and_counts_the_others(
 
 def test_a_range_that_the_log_has_lost_is_reported_and_not_counted(cluster: FakeCluster) -> None:
     cluster.first[0] = 500
-    assert RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 100, 200), NOW) == RangeGone({0: None})
+    assert RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 100, 200), NOW, COHORTS) == RangeGone(
+        {0: None}
+    )
 
 
 def test_a_log_that_was_cut_and_has_grown_again_is_recognised_by_its_epochs() -> None:
@@ -107,14 +110,14 @@ def test_a_log_that_was_cut_and_has_grown_again_is_recognised_by_its_epochs() ->
     cluster.cut(0, 10)
     for value in [b"{"] * 20:
         cluster.append(0, value)
-    assert evaluator(OffsetRange(TOPIC, 0, 15, 25, epoch=0), NOW) == RangeGone({0: 10})
+    assert evaluator(OffsetRange(TOPIC, 0, 15, 25, epoch=0), NOW, COHORTS) == RangeGone({0: 10})
 
 
 def test_after_a_failure_the_next_range_connects_again(cluster: FakeCluster) -> None:
     evaluator = RangeEvaluator(config_of(), cluster.connect)
     cluster.faults = [ClientError("the leader moved")]
     with pytest.raises(ClientError, match="the leader moved"):
-        evaluator(OffsetRange(TOPIC, 0, 0, 100), NOW)
+        evaluator(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)
     assert cluster.clients[0].closed
     assert result_of(evaluator, 0, 100).events == 99
     assert result_of(evaluator, 100, 200).events == 99
@@ -124,11 +127,11 @@ def test_after_a_failure_the_next_range_connects_again(cluster: FakeCluster) -> 
 def test_a_clock_that_is_far_behind_the_events_fails_the_range(cluster: FakeCluster) -> None:
     cluster.logs[0] = [event.replace(b'"timestamp": ', b'"timestamp": 17000000') for event in cluster.logs[0]]
     with pytest.raises(ClientError, match="the clock of this machine is"):
-        RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW)
+        RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)
 
 
 def test_a_partition_whose_messages_do_not_come_is_unblocked_in_the_end(cluster: FakeCluster) -> None:
     cluster.deaf = {0}
     config = config_of(source={"kind": "kafka", "topic": TOPIC, "stall_timeout": "50ms"})
     with pytest.raises(ClientError, match="no message comes"):
-        RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW)
+        RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)

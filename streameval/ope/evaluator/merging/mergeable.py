@@ -253,7 +253,6 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
         ),
         "the weights of a ramp are balanced in order": (plan.logging, "leave out logging"),
         "propensities are estimated from the events before": (plan.propensity, "log the propensities"),
-        "segments are averaged in order": (plan.segments, "leave out segments"),
     }
     yield from ((problem, hint) for problem, (found, hint) in others.items() if found)
 

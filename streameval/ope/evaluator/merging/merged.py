@@ -17,12 +17,12 @@ from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, TAIL_ROWS
 from streameval.ope.averages.variance import FADING, LONGER
-from streameval.ope.evaluator import learning
+from streameval.ope.evaluator import learning, segments
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets, TimeKernel
 from streameval.ope.evaluator.merging.coverage import NEVER, Coverage, Partition, place_of
 from streameval.ope.evaluator.merging.mergeable import MergedGrid, MergePlan
-from streameval.ope.evaluator.merging.partial import Partial
+from streameval.ope.evaluator.merging.partial import SEGMENTS, Partial
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
 from streameval.ope.evaluator.report_rows import report_rows, with_signs
 from streameval.ope.evidence.evidence import start_slates
@@ -34,6 +34,7 @@ from streameval.ope.report import (
     Failure,
     PolicyCounts,
     Report,
+    SegmentEstimate,
     Transition,
     TrustCheck,
 )
@@ -202,10 +203,20 @@ class MergedEvaluator:
             events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"], events["oldest"]),
             policies=tuple(self._policy_counts()),
             estimates=with_signs(plan, estimates),
+            segments=self._segments(estimates),
             promotion=decisions,
             trust=checks,
             reward_model=online.read(plan.reward_model, self._lagged["predictions"][0]) if predicts else None,
         )
+
+    def _segments(self, estimates: Sequence[Estimate]) -> tuple[SegmentEstimate, ...]:
+        """The rows of segments; none before the first event."""
+        plan, counts = self.plan, self._known.counts
+        state = segments.start(plan)
+        if SEGMENTS in counts:
+            state["moments"] = counts[SEGMENTS]
+        of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
+        return segments.segment_rows(plan, state, None, counts, self._known.weights, of_goal)
 
     def _decisions(
         self, estimates: Sequence[Estimate], now: float | None, unmatched_share: float | None
@@ -300,7 +311,8 @@ class MergedEvaluator:
         evaluator = cls(Plan.from_settings(state["settings"], candidates))
         evaluator._offsets = {(topic, number): offset for topic, number, offset in state["offsets"]}
         evaluator._last, evaluator._arrivals = state["last"], state["arrivals"]
-        evaluator._known = Partial.from_state(from_plain(state["known"]))
+        known = Partial.from_state(from_plain(state["known"]))
+        evaluator._known = replace(known, fingerprint=evaluator._plan.fingerprint)
         evaluator._closed = from_plain(state["closed"])
         evaluator._lagged = evaluator._plan.lagged_from_state(state["lagged"])
         return evaluator

@@ -16,8 +16,9 @@ from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import NO_IDENTITY
+from streameval.ope.averages.moments import merge as merge_moments
 from streameval.ope.averages.variance import signs_of
-from streameval.ope.evaluator import learning
+from streameval.ope.evaluator import learning, segments
 from streameval.ope.evaluator.evaluator import COUNTS
 from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets
 from streameval.ope.evaluator.merging.coverage import Coverage, OffsetSpan, Partition
@@ -32,6 +33,8 @@ from streameval.ope.promotion import trust_sums
 from streameval.ope.reward_models import online
 
 PARTIAL_SCHEMA = 1
+SEGMENTS = "segments"
+"""The name of the moments of segments among the counts."""
 SIZES = (100, 50, 25, 10, 5, 2, 1)
 """Events of the blocks inside a partial result, the first choice first: numpy works on whole blocks."""
 MOST_PADDING = 0.25
@@ -50,10 +53,10 @@ class Partial:
     """The addition of some events to the estimates of a plan, with the offsets that they come from.
 
     `fingerprint`: of the plan. `events`: see `no_events`. `counts` [policies, ...] by name: see `with_counts`, with the
-    sums of the slots of slates and those of `trust_sums`. `seen` [policies] of each grid: whether an event had the
-    required fields. `weights`: the largest weights, see `largest_weights.start`. `lessons`: what the events teach, as
-    `MergePlan.lagged_to_bytes` writes it, and their number. `buckets`: sums by bucket of time; a number names the grid,
-    its place in the plan.
+    sums of the slots of slates, those of `trust_sums`, and the moments of segments. `seen` [policies] of each grid:
+    whether an event had the required fields. `weights`: the largest weights, see `largest_weights.start`. `lessons`:
+    what the events teach, as `MergePlan.lagged_to_bytes` writes it, and their number. `buckets`: sums by bucket of
+    time; a number names the grid, its place in the plan.
 
     >>> from streameval.ope.evaluator.evaluator import Evaluator
     >>> plan = Evaluator(["new"], ["ips"], ["cumulative"], drift=None, promotion=None).plan
@@ -99,6 +102,7 @@ class Partial:
         events = {**no_events(), "accepted": len(batch), "rejected": _reasons(batch)}
         if not len(batch):
             return cls.nothing(known, coverage, events)
+        batch = replace(batch, segments=segments.columns_of(known.plan, batch))
         batch, faults = fill(batch.with_policies(known.plan.columns), known.asks)
         events["failures"] = _failures(faults)
         if not np.isnan(batch.timestamp).all():
@@ -266,7 +270,12 @@ class _Computed:
             self.plan.fingerprint,
             coverage,
             events,
-            {**self.counts, **self._slots(), **({} if self.plan.monitor is None else trust_sums(self.evidence[0]))},
+            {
+                **self.counts,
+                **self._slots(),
+                **self._segments(),
+                **({} if self.plan.monitor is None else trust_sums(self.evidence[0])),
+            },
             tuple(seen),
             self.after["weights"],
             self._lessons(events["accepted"]),
@@ -295,6 +304,16 @@ class _Computed:
                 found[f"ratios {place}"] = fold_ratios(start, self.batch, policies, weight, len(weight), 1.0)
                 found |= {f"{name} {place}": sums for name, sums in slates["lifts"].items()}
         return found
+
+    def _segments(self) -> dict[str, Array]:
+        """The moments of the values of segments, over all events."""
+        plan = self.plan.plan
+        if not plan.segments:
+            return {}
+        label = segments.whole_of(plan)[0].label
+        learned = next(of_goal for of_goal, *_ in self.lagged["estimators"] if label in of_goal)
+        moments, _ = segments.moments_of(plan, learned[label], self.evidence[0], self.batch, self.places.ravel())
+        return {SEGMENTS: moments}
 
     def _lessons(self, events: int) -> tuple[tuple[int, bytes], ...]:
         """The lesson of the events for estimators and the reward model; nothing where none learns."""
@@ -346,10 +365,11 @@ def _with_signs(evidence: Evidence, signs: Array) -> Evidence:
 
 
 def _merged_counts(one: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, Array]:
-    """Counts of both; of those that are called `largest`, the larger one."""
+    """Counts of both, and the moments of segments; of counts that are called `largest`, the larger one."""
     counts = {**other, **one}
     for name in counts.keys() & one.keys() & other.keys():
-        counts[name] = (np.maximum if name.startswith("largest") else np.add)(one[name], other[name])
+        add = merge_moments if name == SEGMENTS else np.maximum if name.startswith("largest") else np.add
+        counts[name] = add(one[name], other[name])
     return counts
 
 

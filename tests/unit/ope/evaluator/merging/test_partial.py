@@ -18,6 +18,7 @@ from msgspec import to_builtins
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
+from streameval.events.segments import Segment, SegmentColumns
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.merging.buckets import width_of
 from streameval.ope.evaluator.merging.mergeable import MergePlan
@@ -175,6 +176,39 @@ def test_without_drift_in_time_they_equal_the_evaluator(seed: int, events: int, 
 
 def cut_in(parts: Sequence[tuple[int, int]], plan: Plan, batch: EventBatch) -> list[Partial]:
     return [Partial.of(plan, batch[first:stop], {("log", 0): (first, stop)}) for first, stop in parts]
+
+
+@given(
+    st.integers(0, 2**16),
+    st.fixed_dictionaries({number: st.lists(st.integers(1, 400), max_size=5) for number in range(3)}),
+)
+@examples(12)
+def test_segments_are_those_of_one_process_however_the_stream_is_cut(seed: int, cuts: dict[int, list[int]]) -> None:
+    batch = unordered_log(seed)
+    countries = np.random.default_rng(seed).choice(np.array(["de", "fr", "jp", None], dtype=object), len(batch))
+    batch = replace(batch, segments=SegmentColumns.of({"country": countries.tolist()}, len(batch)))
+    split = {"country": Segment(values=("de", "fr"), other=True)}
+    evaluator = Evaluator(["a", "b"], ["ips", "snips"], ["cumulative", *TIMED], segments=split, **OFF)
+    evaluator.update(batch)
+    parts = merged(evaluator.plan, partials(evaluator.plan, batch, cuts))
+    rows = {(row.policy, row.segment_value): row for row in parts.report().segments}
+    whole = merged(evaluator.plan, partials(evaluator.plan, batch, {})).report().segments
+    assert len(rows) == 9
+    for row in evaluator.report().segments:
+        mine = rows[row.policy, row.segment_value]
+        for name in ("estimator", "average", "kind"):
+            assert getattr(mine, name) == getattr(row, name)
+        for name in ("value", "lift", "share", "events"):
+            assert getattr(mine, name) == about(getattr(row, name)), (row, name)
+    for row in whole:
+        mine = rows[row.policy, row.segment_value]
+        for name in ("lower", "upper", "lift_lower", "lift_upper"):
+            assert getattr(mine, name) == about(getattr(row, name)), (row, name)
+
+
+def about(value: float | None) -> Any:
+    """Equal but for rounding."""
+    return None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def test_partial_results_that_were_seen_change_nothing() -> None:
