@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -217,8 +216,8 @@ class EngineDaemon(DaemonLoop[MergedCohorts]):
         self, source: Source, pipeline: EventPipeline, evaluator: MergedCohorts, *, engine: Engine, **options: Any
     ) -> None:
         self._engine = engine
-        self._batches, self._read_at = EngineStatus(), math.nan
         super().__init__(source, pipeline, evaluator, **options)
+        self._batches, self._read_at = EngineStatus(), self._clock()
 
     def run(self) -> None:
         """Work as `Daemon.run` does, and end the engine.

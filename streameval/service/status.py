@@ -199,7 +199,8 @@ NO_ENGINE_BATCHES = Histogram.of(bounds=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30
 class EngineStatus:
     """Batches that an engine has evaluated: seconds from plan to result, and the events of the last one.
 
-    `age`: seconds since the end of the log was asked for, up to which events count; NaN before the first batch.
+    `age`: seconds since the end of the log was asked for, up to which events count; before the first batch, those since
+    the start.
     `executors_lost`: how many executors have ended unasked in the life of this process.
     """
 

@@ -247,8 +247,9 @@ class Soak:
         producer.flush(120)
 
     def _due(self) -> int:
-        """How many events are to have been sent by now."""
-        return int(self._read + AHEAD if self.rate is None else self._now * self.rate)
+        """How many events are to have been sent by now; a daemon that has just started has not read its snapshot."""
+        due = self._read + AHEAD if self.rate is None else self._now * self.rate
+        return max(self.sent, int(due))
 
     def _line(self) -> str:
         last = self.samples[-1]
