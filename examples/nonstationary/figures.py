@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from zlib import crc32
 
 import numpy as np
 from contest import AB_TEST, ALPHAS, IN_TABLE, WINDOWS
@@ -94,7 +95,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
     title = "No single memory suits every world; the mixture needs no setting"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(found).encode()):08x}"})
 
 
 def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
@@ -126,7 +127,7 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
     figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.975, top=0.8, bottom=0.125, wspace=0.18)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(found).encode()):08x}"})
 
 
 def _thousands(count: float, _: int | None) -> str:

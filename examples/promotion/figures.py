@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from experiment import RULES, Stretch, watch
@@ -131,7 +132,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
     title = "How soon is a lead found, and how often is a worse candidate called better?"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.97, top=0.83, bottom=0.13, wspace=0.08)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(scores).encode()):08x}"})
 
 
 def _text(rule: str, own: Sequence[Score]) -> str:

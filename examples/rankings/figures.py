@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -33,7 +34,7 @@ def draw_errors(results: Mapping[str, Any]) -> None:
         axes.set_title(model, fontsize=10, loc="left")
         axes.set_xlabel("clicks")
     panels[0].set_ylabel("root mean squared error of the lift")
-    finish(figure, panels, "Errors of lifts over production", "rmse.png")
+    finish(figure, panels, "Errors of lifts over production", "rmse.png", results)
 
 
 def draw_layout(results: Mapping[str, Any]) -> None:
@@ -57,10 +58,10 @@ def draw_layout(results: Mapping[str, Any]) -> None:
         axes.set_title(text, fontsize=10, loc="left")
     panels[1].set_xlabel("pages")
     panels[1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    finish(figure, panels, "After 40,000 pages, users look further down the page", "layout.png")
+    finish(figure, panels, "After 40,000 pages, users look further down the page", "layout.png", results)
 
 
-def finish(figure: Figure, panels: Any, title: str, name: str) -> None:
+def finish(figure: Figure, panels: Any, title: str, name: str, results: Mapping[str, Any]) -> None:
     """Add title, grid and legend, and write the file."""
     for axes in panels:
         axes.grid(which="major", color="#e6e6e6", lw=0.8)
@@ -69,7 +70,7 @@ def finish(figure: Figure, panels: Any, title: str, name: str) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    figure.savefig(HERE / name, dpi=110)
+    figure.savefig(HERE / name, dpi=110, metadata={"Results": f"{crc32(repr(results).encode()):08x}"})
 
 
 if __name__ == "__main__":

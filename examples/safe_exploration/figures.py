@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from loop import LOOK, NEVER, RULES, Run
@@ -52,7 +53,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     title = "What does each rule earn, and when does it deploy the challenger?"
     figure.text(0.06, 0.95, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.92, bottom=0.08, hspace=0.08)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(runs).encode()):08x}"})
 
 
 def _deployments(axes: Axes, runs: Sequence[Run]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -108,7 +109,7 @@ def draw(moving: Sequence[Course], path: Path) -> None:
     axes.set_ylim(0, 1)
     figure.text(0.06, 0.94, "Which challenger follows a world that moves?", fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.08, right=0.97, top=0.9, bottom=0.12)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(moving).encode()):08x}"})
 
 
 def of_mean(values: Sequence[float]) -> str:

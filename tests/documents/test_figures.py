@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -205,6 +206,25 @@ def test_figures_of_estimators_slates_and_rankings_are_those_of_the_stored_resul
     (own,) = modules(study, "summary")
     assert own.fill_in(text, results) == text, "run `make figures`"
     assert own.fill_in(re.sub(r"\d(?=<!-- =)", "?", text), results) == text
+
+
+def test_pictures_are_drawn_from_the_present_results(modules: Callable[..., list[ModuleType]]) -> None:
+    drawn: dict[Path, object] = {}
+    (summary,) = modules(NONSTATIONARY, "summary")
+    for picture in ("forgetting", "jumps"):
+        drawn[NONSTATIONARY / f"results/lastfm_{picture}.png"] = summary.stored(NONSTATIONARY / "results/lastfm.json")
+    summary, csv = modules(COVERAGE, "summary", "csv_rows")
+    drawn[COVERAGE / "results/misses.png"] = csv.read_rows(summary.Row, COVERAGE / "results/coverage.csv")
+    (runs,) = modules(PROMOTION, "runs")
+    scores = runs.Store(PROMOTION / "results/lastfm.jsonl", runs.Score).read()
+    drawn[PROMOTION / "results/lastfm_delays.png"] = scores
+    for picture in ("rmse", "layout"):
+        drawn[RANKINGS / f"{picture}.png"] = json.loads((RANKINGS / "results.json").read_text())
+    study, objectives = modules(SAFE, "study", "objectives")
+    drawn |= {SAFE / "results/rules.png": study.stored(), SAFE / "results/moving.png": objectives.stored("moving")}
+    for picture, results in drawn.items():
+        noted = f"Results\0{crc32(repr(results).encode()):08x}"  # a text of a PNG file, after its keyword
+        assert noted.encode() in picture.read_bytes(), f"redraw {picture}"
 
 
 def prose(study: Path) -> str:
