@@ -138,9 +138,10 @@ clean:  ## remove everything that make created
 	@touch $@
 
 # Only for `make test-all`: Spark is half a gigabyte, and takes about a minute.
-.venv-test/spark: .venv-test/deps requirements/spark.lock
+.venv-test/spark: .venv-test/deps requirements/spark.lock requirements/build.lock
 	@echo "installing requirements/spark.lock into .venv-test"
-	@.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock
+	@.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/build.lock
+	@.venv-test/bin/python $(PIP_INSTALL) --require-hashes --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
 .venv-test/ready: .venv/deps .venv-test/deps pyproject.toml $(SOURCES)

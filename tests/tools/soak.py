@@ -283,7 +283,9 @@ class Soak:
             "scrapes": len(scrapes),
             "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
             "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
-            "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4),
+            "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4)
+            if seen
+            else 0.0,
             "kept_up": round(float(np.mean([sample.lag <= self._much for sample in self.samples])), 3),
         }
 
@@ -322,6 +324,8 @@ def _slope(runs: list[list[Sample]], memory: Callable[[Sample], float]) -> tuple
         age, size = np.array([each.age for each in run]), np.array([memory(each) for each in run])
         ages.append(age - age.mean())
         sizes.append(size - size.mean())
+    if not runs:
+        return np.nan, np.nan
     age, size = np.concatenate(ages), np.concatenate(sizes)
     slope = float(age @ size / (age @ age))
     groups = [float(one @ (other - slope * one)) for one, other in zip(ages, sizes, strict=True)]
@@ -336,15 +340,16 @@ def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0)
     `slower`: how many times longer everything takes than on a machine of one's own, where that is known better.
     """
     grows = {
-        name: found[f"{name}_mib_per_hour"] > 3 * found[f"{name}_mib_per_hour_error"] + grown / found["hours"]
+        name: (found[f"{name}_mib_per_hour"] - 3 * found[f"{name}_mib_per_hour_error"]) * found["hours"] > grown
         for name in ("resident", "below")
     }
     checks = {
         "every event is counted once": found["accepted"] == found["events"],
         "what is not an event is rejected once": sum(found["rejected"].values()) == found["garbage"],
+        "memory was looked at": found["hours"] > 0,
         "memory does not grow": not grows["resident"],
         "memory of the processes that it has started does not grow": not grows["below"],
-        "no descriptor leaks": max(found["descriptors"]) <= 3,
+        "no descriptor leaks": max(found["descriptors"], default=0) <= 3,
         "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(slower, found["load"]),
     }
     return [f"not true: {check}" for check, good in checks.items() if not good]
