@@ -19,11 +19,12 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     """The readings of the mixture by number of blocks."""
     mixture, count = Mixture(), len(policies)
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
-    blocks = Blocks.of(evidence, [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED])
+    terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
+    blocks = Blocks.of(evidence, terms, components=True)
     start = mixture.start(layout.components, layout.candidates, BLOCK)
-    values = DecayBank.after(start["values"], blocks, blocks.components, slice(None), layout, mixture.rate)
-    differences, parts = lift_blocks(blocks, values.path, layout)
-    lifts = DecayBank.after(start["lifts"], differences, parts, slice(None), lift_layout(layout), mixture.rate)
+    values = DecayBank.after(start["values"], blocks, layout, mixture.rate)
+    differences = lift_blocks(blocks, values.path, layout)
+    lifts = DecayBank.after(start["lifts"], differences, lift_layout(layout), mixture.rate)
     return Known(
         _at_looks(values, start["values"]["spread"], blocks, every),
         _at_looks(lifts, start["lifts"]["spread"], differences, every),

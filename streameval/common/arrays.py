@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,55 @@ def _remaining(steps: int, factor: float) -> Array:
     """The remaining share after each step of the state before the first, and of each step, [steps, steps + 1]."""
     ages = np.subtract.outer(np.arange(steps), np.arange(-1, steps))
     return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
+
+
+def with_start(before: Array, after: Array) -> Array:
+    """A value before the first of some steps and after each."""
+    return np.concatenate([before[None], after])
+
+
+def recursion(state: Array, steps: Array, factors: Array) -> Array:
+    """`state = factors state + step` before the first step and after each, [steps + 1, ...].
+
+    The result does not depend on how the steps are cut.
+
+    >>> recursion(np.array([8.0, 8.0]), np.array([[1.0], [1.0]]), np.array([0.5, 1.0])).tolist()
+    [[8.0, 8.0], [5.0, 9.0], [3.5, 10.0]]
+    """
+    every = with_start(state, np.broadcast_to(steps, (len(steps), *state.shape)))
+    factors, faded = np.broadcast_to(factors, state.shape).copy(), np.empty(state.shape)
+    for before, after in pairwise(every):
+        after += np.multiply(before, factors, out=faded)
+    return every
+
+
+def last_axis_first(values: Array) -> Array:
+    """The last axis of a state as the first one."""
+    return np.ascontiguousarray(np.moveaxis(values, -1, 0))
+
+
+def fading_path(state: Array, steps: Array, fading: Array) -> Array:
+    """The `recursion` of a state [columns, memories], whose memories fade in different ways.
+
+    Returns [memories, steps + 1, columns]. `steps`: [memories, steps, columns]; `fading`: [memories].
+    """
+    path = recursion(last_axis_first(state), steps.swapaxes(0, 1), fading[:, None])
+    return np.ascontiguousarray(path.swapaxes(0, 1))
+
+
+def fading_paths(state: State, steps: Mapping[str, Array], fading: Array) -> State:
+    """The same of several parts of a state [columns, ..., memories] by name, in one loop.
+
+    Returns [memories, steps + 1, columns, ...]. `steps`: [steps, columns, ...], the same for every memory.
+    """
+    before = {name: last_axis_first(state[name]) for name in steps}
+    together = np.concatenate([values.reshape(len(fading), -1) for values in before.values()], axis=1)
+    added = np.concatenate([step.reshape(len(step), 1, -1) for step in steps.values()], axis=2)
+    every, first, found = recursion(together, added, fading[:, None]).swapaxes(0, 1), 0, {}
+    for name, values in before.items():
+        own = np.ascontiguousarray(every[..., first : first + values[0].size])
+        found[name], first = own.reshape(*own.shape[:2], *values.shape[1:]), first + values[0].size
+    return found
 
 
 def running_sum(state: Array, steps: Array) -> Array:

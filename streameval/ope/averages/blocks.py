@@ -71,11 +71,15 @@ class ProductTable:
         self._kept.append(factors)
         return alike[-1]
 
-    def rows(self, u: Array, v: Array | None, unsupported: Array | None, seen: Array | None = None) -> list[int]:
-        """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1."""
-        w = self._importance
+    def rows(self, term: Terms, unsupported: Array | None, seen: Array | None, paired: bool) -> list[int]:
+        """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1.
+
+        `paired`: with the product of the term and the importance weight.
+        """
+        w, u, v = self._importance, term.numerator, term.denominator
         terms = ((u,), (v,), (u, u), (u, v), (v, v))
-        return [self.place(*product, seen) for product in ((), *terms, (w,), (w, w), (unsupported,), (u, w))]
+        every = ((), *terms, (w,), (w, w), (unsupported,), (u, w) if paired else ())
+        return [self.place(*product, seen) for product in every]
 
     def pair_rows(self, u: Array, v: Array | None, seen: Array | None = None) -> list[int]:
         """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
@@ -138,6 +142,8 @@ class Blocks:
         sums, pairs: the series summed by the rows of moments, and of pairs (None without lifts)
         evidence: of each term; terms of several rewards differ in the events that have the reward
         terms: the origin of the blocks
+        parts: the columns of `components`: evidence, term, sums, and `seen` as in `ProductTable`
+        whole: of components, the blocks of the terms, with the same series
     """
 
     weighted: Array
@@ -148,20 +154,34 @@ class Blocks:
     pairs: Integers | None
     evidence: Sequence[Evidence]
     terms: Sequence[Terms]
+    parts: Sequence[tuple[Evidence, Terms, list[int], Array | None]] = ()
+    whole: Blocks | None = None
 
     @classmethod
-    def of(cls, evidence: Evidence | Sequence[Evidence], terms: Sequence[Terms], paired: bool = True) -> Blocks:
-        """The blocks of terms of all events; `paired`: with the products for lifts over production.
+    def of(
+        cls,
+        evidence: Evidence | Sequence[Evidence],
+        terms: Sequence[Terms],
+        paired: bool = True,
+        components: bool = False,
+    ) -> Blocks:
+        """The blocks of terms of all events.
 
-        `evidence`: that of all terms, or of each. They share the importance weights.
+        `evidence`: that of all terms, or of each. They share the importance weights. `paired`: with the products for
+        lifts over production, and for intervals by the mean weight. `components`: with those of all terms.
         """
         every = [evidence] * len(terms) if isinstance(evidence, Evidence) else list(evidence)
         first, weight, seen = every[0], *_seen(every)
         blocks, importance = first.blocks, first.importance_weight
         series = ProductTable(importance)
-        columns = list(zip(terms, seen, strict=True))
-        sums = [series.rows(term.numerator, term.denominator, first.unsupported, has) for term, has in columns]
-        pairs = [series.pair_rows(term.numerator, term.denominator, has) for term, has in columns] if paired else []
+        columns = list(zip(every, terms, seen, strict=True))
+        sums = [series.rows(term, first.unsupported, has, paired) for _, term, has in columns]
+        pairs = [series.pair_rows(term.numerator, term.denominator, has) for _, term, has in columns] if paired else []
+        parts = [
+            (each, part, series.rows(part, first.unsupported, has, False), has)
+            for each, term, has in (columns if components else ())
+            for part in term.parts(each.recent.reward)
+        ]
         both = np.where(weight[:, :1] > 0, weight, 0.0)
         alike = not paired or np.array_equal(both, weight)
         times = first.timestamp
@@ -174,6 +194,7 @@ class Blocks:
             np.array(pairs) if paired else None,
             every,
             terms,
+            parts,
         )
 
     def __len__(self) -> int:
@@ -205,17 +226,24 @@ class Blocks:
             weighted=change(self.weighted),
             shared=None if self.shared is None else change(self.shared),
             importance=change(self.importance),
+            whole=None,
         )
 
     @cached_property
     def components(self) -> Blocks:
-        """The components of all terms side by side."""
-        parts = [
-            (evidence, part)
-            for evidence, term in zip(self.evidence, self.terms, strict=True)
-            for part in term.parts(evidence.recent.reward)
-        ]
-        return Blocks.of([evidence for evidence, _ in parts], [part for _, part in parts], paired=False)
+        """The same events with the components of all terms side by side."""
+        evidence, terms, sums, seen = zip(*self.parts, strict=True)
+        return replace(
+            self,
+            shared=None,
+            importance=_importance_by_column(evidence[0].importance_weight, seen, len(self)),
+            sums=np.array(sums),
+            pairs=None,
+            evidence=evidence,
+            terms=terms,
+            parts=(),
+            whole=self,
+        )
 
     @cached_property
     def prior(self) -> Array:
@@ -234,7 +262,7 @@ class Blocks:
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        return self._moments(self._summed, self._shared, self._weights.max(axis=-1), self._magnitudes.max(axis=-1))
+        return self._moments(self._summed, self._shared, self._weights.max(axis=-1), self._largest_terms())
 
     @cached_property
     def spread(self) -> Array:
@@ -243,7 +271,7 @@ class Blocks:
         rows = NONZERO + 1 if self.pairs is None else PAIR_VARIANCE.stop
         spread = np.empty((blocks, policies, len(self.sums), rows))
         _fill_variance(spread[..., OWN_VARIANCE], 2, self._summed, self.sums)
-        spread[..., NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
+        spread[..., NONZERO] = np.count_nonzero(self._magnitudes, axis=-1).take(self._numerators[1], axis=2)
         if self.pairs is not None:
             _fill_variance(spread[..., PAIR_VARIANCE], len(TERMS), self._shared, self.pairs)
         return self._by_column(spread)
@@ -289,7 +317,7 @@ class Blocks:
         own = shared = _kernel_sums(self.weighted, kernel), _squares(weight)
         if self.shared is not None:
             shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared, self.sums) * kernel)
-        return self._moments(own, shared, weight.max(axis=-1), (self._magnitudes * kernel).max(axis=-1))
+        return self._moments(own, shared, weight.max(axis=-1), self._largest_terms(kernel))
 
     def by_group(self, kernel: Array) -> Array:
         """Moments of groups of the events of one block, under one estimator, [policies * groups, rows].
@@ -325,19 +353,38 @@ class Blocks:
         return np.asarray(array.reshape(len(self), -1, array.shape[-1]))
 
     @cached_property
+    def _numerators(self) -> tuple[Integers, Integers]:
+        """The series of all numerators, each once, and for each estimator the place of its own among them."""
+        series, places = np.unique(self.sums[:, MomentRow.U], return_inverse=True)
+        return series, places.ravel()
+
+    @cached_property
     def _magnitudes(self) -> Array:
-        """`q |u|` of each estimator; `take`, unlike an index, leaves events side by side."""
-        numerators = self.weighted.take(self.sums[:, MomentRow.U], axis=2)
-        return np.abs(numerators, out=numerators)
+        """`q |u|` of each numerator; `take`, unlike an index, leaves events side by side."""
+        magnitudes = self.weighted.take(self._numerators[0], axis=2)
+        return np.abs(magnitudes, out=magnitudes)
+
+    def _largest_terms(self, kernel: Array | None = None) -> Array:
+        """The largest `q |u|` times the kernel of each estimator, [blocks, policies, estimators]."""
+        magnitudes, places = self._magnitudes, self._numerators[1]
+        if kernel is None or kernel.shape[2] == 1:
+            largest = (magnitudes if kernel is None else magnitudes * kernel).max(axis=-1)
+            return np.asarray(largest.take(places, axis=2))
+        return np.asarray((magnitudes.take(places, axis=2) * kernel).max(axis=-1))
 
     @cached_property
     def _weights(self) -> Array:
         return _weights(self.weighted, self.sums)
 
     @cached_property
+    def _totals(self) -> Array:
+        """The sums of all series."""
+        return _kernel_sums(self.weighted, np.ones((1, 1, 1, self.size))) if self.whole is None else self.whole._totals
+
+    @cached_property
     def _summed(self) -> tuple[Array, Array]:
         """The sums of all series, and of `q^2`."""
-        return _kernel_sums(self.weighted, np.ones((1, 1, 1, self.size))), _squares(self._weights)
+        return self._totals, _squares(self._weights)
 
     @cached_property
     def _shared(self) -> tuple[Array, Array]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -20,9 +20,14 @@ from streameval.common.arrays import (
     State,
     beyond_rounding,
     decayed_path,
+    fading_path,
+    fading_paths,
+    last_axis_first,
     per_block,
     ratio,
+    recursion,
     take_columns,
+    with_start,
 )
 from streameval.common.component import strict
 from streameval.ope.averages import variance
@@ -47,8 +52,10 @@ PRIOR_HORIZONS = 1e4, 4e5
 DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
 """The sums of a policy's weights that each decay keeps."""
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
-"""The sums of an estimator's whole term that each decay keeps."""
+"""The sums of an estimator's whole term that each decay keeps: rows of moments, and the same of a variance."""
 POOLED_RATE, SOLO_RATE = 0.4, 1.0
+OF_DECAYS = ("weight", "total", "age", "excess_loss", "diagnostics", "terms")
+"""The parts of a state that every decay has, on the last axis."""
 
 
 class ColumnLayout(NamedTuple):
@@ -131,12 +138,12 @@ class Mixture(Average):
     def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
         """The state after whole blocks, and the lifts of every estimator."""
         layout, lifts = ColumnLayout(**state["layout"]), state["lifts"]
-        values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
+        values, path = self.fold_columns(state["values"], blocks, layout)
         if layout.policies < 2:
             return {**state, "values": values}, None
-        differences, parts = lift_blocks(blocks, path, layout)
+        differences = lift_blocks(blocks, path, layout)
         effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
-        lifts, path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
+        lifts, path = self.fold_columns(lifts, differences, lift_layout(layout))
         events = [_events_of_both(evidence) for evidence in blocks.evidence]
         of_columns = np.stack(events, axis=-1).reshape(len(blocks), -1)
         lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, of_columns)
@@ -182,30 +189,16 @@ class Mixture(Average):
             "spread": variance.start(layout.columns, paired),
         }
 
-    def fold_columns(
-        self, state: State, blocks: Blocks, parts: Blocks, layout: ColumnLayout
-    ) -> tuple[State, MixturePath]:
-        """The state after whole blocks of terms and of their components, and its path.
-
-        All blocks are taken at once, unless a term is a ratio: that is linearised around the estimate before its block.
-        """
-        plain = np.array_equal(parts.moments[..., MomentRow.V], parts.moments[..., MomentRow.WEIGHT])
-        at_once = len(blocks) if plain else 1
-        state, runs = dict(state), []
-        for first in range(0, len(blocks), at_once):
-            bank = DecayBank.after(state, blocks, parts, slice(first, first + at_once), layout, self.rate)
-            # in the memory order of a restored state, so that sums over decays equal its own to the last bit
-            state |= {name: sums[-1].copy() for name, sums in bank.sums.items()}
-            state["overlap"] = np.broadcast_to(state["overlap"], (layout.groups, *state["overlap"].shape[1:])).copy()
-            runs.append(bank.path)
-        state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
-        return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
+    def fold_columns(self, state: State, blocks: Blocks, layout: ColumnLayout) -> tuple[State, MixturePath]:
+        """The state after whole blocks of terms, and its path."""
+        bank = DecayBank.after(state, blocks, layout, self.rate)
+        return {**state, **bank.state, "spread": variance.fold(state["spread"], blocks, MEMORY)}, bank.path
 
     def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None) -> Reading:
         bank = DecayBank.now(state, layout, self.rate)
         (known,), (_, *variances) = bank.known, bank.of_terms
         # no horizon is longer than the stream
-        horizon = (bank.share[0] * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
+        horizon = (bank.share[:, 0] * np.minimum(HORIZONS, max(state["events"], 1))[:, None]).sum(axis=0)
         horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
         return Reading(
             bank.moments[0],
@@ -224,7 +217,8 @@ class Mixture(Average):
 class DecayBank:
     """The decays, and their mixture, at some moments.
 
-    `sums`: by the key in a state, [moments, columns] or [moments, columns, decays]; a column is a component.
+    `sums`: by the key in a state, [moments, columns, ...], those of every decay [decays, moments, columns, ...]; a
+    column is a component. Decays come first, so that what sums over them adds long rows.
     """
 
     sums: State
@@ -234,53 +228,56 @@ class DecayBank:
     @classmethod
     def now(cls, state: State, layout: ColumnLayout, rate: float | None) -> DecayBank:
         """The bank at present."""
-        kept = state.keys() - {"block", "spread"}
-        return cls({name: np.asarray(state[name])[None] for name in kept}, layout, rate)
+        sums = {name: np.asarray(state[name])[None] for name in state.keys() - {"block", "spread", *OF_DECAYS}}
+        return cls(sums | {name: last_axis_first(state[name])[:, None] for name in OF_DECAYS}, layout, rate)
 
     @classmethod
-    def after(
-        cls, state: State, blocks: Blocks, parts: Blocks, part: slice, layout: ColumnLayout, rate: float | None
-    ) -> DecayBank:
-        """The bank before some blocks (place 0) and after each of them."""
-        block, size = parts.moments[part], state["block"]
+    def after(cls, state: State, blocks: Blocks, layout: ColumnLayout, rate: float | None) -> DecayBank:
+        """The bank before some blocks of terms and their components (place 0), and after each of them."""
+        parts, size = blocks.components, state["block"]
+        block = parts.moments
         fading, forgetting = np.exp(-size / HORIZONS), np.exp(-size / MEMORY)
-        mean = _block_means(state, block, layout, rate)
-        known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
-        weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
-        steps = {"weight": weight, "total": weight * mean}
-        steps |= {"diagnostics": block[..., DIAGNOSTIC_ROWS], "terms": blocks.moments[part][..., TERM_ROWS]}
-        sums = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
-        aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
         squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.groups, layout.parts // layout.rewards)
-        sums |= {
+        sums: State = {
             "events": state["events"] + size * np.arange(len(block) + 1),
-            "age": path(state["age"], aged, fading),
             "overlap": overlaps_of(state["overlap"], squares, size),
-            "recent": _from(state["recent"], decayed_path(state["recent"], parts.spread[part], forgetting)),
-            "largest": _from(state["largest"], np.maximum.accumulate(largest)),
-            "prior": _from(state["prior"], parts.prior[part]),
-            "prior_square": _from(state["prior_square"], parts.prior_square[part]),
+            "recent": with_start(state["recent"], decayed_path(state["recent"], parts.spread, forgetting)),
+            "largest": with_start(state["largest"], np.maximum.accumulate(largest)),
+            "prior": with_start(state["prior"], parts.prior),
+            "prior_square": with_start(state["prior_square"], parts.prior_square),
         }
+        mean = _block_means(state, block, cls(sums, layout, rate))
+        weight, mean = _known(block[..., MomentRow.WEIGHT], mean)
+        steps = {"weight": weight, "total": weight * mean}
+        steps |= {"diagnostics": block[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
+        sums |= fading_paths(state, steps, fading)
+        aged = size * fading[:, None, None] * sums["weight"][:, :-1] + weight * (size - 1) / 2
+        sums["age"] = fading_path(state["age"], aged, fading)
         bank = cls(sums, layout, rate)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
-        charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
-        excess = -np.diff(charged, axis=-1, append=charged[..., -1:])
-        sums["excess_loss"] = path(state["excess_loss"], excess, np.exp(-size / LOSS_MEMORY))
-        sums["trend"] = _from(state["trend"], decayed_path(state["trend"], bank.trend_evidence[1:], forgetting))
+        losses = _excess_losses(bank.estimates[:, :-1], bank.noise[:-1], weight, mean)
+        sums["excess_loss"] = fading_path(state["excess_loss"], losses, np.exp(-size / LOSS_MEMORY))
+        sums["trend"] = with_start(state["trend"], decayed_path(state["trend"], bank.trend_evidence[1:], forgetting))
         return bank
+
+    @property
+    def state(self) -> State:
+        """The last moment as a state keeps it. Its memory order, that of a restored state, decides the last bit."""
+        kept = {name: values[-1].copy() for name, values in self.sums.items() if name not in OF_DECAYS}
+        every = (self.layout.groups, *kept["overlap"].shape[1:])
+        last = {name: np.moveaxis(self.sums[name][:, -1], 0, -1).copy() for name in OF_DECAYS}
+        return kept | last | {"overlap": np.broadcast_to(kept["overlap"], every).copy()}
 
     @cached_property
     def pseudo_events(self) -> Array:
         """The pseudo-events left of each decay's start; none without a start-up value."""
-        left = PSEUDO_EVENTS * np.exp(-self.sums["events"][:, None, None] / HORIZONS)
-        return np.where(np.isnan(self.sums["prior"])[..., None], 0.0, left)
+        left = PSEUDO_EVENTS * np.exp(-self.sums["events"] / HORIZONS[:, None])
+        return np.where(np.isnan(self.sums["prior"]), 0.0, left[..., None])
 
     @cached_property
     def estimates(self) -> Array:
         """The estimate of each decay; NaN before the first event."""
-        pseudo, prior = self.pseudo_events, np.nan_to_num(self.sums["prior"])[..., None]
+        pseudo, prior = self.pseudo_events, np.nan_to_num(self.sums["prior"])
         return ratio(self.sums["total"] + pseudo * prior, self.sums["weight"] + pseudo)
 
     @cached_property
@@ -294,20 +291,40 @@ class DecayBank:
         return np.asarray(np.maximum(np.where(recent[..., MomentRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
     @cached_property
+    def _pools(self) -> list[list[int]]:
+        """The policies whose losses are added up; each policy is in one pool."""
+        candidates = [place for place, pooled in enumerate(self.layout.candidates) if pooled]
+        pooled = candidates if len(candidates) >= FEWEST_POOLED else []
+        alone = [[place] for place in range(self.layout.policies) if place not in pooled]
+        return [pooled, *alone] if pooled else alone
+
+    @cached_property
+    def _share_of_pools(self) -> Array:
+        """The weight of each decay in the mixture, [decays, moments, pools, parts]."""
+        loss = self.sums["excess_loss"][::-1].cumsum(axis=0)[::-1]
+        by_policy = loss.reshape(*loss.shape[:2], self.layout.policies, self.layout.parts)
+        charged = np.empty((*loss.shape[:2], len(self._pools), self.layout.parts))
+        for place, pool in enumerate(self._pools):
+            by_policy[:, :, pool].sum(axis=2, out=charged[:, :, place])
+        charged -= charged.min(axis=0)
+        rate = [self.rate or (SOLO_RATE if len(pool) == 1 else POOLED_RATE) for pool in self._pools]
+        reached = np.minimum(HORIZONS[:, None], self.sums["events"])
+        prior = np.sqrt(np.clip(reached, *PRIOR_HORIZONS))[..., None, None]
+        weight = prior * np.exp(np.multiply(charged, -np.array(rate)[:, None]))
+        return np.asarray(weight / weight.sum(axis=0))
+
+    def _by_column(self, values: Array) -> Array:
+        """Numbers of pools [decays, moments, pools, parts] for every column."""
+        parts, of_policy = self.layout.parts, np.empty(self.layout.policies, dtype=int)
+        for place, pool in enumerate(self._pools):
+            of_policy[pool] = place
+        columns = (of_policy[:, None] * parts + np.arange(parts)).ravel()
+        return values.reshape(*values.shape[:2], -1).take(columns, axis=-1)
+
+    @cached_property
     def share(self) -> Array:
         """The weight of each decay in the mixture."""
-        candidates = np.array(self.layout.candidates)
-        loss = self.sums["excess_loss"][..., ::-1].cumsum(axis=-1)[..., ::-1]
-        charged = loss.reshape(len(loss), len(candidates), self.layout.parts, loss.shape[-1]).copy()
-        rate = np.full(len(candidates), self.rate or SOLO_RATE)
-        if candidates.sum() >= FEWEST_POOLED:
-            charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)
-            rate[candidates] = self.rate or POOLED_RATE
-        charged -= charged.min(axis=-1, keepdims=True)
-        reached = np.minimum(HORIZONS, np.reshape(self.sums["events"], (-1, 1)))
-        prior = np.sqrt(np.clip(reached, *PRIOR_HORIZONS))[:, None, None]
-        weight = prior * np.exp(-rate[:, None, None] * charged)
-        return np.asarray((weight / weight.sum(axis=-1, keepdims=True)).reshape(loss.shape))
+        return self._by_column(self._share_of_pools)
 
     @cached_property
     def kernel(self) -> Array:
@@ -317,7 +334,7 @@ class DecayBank:
     @cached_property
     def value(self) -> Array:
         """The estimate of the mixture, [moments, columns]."""
-        return np.asarray((self.share * self.estimates).sum(axis=-1))
+        return np.asarray((self.share * self.estimates).sum(axis=0))
 
     @cached_property
     def squares(self) -> Array:
@@ -325,12 +342,12 @@ class DecayBank:
         return self._squares_of(self.kernel)
 
     def _squares_of(self, kernel: Array) -> Array:
-        moments, columns, decays = kernel.shape
+        decays, moments, columns = kernel.shape
         overlap = self.sums["overlap"]
         groups = overlap.shape[1]
-        by_group = kernel.reshape(moments, groups, columns // max(1, groups), decays)
-        squares = np.matmul(by_group, overlap) * by_group
-        return np.asarray(squares.sum(axis=-1).reshape(kernel.shape[:-1]))
+        by_group = kernel.reshape(decays, moments, groups, columns // max(1, groups)).transpose(1, 2, 0, 3)
+        squares = np.matmul(overlap, by_group) * by_group
+        return np.asarray(squares.sum(axis=2).reshape(moments, columns))
 
     @cached_property
     def sampling_variance(self) -> Array:
@@ -339,13 +356,13 @@ class DecayBank:
         The start-up value comes from the same events: it makes the estimate steady, and no more certain.
         """
         alone = ratio(self.share, self.sums["weight"])
-        moved = self.value - (alone * self.sums["total"]).sum(axis=-1)
+        moved = self.value - (alone * self.sums["total"]).sum(axis=0)
         return np.asarray(self.noise * self._squares_of(alone) + moved**2)
 
     @cached_property
     def memory_spread(self) -> Array:
         """Variance of the estimates of the decays in the mixture."""
-        return np.asarray((self.share * (self.estimates - self.value[..., None]) ** 2).sum(axis=-1))
+        return np.asarray((self.share * (self.estimates - self.value) ** 2).sum(axis=0))
 
     @cached_property
     def trend(self) -> tuple[Array, Array]:
@@ -354,11 +371,12 @@ class DecayBank:
         The estimate of a mixture in which the next shorter decay replaces each decay, less that of one in which the
         next longer decay does, over the difference of the mean ages of their events. Pseudo-events do not count.
         """
-        shorter, longer = _moved(self.share[..., ::-1])[..., ::-1], _moved(self.share)
-        kernel = ratio(shorter - longer, self.sums["weight"])
+        share = self._share_of_pools
+        shorter, longer = _moved(share[::-1])[::-1], _moved(share)
+        kernel = ratio(self._by_column(shorter - longer), self.sums["weight"])
         ages = kernel * self.sums["age"]
-        span = beyond_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
-        slope = ratio((kernel * self.sums["total"]).sum(axis=-1), span)
+        span = beyond_rounding(-ages.sum(axis=0), np.abs(ages).sum(axis=0))
+        slope = ratio((kernel * self.sums["total"]).sum(axis=0), span)
         return slope, ratio(self.noise * self._squares_of(kernel), span**2)
 
     @property
@@ -390,7 +408,7 @@ class DecayBank:
 
         Components drift together: the distances that they have moved since the mean age of their events add up.
         """
-        moved = np.sqrt(self.drift_square) * (self.kernel * self.sums["age"]).sum(axis=-1)
+        moved = np.sqrt(self.drift_square) * (self.kernel * self.sums["age"]).sum(axis=0)
         each = (self.value, self.sampling_variance, self.memory_spread, moved)
         *others, distance = (_over_components(values, self.layout, np.add) for values in each)
         return *others, distance**2
@@ -398,7 +416,7 @@ class DecayBank:
     @property
     def known(self) -> Mask:
         """Whether there has been an event with the policy, for each estimator."""
-        return np.asarray(_over_components(self.sums["weight"][..., -1], self.layout, np.minimum) > 0)
+        return np.asarray(_over_components(self.sums["weight"][-1], self.layout, np.minimum) > 0)
 
     @property
     def path(self) -> MixturePath:
@@ -423,42 +441,77 @@ class DecayBank:
         moments[..., MomentRow.U] = np.where(known, _over_components(self.value, layout, np.add), 0.0)
         largest_squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, largest_squares, 0.0)
-        seen = (self.kernel * sums["weight"]).sum(axis=-1)
-        means = ratio((self.kernel[:, :, None] * sums["diagnostics"]).sum(axis=-1), seen[..., None])
+        seen = (self.kernel * sums["weight"]).sum(axis=0)
+        means = ratio((self.kernel[..., None] * sums["diagnostics"]).sum(axis=0), seen[..., None])
         means = _over_components(np.moveaxis(means, -1, 0), layout, np.minimum)
         moments[..., DIAGNOSTIC_ROWS] = np.moveaxis(means, 0, -1)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = _over_components(sums["largest"], layout, np.maximum)
         squares = np.nan_to_num(self.squares).reshape(len(known), layout.policies, layout.parts)
         ends = pairwise(np.cumsum([0, *layout.components]))
         shortest = np.stack([start + squares[..., start:stop].argmax(axis=-1) for start, stop in ends], axis=-1)
-        shortest = (shortest + np.arange(layout.policies)[:, None] * layout.parts).reshape(*known.shape, 1)
-        kernel = np.take_along_axis(self.kernel, shortest, axis=1)
-        weight = np.take_along_axis(seen[..., None], shortest, axis=1)
-        term, square = np.moveaxis(ratio((kernel[:, :, None] * sums["terms"]).sum(axis=-1), weight), -1, 0)
+        shortest = (shortest + np.arange(layout.policies)[:, None] * layout.parts).reshape(known.shape)
+        kernel = np.take_along_axis(self.kernel, shortest[None], axis=2)
+        weight = np.take_along_axis(seen, shortest, axis=1)[..., None]
+        term, square = np.moveaxis(ratio((kernel[..., None] * sums["terms"]).sum(axis=0), weight), -1, 0)
         value, weight = moments[..., MomentRow.U], moments[..., MomentRow.IMPORTANCE]
         moments[..., MomentRow.UU] = square - term**2 + value**2
         moments[..., MomentRow.TERM_IMPORTANCE] = value * weight
         return moments
 
 
-def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float | None) -> Array:
-    """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""
-    u, v, weight = block[..., MomentRow.U], block[..., MomentRow.V], block[..., MomentRow.WEIGHT]
-    own = ratio(u, v)
-    if np.array_equal(v, weight):
-        return own
-    estimate = DecayBank.now(state, layout, rate).value[0]
+def _block_means(state: State, block: Array, known: DecayBank) -> Array:
+    """The mean of the term in each block, [blocks, columns]; ratios are linearised around the estimates before it.
+
+    `known`: what does not depend on these means, before the blocks and after each of them.
+    """
+    u, v, weight = (block[..., row] for row in (MomentRow.U, MomentRow.V, MomentRow.WEIGHT))
+    means, has_ratios = ratio(u, v), (v != weight).any(axis=1)
+    if not has_ratios.any():
+        return means
+    recent = known.sums["recent"][:-1]
+    denominators = weight * ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
+    fading, forgetting = (np.exp(-state["block"] / memory)[:, None, None] for memory in (HORIZONS, LOSS_MEMORY))
+    sums = {name: last_axis_first(state[name])[:, None] for name in ("weight", "total", "excess_loss")}
+    for place in range(len(block)):
+        at = {name: known.sums[name][place : place + 1] for name in ("events", "prior")}
+        bank = DecayBank({**at, **sums}, known.layout, known.rate)
+        if has_ratios[place]:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                linear = bank.value[0] + (u[place] - bank.value[0] * v[place]) / denominators[place]
+            means[place] = np.where(np.isfinite(linear), linear, means[place])
+        here = _known(weight[place], means[place])
+        losses = _excess_losses(bank.estimates, known.noise[place], *here)
+        sums = {
+            "weight": fading * sums["weight"] + here[0],
+            "total": fading * sums["total"] + here[0] * here[1],
+            "excess_loss": forgetting * sums["excess_loss"] + losses,
+        }
+    return means
+
+
+def _known(weight: Array, mean: Array) -> tuple[Array, Array]:
+    """The weights and means of a block, 0 where there is no mean: weights that are all 0 make no ratio."""
+    known = (weight > 0) & np.isfinite(mean)
+    return np.where(known, weight, 0.0), np.where(known, mean, 0.0)
+
+
+def _excess_losses(estimates: Array, noise: Array, weight: Array, mean: Array) -> Array:
+    """The loss of each decay in some blocks over that of the next longer decay, [decays, blocks, columns].
+
+    `estimates`, `noise`: before each block. `weight`, `mean`: of the block.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        denominator = state["recent"][:, MomentRow.V] / state["recent"][:, MomentRow.WEIGHT]
-        linear = estimate + (u - estimate * v) / (weight * denominator)
-    return np.where(np.isfinite(linear), linear, own)
+        losses = (estimates - mean) ** 2 / (2 * noise / weight)
+    losses = np.where((weight > 0) & np.isfinite(losses), losses, 0.0)
+    losses[:-1] -= losses[1:]
+    losses[-1] = 0.0
+    return losses
 
 
 def _moved(share: Array) -> Array:
     """The share of each decay given to the next one; the last keeps its own."""
-    moved = np.roll(share, 1, axis=-1)
-    moved[..., -1] += moved[..., 0]
-    moved[..., 0] = 0.0
+    moved = np.concatenate([np.zeros_like(share[:1]), share[:-1]])
+    moved[-1] += share[-1]
     return moved
 
 
@@ -467,6 +520,17 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
     by_policy = values.reshape(*values.shape[:-1], layout.policies, layout.parts)
     first = np.cumsum([0, *layout.components[:-1]])
     return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], layout.columns)
+
+
+def overlaps_of(state: Array, squares: Array, size: int) -> Array:
+    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, groups, decays, decays].
+
+    One for all groups where they have had the same events.
+    """
+    fading = np.exp(-size / HORIZONS)
+    if (state == state[:1]).all() and (squares == squares[:, :1, :1]).all():
+        state, squares = state[:1], squares[:, :1]
+    return recursion(state, squares[:, :, :1, None], np.outer(fading, fading))
 
 
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
@@ -480,87 +544,55 @@ def _events_of_both(evidence: Evidence) -> Array:
     return np.asarray(np.count_nonzero(both, axis=-1), dtype=float)
 
 
-def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, Blocks]:
-    """The differences of all terms, and of their components, to those of production, on the events that both have.
+def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> Blocks:
+    """The differences of all terms to those of production, and of their components, on the events that both have.
 
     A ratio is linearised around the estimates before the block, as in the mixture of values. The prior of a lift is 0.
     """
     centres, denominators = (
-        np.repeat(values.reshape(len(blocks), -1, layout.parts), blocks.size, axis=0)
-        for values in (path.value_before, path.denominator_before)
+        values.reshape(len(blocks), -1, layout.parts) for values in (path.value_before, path.denominator_before)
     )
-    differences = [
+    found = [
         _difference(component, centres[..., place], denominators[..., place])
         for place, component in enumerate(blocks.components.terms)
     ]
-    shared = [_evidence_of_lifts(*each) for each in _by_reward(blocks.components.evidence, differences, layout)]
-    whole = [np.asarray(sum(differences[first:stop])) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
-    return _of_lifts(shared, whole), _of_lifts(shared, differences)
+    evidence, prior = [], np.zeros((len(blocks), layout.policies - 1))
+    of_reward = layout.parts // layout.rewards
+    for first in range(0, layout.parts, of_reward):
+        known = [mask for _, mask in found[first : first + of_reward] if mask is not None]
+        evidence.append(_evidence_of_lifts(blocks.components.evidence[first], known))
+    parts = [Terms(difference, prior=prior) for difference, _ in found]
+    components = [tuple(parts[first:stop]) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
+    terms = [Terms(reduce(np.add, [part.numerator for part in of_term]), None, of_term) for of_term in components]
+    every = [each for each in evidence for _ in range(len(terms) // layout.rewards)]
+    return Blocks.of(every, terms, paired=False, components=True)
 
 
-def _by_reward(
-    evidence: Sequence[Evidence], differences: Sequence[Array], layout: ColumnLayout
-) -> Iterator[tuple[Evidence, Sequence[Array]]]:
-    """The evidence of each reward, with the differences of all components to production."""
-    parts = layout.parts // layout.rewards
-    for first in range(0, layout.parts, parts):
-        yield evidence[first], differences[first : first + parts]
-
-
-def _evidence_of_lifts(evidence: Evidence, differences: Sequence[Array]) -> Evidence:
+def _evidence_of_lifts(evidence: Evidence, known: Sequence[Mask]) -> Evidence:
     """The evidence about the differences to production, on the events that both have and whose terms are known."""
-    known = np.logical_and.reduce([np.isfinite(difference) for difference in differences])
     shared, recent = evidence.paired_with_production(), evidence.recent
     recent = recent._replace(weight_square=recent.distance_square[:, 1:])
-    weight = shared.sample_weight if known.all() else np.where(known, shared.sample_weight, 0.0)
+    weight = shared.sample_weight
+    for mask in known:
+        weight = weight if mask.all() else np.where(mask, weight, 0.0)
     return dataclasses.replace(shared, sample_weight=weight, recent=recent)
 
 
-def _of_lifts(shared: Sequence[Evidence], differences: Sequence[Array]) -> Blocks:
-    """The blocks of these differences, as many for each of `shared`; the prior of a lift is 0."""
-    every = [evidence for evidence in shared for _ in range(len(differences) // len(shared))]
-    prior = np.zeros_like(shared[0].recent.weight_square)
-    terms = [Terms(np.where(np.isfinite(each), each, 0.0), prior=prior) for each in differences]
-    return Blocks.of(every, terms, paired=False)
+def _difference(component: Terms, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
+    """A component of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
 
-
-def _difference(component: Terms, centre: Array, denominator: Array) -> Array:
-    """A component of all policies less that of the first, [n, P - 1]; a ratio is linearised.
-
-    Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side of 0, as
-    the estimates around which both are linearised differ in their last digit.
+    A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before each
+    block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side
+    of 0, as the estimates around which both are linearised differ in their last digit.
     """
     u, v = component.numerator, component.denominator
     if v is None:
-        return u[:, 1:] - u[:, :1]
+        return u[:, 1:] - u[:, :1], None
+    centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = centre * v
         value = centre + (u - expected) / denominator
         size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
     difference = value[:, 1:] - value[:, :1]
-    return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)
-
-
-def _from(before: Array, after: Array) -> Array:
-    """A value before the first of some steps and after each."""
-    return np.concatenate([before[None], after])
-
-
-def path(state: Array, steps: Array, fading: Array) -> Array:
-    """`state = fading state + step` before the first step and after each, [steps + 1, ..., decays]."""
-    every = _from(state, np.broadcast_to(steps, (len(steps), *state.shape)))
-    factors, faded = np.broadcast_to(fading, state.shape).copy(), np.empty(state.shape)
-    for before, after in pairwise(every):
-        after += np.multiply(before, factors, out=faded)
-    return every
-
-
-def overlaps_of(state: Array, squares: Array, size: int) -> Array:
-    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, groups, decays, decays].
-
-    One for all groups where they have had the same events.
-    """
-    fading = np.exp(-size / HORIZONS)
-    if (state == state[:1]).all() and (squares == squares[:, :1, :1]).all():
-        state, squares = state[:1], squares[:, :1]
-    return path(state, squares[:, :, :1, None], np.outer(fading, fading))
+    known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
+    return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known

@@ -205,7 +205,8 @@ class Grid:
             terms.append([term for term, _ in computed])
             after.append({column.label: each for column, (_, each) in zip(self.columns, computed, strict=True)})
         every = [each for each in evidence for _ in self.columns]
-        return terms, after, Blocks.of(every, [term for of_reward in terms for term in of_reward])
+        blocks = Blocks.of(every, [term for of_reward in terms for term in of_reward], components=self.mixes_components)
+        return terms, after, blocks
 
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
