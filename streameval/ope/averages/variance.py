@@ -29,8 +29,9 @@ approximating the frequency moments, 1999.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, ratio
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
@@ -68,15 +69,15 @@ FEWEST_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
 SIGNS = 64
 """The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
-NEAR = np.array([-1.0, 1.0]) / 2**0.5
-"""The contrast of two successive blocks. The squares of a contrast sum to 1."""
-FAR = np.repeat([1.0, -2.0, 1.0], 10) / 60**0.5
+NEAR = np.array([-1.0, 1.0])
+"""The contrast of two successive blocks. Whole numbers, so that equal blocks cancel out without rounding."""
+FAR = np.repeat([1.0, -2.0, 1.0], 10)
 """The second difference of sums over ten blocks."""
 CONTRASTS = {"near": ("totals", NEAR), "far": ("totals", FAR), "inside": ("signed", NEAR)}
 """The contrasts of `Blocks.compared` whose squares are kept."""
 DEPTH = {"totals": len(FAR) - 1, "signed": len(NEAR) - 1}
 """The number of earlier blocks that the contrasts of the next one need."""
-FAR_NOISE = 2 * np.square(np.correlate(FAR, FAR, mode="full")).sum()
+FAR_NOISE = 2 * np.square(np.correlate(FAR, FAR, mode="full") / (FAR @ FAR)).sum()
 """The squared relative error of the mean of n squares of far contrasts, which overlap, is this over n."""
 STEP = np.uint64(0x9E3779B97F4A7C15)
 OWN = 2
@@ -225,30 +226,46 @@ def _squares(last: State, compared: State) -> dict[str, Array]:
     found = {}
     for name, (series, contrast) in CONTRASTS.items():
         if series in compared:
-            rows = _joined(last.get(series), compared[series])
-            missing = compared[series].shape[1] + len(contrast) - 1 - rows.shape[1]
-            rows = np.pad(rows, ((0, 0), (max(0, missing), 0), (0, 0)))[:, max(0, -missing) :]
-            windows = sliding_window_view(rows.swapaxes(0, 1), len(contrast), axis=0)
-            found[name] = _products(windows, contrast, SIGNS if series == "signed" else 1)
+            blocks = compared[series].shape[1]
+            rows = _joined(last.get(series), compared[series]).swapaxes(0, 1)[-(blocks + len(contrast) - 1) :]
+            missing = blocks + len(contrast) - 1 - len(rows)
+            if missing:
+                rows = np.concatenate([np.zeros((missing, *rows.shape[1:])), rows])
+            found[name] = _products(rows, contrast, SIGNS if series == "signed" else 1)
     return found
 
 
-def _products(windows: Array, contrast: Array, signs: int) -> Array:
-    """`sum q^2` of the last block, and mean products of contrasts, where the first and the last block have events."""
-    sides = _sides(windows[..., 0], signs)
-    weights = np.where(windows[..., :sides, 0] > 0, windows[..., :sides, -1], 0.0)
-    terms = (windows[..., sides:, :] @ contrast).reshape(*weights.shape[:2], -1, signs)
+def _products(rows: Array, contrast: Array, signs: int) -> Array:
+    """`sum q^2` of the last block of each contrast, and mean products, where its first and its last block have events.
+
+    `rows` [blocks, columns, rows]: with the earlier blocks that the first contrast needs. The squares of the weights of
+    a contrast count as 1 together.
+    """
+    sides, earlier = _sides(rows, signs), len(contrast) - 1
+    weights = np.where(rows[: len(rows) - earlier, :, :sides] > 0, rows[earlier:, :, :sides], 0.0)
+    terms = np.tensordot(_moving(len(weights), contrast.tobytes()), rows[..., sides:], axes=1)
+    terms = terms.reshape(*weights.shape[:2], -1, signs)
     own = terms[..., len(TERMS) :, :] if terms.shape[-2] > len(TERMS) else terms[..., :OWN, :]
-    rows = []
+    found, scale = [], signs * float(contrast @ contrast)
     for place, side in enumerate((own, terms[..., : len(TERMS), :])[:sides]):
         first, second = upper_triangle(side.shape[-2])
         weight = weights[..., place, None]
         if signs == 1:
             products = side[..., first, 0] * side[..., second, 0]
         else:
-            products = (side @ side.swapaxes(-1, -2))[..., first, second] / signs
-        rows += [weight, np.where(weight > 0, products, 0.0)]
-    return np.concatenate(rows, axis=-1)
+            products = (side @ side.swapaxes(-1, -2))[..., first, second]
+        found += [weight, np.where(weight > 0, products / scale, 0.0)]
+    return np.concatenate(found, axis=-1)
+
+
+@lru_cache(maxsize=64)
+def _moving(count: int, contrast: bytes) -> Array:
+    """The matrix of a contrast that moves along the blocks, [count, count + length - 1]."""
+    weights = np.frombuffer(contrast)
+    matrix = np.zeros((count, count + len(weights) - 1))
+    for place in range(count):
+        matrix[place, place : place + len(weights)] = weights
+    return matrix
 
 
 def _sides(rows: Array, signs: int) -> int:
