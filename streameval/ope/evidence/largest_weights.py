@@ -150,10 +150,19 @@ def _of_slots(batch: EventBatch) -> Array:
 
 def _add(kept: Array, numbers: Array) -> None:
     """Keep the largest of these numbers, [policies or 1, events], of all events and of this generation, in place."""
-    peak = numbers.max(axis=1, initial=0.0)
+    least, peak = kept[:, ::2, 0].min(axis=1), numbers.max(axis=1, initial=0.0)
+    new = np.flatnonzero(peak > least)
+    if not len(new):
+        return
+    several = _largest(numbers[new] if len(numbers) > 1 else numbers)
+    added = np.broadcast_to(several, (len(new), several.shape[1]))
     for generation in (0, 2):
-        new = np.flatnonzero(peak > kept[:, generation, 0])
-        if len(new):
-            added = numbers[new] if len(numbers) > 1 else np.repeat(numbers, len(new), axis=0)
-            every = np.concatenate([kept[new, generation], added], axis=1)
-            kept[new, generation] = np.sort(np.partition(every, -WEIGHTS_KEPT, axis=1)[:, -WEIGHTS_KEPT:], axis=1)
+        every = np.concatenate([kept[new, generation], added], axis=1)
+        kept[new, generation] = np.sort(_largest(every), axis=1)
+
+
+def _largest(numbers: Array) -> Array:
+    """The largest numbers along the last axis, in any order; as many as are kept, or all."""
+    if numbers.shape[1] <= WEIGHTS_KEPT:
+        return numbers
+    return np.partition(numbers, -WEIGHTS_KEPT, axis=1)[:, -WEIGHTS_KEPT:]
