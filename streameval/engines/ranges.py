@@ -170,7 +170,7 @@ class RangeEvaluator:
         whole: dict[int, Partial] = {}
         start, events, delays, rejected, examples = range.start, 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
-        for parts, end in _gathered(messages, range.end):
+        for parts, end in _gathered(messages, range):
             batch = pipeline.take(parts, {}, now)
             places = {(range.topic, range.partition): (start, end)}
             for number, plan in plans.items():
@@ -238,12 +238,18 @@ def _first(part: Records, rows: int) -> Records:
     return replace(part, offsets=part.offsets[:rows], values=part.values[:rows], timestamps=times)
 
 
-def _gathered(messages: Iterator[Records], end: int) -> Iterator[tuple[list[Records], int]]:
-    """The messages in parts of `EVENTS_AT_ONCE`, each with the next offset after it; the last part may be empty."""
+def _gathered(messages: Iterator[Records], range: OffsetRange) -> Iterator[tuple[list[Records], int]]:
+    """The messages in parts of `EVENTS_AT_ONCE`, each with the next offset after it.
+
+    The last part may have no messages, but it has offsets.
+    """
     parts: list[Records] = []
+    end = range.start
     for part in messages:
         parts.append(part)
         if sum(map(len, parts)) >= EVENTS_AT_ONCE:
-            yield parts, part.offsets[-1] + 1
+            end = part.offsets[-1] + 1
+            yield parts, end
             parts = []
-    yield parts, end
+    if end < range.end:
+        yield parts, range.end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,27 @@ def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number
     assert parts.offsets == whole.offsets == {(TOPIC, 0): 1000}
     for one, other in zip(whole.report().estimates, parts.report().estimates, strict=True):
         assert (other.value, other.lower, other.upper) == pytest.approx((one.value, one.lower, one.upper), rel=1e-9)
+
+
+def test_a_range_may_end_with_a_part_that_is_evaluated_at_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", 250)
+    result = result_of(RangeEvaluator(config_of(), cluster.connect), 0, 500)
+    assert result.events == 495
+    assert Partial.from_bytes(result.partials[0]).coverage.ranges == {(TOPIC, 0): ((0, 500),)}
+
+
+def test_ten_times_the_events_in_the_same_time_make_no_larger_result() -> None:
+    sizes = []
+    for often in (1, 10):
+        cluster = FakeCluster()
+        fill(cluster, 0, 1000)
+        cluster.logs[0] = [event for event in cluster.logs[0] for _ in range(often)]
+        result = result_of(RangeEvaluator(config_of(), cluster.connect), 0, 1000 * often)
+        assert result.events == 990 * often
+        sizes.append(len(pickle.dumps(result)))
+    assert sizes[1] < 1.02 * sizes[0]
 
 
 def test_offsets_without_messages_end_a_range_as_others_do(cluster: FakeCluster) -> None:
