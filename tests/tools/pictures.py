@@ -18,7 +18,7 @@ from support.integration.browser import DESKTOP, PHONE, chromium, opened
 from support.paths import ROOT
 from support.simulated_hours import hours, hours_of_a_ramp
 
-COLOURS = 96
+COLOURS = 256
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
