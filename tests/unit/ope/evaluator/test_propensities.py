@@ -12,6 +12,7 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
+from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import JsonDecoder, json_schema
 from streameval.events.origin import fingerprints
@@ -451,6 +452,21 @@ def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
     assert [each.missing for each in cohorts.report().policies if each.policy == "late"] == [0]
+
+
+def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
+    log = world(0, 1_500)
+    apprentice = {"kind": "learned", "objective": "snips", "per_action": True}
+    candidates = {"apprentice": apprentice, "frozen": {"kind": "versions_of", "policy": "apprentice", "every": 1_200}}
+    settings = {"policies": {"candidates": candidates}, "averages": ["cumulative"], "propensity": "estimated"}
+    cohorts = CohortEvaluator(Config.model_validate(settings).plan())
+    features = np.eye(ACTIONS)[None].repeat(len(log.action), axis=0)
+    whole = log.candidate[log.context]
+    cohorts.update(
+        EventBatch.from_arrays(reward=log.reward, action=log.action, features=features, policies={"any": whole})
+    )
+    found = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
+    assert (found["apprentice"], found["frozen-1"]) == ((500, 1_000), (300, 0))
 
 
 def with_a_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> CohortEvaluator:
