@@ -1,6 +1,7 @@
 """A recommender that serves a deployed policy, and a daemon that learns from its log and judges frozen copies.
 
-When a copy becomes promotable, the recommender deploys it from its policy file: python serve.py --events 40000
+When a copy becomes promotable, the recommender deploys its policy file, and the daemon, which goes on running, starts
+the next apprentice from the same file: python serve.py --events 40000
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,17 +34,21 @@ RUN = (sys.executable, "-c", "from streameval.cli.app import main; main()", "run
 """`streameval run`, in this interpreter."""
 
 
-def configuration(version: int, rule: str, port: int, actions: int) -> dict[str, Any]:
-    """The configuration of the daemon for a version of production; JSON is YAML, too."""
-    apprentice: dict[str, Any] = {"kind": "learned", "objective": "snips", "per_action": True}
-    if version:
-        apprentice["file"] = f"production-{version}.npz"
-    frozen = {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": 4}
+START = "apprentice.npz"
+"""The policy file that the apprentice starts from: the policy that is served, once one is deployed."""
+PRODUCTION = "production"
+
+
+def configuration(rule: str, port: int, actions: int) -> dict[str, Any]:
+    """The configuration of the daemon, which no deployment changes; JSON is YAML, too."""
     return {
         "source": {"kind": "file", "path": "log.ndjson", "follow": True},
         "policies": {
-            "production": f"production-{version}",
-            "candidates": {"apprentice": apprentice, "frozen": frozen},
+            "production": PRODUCTION,
+            "candidates": {
+                "apprentice": {"kind": "learned", "file": START},
+                "frozen": {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": 4},
+            },
         },
         "estimators": ["stratified_ips"],
         "averages": ["mixture"],
@@ -53,6 +59,13 @@ def configuration(version: int, rule: str, port: int, actions: int) -> dict[str,
     }
 
 
+def write_start(path: Path, digits: Digits) -> None:
+    """A policy file of an apprentice that has learned nothing: all weights are 0."""
+    options = {"schema": 1, "kind": "learned", "objective": "snips", "per_action": True, "events": 0}
+    weights = np.zeros((digits.actions, digits.features.shape[1]))
+    np.savez(path, weights=weights, description=np.array(json.dumps(options)))
+
+
 class Recommender:
     """Serves the baseline, and then policy files; writes its events to a log."""
 
@@ -60,13 +73,12 @@ class Recommender:
         self._digits, self._rng = digits, np.random.default_rng([seed, 3])
         self._log = directory / "log.ndjson"
         self._log.touch()
-        self.served, self.version, self.events, self.last = digits.baseline, 0, 0, 0.0
+        self.served, self.events, self.last = digits.baseline, 0, 0.0
 
     def deploy(self, file: Path) -> None:
         """Serve the policy in a file from now on: the softmax of its weights times the features."""
         with np.load(file) as content:
             self.served = self._digits.chosen_by(content["weights"])
-        self.version += 1
 
     def serve(self, events: int) -> None:
         """Choose for this number of images, and log the choices with their propensities."""
@@ -90,40 +102,66 @@ class Recommender:
             "propensities": propensities.tolist(),
             "action": action,
             "reward": int(action == self._digits.label[image]),
-            "policies": {f"production-{self.version}": policy.tolist()},
+            "policies": {PRODUCTION: policy.tolist()},
         }
 
 
+class Daemon:
+    """A running daemon."""
+
+    def __init__(self, directory: Path, process: subprocess.Popen[bytes], port: int) -> None:
+        self.directory, self._process, self._port = directory, process, port
+
+    def report(self) -> dict[str, Any]:
+        """The present Report; empty until the daemon has started."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/api/v1/report", timeout=10) as answer:
+                report: dict[str, Any] = json.load(answer)
+        except OSError:
+            return {"events": {}, "policies": []}
+        return report
+
+    def report_where(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first Report of which this holds.
+
+        Raises:
+            TimeoutError: There is none.
+        """
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            report = self.report()
+            if holds(report):
+                return report
+            time.sleep(0.05)
+        raise TimeoutError(f"the daemon is still at {report['events']}")
+
+    def report_after(self, moment: float) -> dict[str, Any]:
+        """The first Report that has the event of this time."""
+        return self.report_where(lambda report: (report["events"].get("last_timestamp") or 0.0) >= moment)
+
+    def deploy(self, name: str) -> Path:
+        """Make this frozen copy the policy file that the apprentice starts from, and have the daemon read it.
+
+        Then the apprentice is another candidate: its estimates, and production's next to them, start from zero.
+        """
+        file = self.directory / START
+        shutil.copy(self.directory / "state" / f"{name}.npz", file)
+        self._process.send_signal(signal.SIGHUP)
+        self.report_where(lambda report: name not in [each["policy"] for each in report["policies"]])
+        return file
+
+
 @contextmanager
-def daemon(directory: Path, settings: dict[str, Any]) -> Iterator[str]:
-    """A daemon with these settings, which continues from the snapshot of the one before; yields its address."""
+def running(directory: Path, settings: dict[str, Any]) -> Iterator[Daemon]:
+    """A daemon with these settings."""
     (directory / "streameval.yaml").write_text(json.dumps(settings))
     with (directory / "daemon.log").open("ab") as log:
         process = subprocess.Popen([*RUN, "streameval.yaml"], cwd=directory, stderr=log)
     try:
-        yield f"http://127.0.0.1:{settings['http']['port']}/api/v1/report"
+        yield Daemon(directory, process, settings["http"]["port"])
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-def report_until(address: str, moment: float) -> dict[str, Any]:
-    """The Report that has the event of this time.
-
-    Raises:
-        TimeoutError: The daemon has not read so far.
-    """
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            with urlopen(address, timeout=10) as answer:
-                report: dict[str, Any] = json.load(answer)
-        except OSError:  # it has not started yet
-            report = {"events": {}}
-        if (report["events"].get("last_timestamp") or 0.0) >= moment:
-            return report
-        time.sleep(0.05)
-    raise TimeoutError(f"the daemon has not read the events until {moment}")
 
 
 def promotable(report: dict[str, Any]) -> str | None:
@@ -135,21 +173,18 @@ def promotable(report: dict[str, Any]) -> str | None:
 def run(directory: Path, digits: Digits, events: int, rule: str, seed: int) -> list[tuple[int, str, float]]:
     """Serve this number of events; each deployment with the events before it, and the true value of the policy."""
     recommender, deployed = Recommender(directory, digits, seed), []
+    write_start(directory / START, digits)
     print(f"      0 events: the baseline is worth {digits.value(digits.baseline):.3f} per event")
-    while recommender.events < events:
-        settings = configuration(recommender.version, rule, free_port(), digits.actions)
-        with daemon(directory, settings) as address:
-            name = None
-            while name is None and recommender.events < events:
-                recommender.serve(LOOK)
-                name = promotable(report_until(address, recommender.last))
-        if name is not None:
-            file = directory / f"production-{recommender.version + 1}.npz"
-            shutil.copy(directory / "state" / f"{name}.npz", file)
-            recommender.deploy(file)
+    with running(directory, configuration(rule, free_port(), digits.actions)) as daemon:
+        while recommender.events < events:
+            recommender.serve(LOOK)
+            name = promotable(daemon.report_after(recommender.last))
+            if name is None:
+                continue
+            recommender.deploy(daemon.deploy(name))
             value = digits.value(recommender.served)
             deployed.append((recommender.events, name, value))
-            print(f"{recommender.events:7,} events: {name} is deployed as {file.stem}, worth {value:.3f}", flush=True)
+            print(f"{recommender.events:7,} events: {name} is deployed, worth {value:.3f}", flush=True)
     return deployed
 
 

@@ -223,7 +223,7 @@ def events_line(report: Report) -> str:
     events = report.events
     until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
     line = f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
-    return "\n".join(filter(None, (line, report.caution)))
+    return "\n".join(filter(None, (line, report.caution, report.caution_about_learners)))
 
 
 def _reward_lines(config: Config) -> Iterator[str]:

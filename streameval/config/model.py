@@ -391,7 +391,7 @@ class Config(StrictModel):
 
 
 def _problems(config: Config) -> Iterator[Problem]:
-    yield from policy_problems(config.policies, BLOCK)
+    yield from policy_problems(config.policies, BLOCK, config.reward_model.is_external)
     yield from _reward_problems(config)
     rewards = config.reward_topic
     for name, _, low, high in config.reward_fields if rewards is not None else ():

@@ -83,8 +83,11 @@ class Policies(StrictModel):
         return {name: _with_file(name, each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def policy_problems(policies: Policies, block: int) -> Iterator[Problem]:
-    """The problems of names, and of policies in code that cannot be found."""
+def policy_problems(policies: Policies, block: int, model_is_external: bool) -> Iterator[Problem]:
+    """The problems of names, of policies in code that cannot be found, and of frozen copies.
+
+    `model_is_external`: the reward model is code.
+    """
     places: list[tuple[Place, str]] = [(("policies", "production"), policies.production)]
     for index, name in enumerate(policies.candidates):
         step = name if isinstance(policies.candidates, dict) else index
@@ -110,5 +113,5 @@ def policy_problems(policies: Policies, block: int) -> Iterator[Problem]:
             yield from refusal(("policies", "candidates", name, option), policy.check)
     for name, versions in policies.versions.items():
         hint = "write e.g. frozen: {kind: versions_of, policy: apprentice, every: 200000, keep: 3}"
-        check = partial(versions.check, name, policies.evaluated, block)
+        check = partial(versions.check, name, policies.evaluated, block, model_is_external)
         yield from refusal(("policies", "candidates", name), check, hint)

@@ -174,8 +174,8 @@ class NewVersion(msgspec.Struct, frozen=True):
     """A frozen copy of a policy that learns, which is a candidate from now on.
 
     `of`: the policy that was copied, after `event` events since the start. `timestamp`: the newest event time then, in
-    epoch seconds. `retired`: the copies that stopped being candidates. `place`: as in `Transition`. `has_weights`:
-    false for a copy of code, which no file of weights can hold.
+    epoch seconds. `retired`: the copies that stopped being candidates. `place`: as in `Transition`. `file`: the
+    name of its policy file; None where it has none.
     """
 
     policy: str
@@ -184,17 +184,17 @@ class NewVersion(msgspec.Struct, frozen=True):
     timestamp: float | None
     retired: tuple[str, ...] = ()
     place: tuple[str, int, int] | None = None
-    has_weights: bool = True
+    file: str | None = None
 
 
 class Learner(msgspec.Struct, frozen=True):
     """A candidate that learns from the stream, or a frozen copy of one.
 
-    `steps`: how often it has learned. `version`: the number of its newest frozen copy; of a copy, its own number; None
-    without any. `regret`: the cumulative value of production less that of this policy, by the first estimator of the
-    lift between them; below 0 the policy is better. `step_norm`: the Euclidean length of its last step, and
-    `learning_rate`: the factor of its steps; None where it has no such step. `failures`: the number of events that code
-    could not learn from.
+    `learns`: whether it goes on to learn, which a copy does not. `steps`: how often it has learned. `version`: the
+    number of its newest frozen copy; of a copy, its own number; None without any. `regret`: the cumulative value of
+    production less that of this policy, by the first estimator of the lift between them; below 0 the policy is
+    better. `step_norm`: the Euclidean length of its last step, and `learning_rate`: the factor of its steps; None
+    where it has no such step. `failures`: the number of events that code could not learn from.
     """
 
     policy: str
@@ -204,6 +204,7 @@ class Learner(msgspec.Struct, frozen=True):
     step_norm: float | None = None
     learning_rate: float | None = None
     failures: int = 0
+    learns: bool = True
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -344,6 +345,17 @@ class Report(msgspec.Struct, frozen=True):
             return ""
         return f"propensities are estimated ({self.propensity_model.model}): intervals leave out their error"
 
+    @property
+    def caution_about_learners(self) -> str:
+        """The meaning of the bounds of candidates that go on to learn; empty where there is none."""
+        names = [each.policy for each in self.learners if each.learns]
+        if not names:
+            return ""
+        return (
+            f"bounds of what still learns ({', '.join(names)}) are about what it was at each event, on average, and "
+            "promise nothing about what it is now: versions_of makes copies that stay"
+        )
+
     def of_goal(self) -> Report:
         """The Report with the estimates of the goal alone."""
         return self if len(self.rewards) < 2 else self.of_reward(self.goal)
@@ -433,7 +445,7 @@ class Report(msgspec.Struct, frozen=True):
             )
             lines.append(_row("td", (*cells, decimal(each.effective_sample_size, 0))))
         caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
-        caption = "; ".join(filter(None, (caption, self.caution)))
+        caption = "; ".join(filter(None, (caption, self.caution, self.caution_about_learners)))
         return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
 
 

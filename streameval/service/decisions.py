@@ -21,7 +21,6 @@ from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.cohorts import ReportingEvaluator
 from streameval.ope.report import NewVersion, Transition
-from streameval.service.policy_files import POLICY_SUFFIX
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to send what waits, and then to abort
 DIGITS = 9
@@ -102,9 +101,9 @@ class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen copy of a policy that learns, which is a candidate from the next event on.
 
     `policy`: the name of the copy. `of`: the policy that was copied, after `event` of its events. `timestamp`: the
-    newest event time then, in epoch seconds. `file`: its weights, in the directory of the snapshots; null where the
-    policy is code. `retired`: the copies that stopped being candidates, whose files are deleted. `id`, `place` and
-    `configuration`: as in the message about a transition.
+    newest event time then, in epoch seconds. `file`: its weights, or what its code gives to be served, in the
+    directory of the snapshots; null where it has no file. `retired`: the copies that stopped being candidates,
+    whose files are deleted. `id`, `place` and `configuration`: as in the message about a transition.
     """
 
     id: str
@@ -131,7 +130,7 @@ class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
             production=production,
             event=version.event,
             timestamp=version.timestamp,
-            file=f"{version.policy}{POLICY_SUFFIX}" if version.has_weights else None,
+            file=version.file,
             retired=version.retired,
             place=place,
             configuration=configuration,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import structlog
@@ -12,10 +14,9 @@ from streameval.common.arrays import State
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.policies import policy_file
 from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.versions import number_of
+from streameval.ope.policies.policy_file import SUFFIX
+from streameval.ope.policies.versions import CONTENT_SUFFIX, number_of
 from streameval.service.snapshots import WRITING
-
-POLICY_SUFFIX = ".npz"
 
 log = structlog.get_logger("streameval.policy_files")
 
@@ -27,19 +28,24 @@ def keep_files(directory: Path, state: State) -> None:
     with the next snapshot.
     """
     made_of = state["cohorts"][0]["evaluator"]["settings"]["versions"]
-    contents = {
-        version.name: policy_file.to_bytes(version.policy, learned["weights"], version.events)
-        for version, learned in CohortEvaluator.versions_in(state)
-        if isinstance(version.policy, Learned)
-    }
+    contents = dict(_files(state))
     try:
         for name, content in contents.items():
-            _write(directory / f"{name}{POLICY_SUFFIX}", content)
-        for path in directory.glob(f"*{POLICY_SUFFIX}"):
-            if path.stem not in contents and any(number_of(path.stem, each) is not None for each in made_of):
+            _write(directory / name, content)
+        for path in chain(directory.glob(f"*{SUFFIX}"), directory.glob(f"*{CONTENT_SUFFIX}")):
+            if path.name not in contents and any(number_of(path.stem, each) is not None for each in made_of):
                 path.unlink(missing_ok=True)
     except OSError as error:
         log.error("policy_file_failed", directory=str(directory), reason=error.strerror)
+
+
+def _files(state: State) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of each file."""
+    for version, learned in CohortEvaluator.versions_in(state):
+        if isinstance(version.policy, Learned):
+            yield f"{version.name}{SUFFIX}", policy_file.to_bytes(version.policy, learned["weights"], version.events)
+        elif learned.get("content") is not None:
+            yield f"{version.name}{CONTENT_SUFFIX}", learned["content"]
 
 
 def _write(path: Path, content: bytes) -> None:

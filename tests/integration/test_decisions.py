@@ -22,6 +22,7 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from support.alternating import PROMOTION, columns
 from support.integration.broker import Broker
 from support.integration.daemon_runs import PATIENCE, DaemonRuns
+from support.learning import ACTIONS, WIDTH, log
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 
@@ -109,6 +110,17 @@ def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
     return found
 
 
+def killed(folder: Path, settings: dict[str, Any], events: int, kills: int) -> DaemonRuns:
+    """A daemon that is killed this often, and then reads all events."""
+    runs, doomed, chance = DaemonRuns(folder, settings), DaemonRuns(folder, settings, KILLED_AT), random.Random(kills)
+    for _ in range(kills):
+        doomed.start(str(chance.randrange(10, 60)))
+        assert doomed.process is not None
+        assert doomed.process.wait(PATIENCE) == -signal.SIGKILL, doomed.log.read_text()[-3000:]
+    runs.finish(events)
+    return runs
+
+
 @pytest.mark.parametrize(
     ("client", "transitions", "kills"),
     [
@@ -120,15 +132,10 @@ def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
 def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
     broker: Broker, tmp_path: Path, client: str, transitions: int, kills: int
 ) -> None:
-    topic, chance = f"decided-{uuid4().hex[:8]}", random.Random(transitions)
+    topic = f"decided-{uuid4().hex[:8]}"
     settings = config(broker, topic, client)
     events = written(broker, topic, transitions)
-    runs, killed = DaemonRuns(tmp_path, settings), DaemonRuns(tmp_path, settings, KILLED_AT)
-    for _ in range(kills):
-        killed.start(str(chance.randrange(10, 60)))
-        assert killed.process is not None
-        assert killed.process.wait(PATIENCE) == -signal.SIGKILL, killed.log.read_text()[-3000:]
-    runs.finish(len(events))
+    killed(tmp_path, settings, len(events), kills)
     messages = messages_in(broker, f"{topic}-decisions")
     found = contents(messages)
     assert {len(values) for values in found.values()} == {1}
@@ -137,3 +144,66 @@ def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
     assert {(message.key, message.partition) for message in messages} == {(b"challenger", 0)}
     assert all(each["place"]["offset"] == each["event"] - 1 for each in decided)
     print(f"{len(messages)} messages about {len(found)} transitions")
+
+
+EVERY, KEEP = 300, 2
+
+
+def learned_from(broker: Broker, topic: str, versions: int) -> EventBatch:
+    """The events of a log from which a policy learns, until this many copies are made; they are in the topic."""
+    batch = log(EVERY * versions + 50)
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    rows = {
+        "propensities": sets.propensities.reshape(-1, ACTIONS).tolist(),
+        "features": sets.features.values.reshape(-1, ACTIONS, WIDTH).tolist(),
+        "action": sets.index.tolist(),
+        "reward": batch.reward.tolist(),
+    }
+    values = [
+        msgspec.json.encode(
+            {"event_id": str(number), "timestamp": 1.7e9 + number, "actions": list(range(ACTIONS))}
+            | dict(zip(rows, row, strict=True))
+        )
+        for number, row in enumerate(zip(*rows.values(), strict=True))
+    ]
+    produce(values, topic, broker.connection, partitions=1)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("client", "versions", "kills"),
+    [
+        ("kafka-python", 3, 1),
+        pytest.param("kafka-python", 30, 10, marks=pytest.mark.slow),
+        pytest.param("confluent", 30, 10, marks=pytest.mark.slow),
+    ],
+)
+def test_each_frozen_copy_is_in_the_topic_and_none_with_two_contents_after_kills(
+    broker: Broker, tmp_path: Path, client: str, versions: int, kills: int
+) -> None:
+    topic = f"copied-{uuid4().hex[:8]}"
+    frozen = {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": KEEP}
+    settings = config(broker, topic, client) | {
+        "policies": {"candidates": {"apprentice": {"kind": "learned"}, "frozen": frozen}},
+        "promotion": "off",
+    }
+    events = learned_from(broker, topic, versions)
+    runs = killed(tmp_path, settings, len(events), kills)
+    messages = messages_in(broker, f"{topic}-decisions")
+    found = contents(messages)
+    assert {len(values) for values in found.values()} == {1}
+    copied = sorted((msgspec.json.decode(value) for (value,) in found.values()), key=lambda each: each["event"])
+    undisturbed = CohortEvaluator(Config.model_validate(settings).plan())
+    undisturbed.update(events)
+    assert [(each["policy"], each["event"], tuple(each["retired"]), each["file"]) for each in copied] == [
+        (made.policy, made.event, made.retired, made.file) for made in undisturbed.take_versions()
+    ]
+    assert len(copied) == versions
+    assert all(each["place"]["offset"] == each["event"] - 1 for each in copied)
+    assert {(message.key.decode(), message.partition) for message in messages} == {
+        (each["policy"], 0) for each in copied
+    }
+    assert sorted(path.name for path in runs.state.glob("*.npz")) == sorted(each["file"] for each in copied[-KEEP:])
+    print(f"{len(messages)} messages about {len(found)} copies")

@@ -36,8 +36,9 @@ def test_a_frozen_copy_is_deployed_when_it_is_promotable_and_is_better_than_the_
     deployed = serve.run(tmp_path, digits, 18_000, "paired", 0)
     assert [(events, name) for events, name, _ in deployed] == [(17_000, "frozen-6")]
     assert deployed[0][2] > digits.value(digits.baseline) + 0.1
-    with np.load(tmp_path / "production-1.npz") as file:
+    with np.load(tmp_path / "apprentice.npz") as file:
         assert digits.value(digits.chosen_by(file["weights"])) == deployed[0][2]
     log = (tmp_path / "daemon.log").read_text()
     assert '"level": "error"' not in log
-    assert '"accepted": 1000' in log, "the daemon was restarted with another production, and counts from zero"
+    assert log.count('"event": "serving"') == 1, "the daemon has gone on running"
+    assert '"added": ["apprentice"], "removed": ["apprentice"' in log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,6 +74,20 @@ class Counting:
         for name, weight, earned in zip(logged, (1 / propensity).tolist(), reward.tolist(), strict=True):
             before = self.sums.get(name, [0.0, 0.0])
             self.sums[name] = [before[0] + weight * earned, before[1] + weight]
+
+
+class Served(Counting):
+    """Gives the content of a file for a recommender."""
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({name: earned / seen for name, (earned, seen) in self.sums.items()}).encode()
+
+
+class Unwritable(Counting):
+    """Gives text in place of bytes."""
+
+    def to_bytes(self) -> str:
+        return "sums"
 
 
 class Forgetful(Counting):

@@ -292,10 +292,19 @@ def _adaptation() -> Placed:
         ),
         Query(or_none(f"max by (policy) (streameval_policy_version{{{POLICY}}})", "policy"), "{{policy}}"),
     )
+    failures = lines(
+        About(
+            "Events not learned from",
+            "Events since the start that the code of a candidate could not learn from; StreamevalLearningStopped fires "
+            "where they are more than half. 0 without candidates that learn.",
+            "short",
+        ),
+        Query(or_none(f"max by (policy) (streameval_policy_learning_failures{{{POLICY}}})"), "{{policy}}"),
+    )
     return [
         *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
         *((12, 6, panel) for panel in (bias, detections)),
-        *((8, 7, panel) for panel in (marked(regret, at=0.0), steps, version)),
+        *((6, 7, panel) for panel in (marked(regret, at=0.0), steps, failures, version)),
     ]
 
 

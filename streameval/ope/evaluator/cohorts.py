@@ -19,6 +19,7 @@ from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, requir
 from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.policies.external import PythonPolicy
 from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.of_reward_model import OfRewardModel
 from streameval.ope.policies.river import RiverPolicy
 from streameval.ope.policies.versions import FrozenPolicy, VersionsOf
 from streameval.ope.report import Estimate, Learner, NewVersion, Report, Transition
@@ -301,7 +302,7 @@ class CohortEvaluator:
         for name, versions, cohort in self._learners():
             number, since = divmod(cohort.evaluator.accepted, versions.every)
             policy = cohort.plan.computed_policies[versions.policy]
-            assert isinstance(policy, Learned | RiverPolicy | PythonPolicy)
+            assert isinstance(policy, Learned | OfRewardModel | RiverPolicy | PythonPolicy)
             made = FrozenPolicy(name, number, cohort.evaluator.accepted, policy)
             if since or not number or made.name in self.policies:
                 continue
@@ -317,8 +318,8 @@ class CohortEvaluator:
             self._retire(retired)
             place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
             newest = cohort.evaluator.newest
-            new = NewVersion(made.name, versions.policy, made.events, newest, tuple(retired), place)
-            self._made.append(with_fields(new, has_weights=not policy.is_external))
+            file = made.file(learned[made.name])
+            self._made.append(NewVersion(made.name, versions.policy, made.events, newest, tuple(retired), place, file))
             del self._made[:-KEPT_VERSIONS]
 
     def _plan_of(self, policy: str) -> Plan:
@@ -335,11 +336,13 @@ class CohortEvaluator:
     def _with_versions(self, plan: Plan) -> Plan:
         """The plan with the frozen copies that it keeps: the last ones of policies that it still has."""
         made = sorted(self._versions().values(), key=lambda version: version.number)
+        same_model = plan.reward_model == self.plan.reward_model
         kept: dict[str, FrozenPolicy] = {}
         for name, versions in plan.versions.items():
             policy = plan.computed_policies[versions.policy]
             due = [each for each in made if each.of == name and each.events == each.number * versions.every]
-            kept |= {each.name: each for each in [each for each in due if each.policy == policy][-versions.keep :]}
+            same = [each for each in due if each.policy == policy and (same_model or not each.keeps_model)]
+            kept |= {each.name: each for each in same[-versions.keep :]}
         return replace(
             plan,
             policies=(*plan.policies, *kept),

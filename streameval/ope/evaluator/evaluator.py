@@ -163,9 +163,9 @@ class Evaluator:
         return evaluator
 
     def learned(self, policy: str) -> State:
-        """A copy of the state of a policy that learns, after all whole blocks."""
+        """A copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
         self.fold_pending()
-        return dict(deepcopy(self._state["learned_policies"][policy]))
+        return dict(deepcopy(learning.learned(self.plan, self._state, policy)))
 
     @property
     def full_bytes(self) -> int:

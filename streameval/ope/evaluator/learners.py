@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from streameval.common.arrays import State
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.policies.base import LearningPolicy
 from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.report import Decision, Estimate, Learner
@@ -25,6 +26,7 @@ def learner_rows(plan: Plan, state: State, of_goal: Sequence[Estimate]) -> Itera
         own, version = state["learned_policies"][name], policy.number if isinstance(policy, FrozenPolicy) else None
         yield Learner(
             policy=name,
+            learns=goes_on(policy),
             steps=own.get("steps", 0),
             version=version,
             regret=regrets.get(name),
@@ -35,16 +37,26 @@ def learner_rows(plan: Plan, state: State, of_goal: Sequence[Estimate]) -> Itera
 
 
 def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """The decisions, with the origin of the propensities, and with a note where a promotable policy still learns.
+    """The decisions, with the origin of the propensities, and with a note where a policy with a bound still learns.
 
     A bound promises what it was, on average.
     """
-    learning = {name for name, policy in plan.learned_policies.items() if not isinstance(policy, FrozenPolicy)}
+    learning = {name for name, policy in plan.learned_policies.items() if goes_on(policy)}
     return tuple(
         replace(
             each,
-            reason=each.reason + STILL_LEARNS if each.promotable and each.policy in learning else each.reason,
+            reason=each.reason + STILL_LEARNS if states_bound(each) and each.policy in learning else each.reason,
             propensity=plan.origin_of_propensities,
         )
         for each in decisions
     )
+
+
+def goes_on(policy: LearningPolicy) -> bool:
+    """Whether the policy goes on to learn: neither a frozen copy nor one whose steps have no length."""
+    return not isinstance(policy, FrozenPolicy) and not (isinstance(policy, Learned) and policy.step == 0)
+
+
+def states_bound(decision: Decision) -> bool:
+    """Whether a decision rests on a bound, or states one."""
+    return decision.promotable or decision.lower is not None

@@ -19,8 +19,9 @@ from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedExamination, variances
-from streameval.ope.policies.base import Answer, Log
+from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import Faults, fill
+from streameval.ope.policies.of_reward_model import OfRewardModel
 from streameval.ope.promotion import Lift, of_every_policy
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
@@ -34,7 +35,10 @@ def start(plan: Plan) -> State:
     """The parts of the state that learn, before the first event."""
     policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
     return {
-        "learned_policies": {name: policy.start() for name, policy in plan.learned_policies.items()},
+        "learned_policies": {
+            name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
+            for name, policy in plan.learned_policies.items()
+        },
         "frequencies": frequencies.start(),
         "propensities": {} if plan.propensity is None else plan.propensity.start(),
         "ramp": ramp.start(plan),
@@ -51,12 +55,28 @@ def start(plan: Plan) -> State:
 
 def to_state(plan: Plan, learned: State) -> State:
     """The state of all policies that learn, as a plain value."""
-    return {name: to_plain(policy.to_state(learned[name])) for name, policy in plan.learned_policies.items()}
+
+    def saved(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
+
+    return {name: to_plain(saved(policy, learned[name])) for name, policy in plan.learned_policies.items()}
 
 
 def resume(plan: Plan, saved: State) -> State:
     """The inverse of `to_state`: it loads the code of others, which the plan has if the caller names it."""
-    return {name: policy.from_state(saved[name]) for name, policy in plan.learned_policies.items()}
+
+    def loaded(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
+
+    return {name: loaded(policy, saved[name]) for name, policy in plan.learned_policies.items()}
+
+
+def learned(plan: Plan, state: State, name: str) -> State:
+    """The knowledge of a policy that learns: its own, or that of the reward model, which it follows."""
+    if isinstance(plan.learned_policies[name], OfRewardModel):
+        return {"model": state["predictions"][0]["model"]}
+    own: State = state["learned_policies"][name]
+    return own
 
 
 def examination(plan: Plan) -> LearnedExamination | None:
@@ -101,13 +121,29 @@ def predict_policies(plan: Plan, before: State, events: EventBatch) -> Predicted
     goal = None
     if plan.policies_need_prediction:
         goal = _predict(plan, before, events, 0)
-        can = np.repeat(sets.widths > 0, sets.sizes) | ("features" not in plan.reward_model.needs)
-        log = log._replace(prediction=np.where(can, goal[0], np.nan))
+        log = _with_prediction(plan, log, goal[0])
     answers, after = {}, {}
     for name, policy in plan.learned_policies.items():
-        answers[name], after[name] = policy.fold(before["learned_policies"][name], log)
+        own = before["learned_policies"][name]
+        asked = _with_prediction(plan, log, _predict_by(plan, own["model"], events)) if policy.keeps_model else log
+        answers[name], after[name] = policy.fold(own, asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
     return Predicted(filled, faults, {"learned_policies": after}, goal)
+
+
+def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
+    """The log with the predictions of rewards; NaN where the model lacks features."""
+    can = np.repeat(log.sets.widths > 0, log.sets.sizes) | ("features" not in plan.reward_model.needs)
+    return log._replace(prediction=np.where(can, prediction, np.nan))
+
+
+def _predict_by(plan: Plan, model: State, events: EventBatch) -> Array:
+    """The goal that the reward model expects of each action, in this state, which stays as it is."""
+    if events.action_sets is None:
+        return np.zeros(0)
+    nothing, limits = np.zeros(len(events)), plan.rewards[0].range
+    log = LoggedActions(events.action_sets, nothing, nothing, len(events) + 1, limits, events.raw_fields)
+    return plan.reward_model.fold(model, log)[0]
 
 
 def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
@@ -143,7 +179,8 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
 
 def keeps_raw_fields(plan: Plan, grids: Sequence[Grid]) -> bool:
     """Whether a model or a policy that learns reads contexts and names of actions."""
-    of_rewards = predicts(plan, grids) and plan.reward_model.needs_raw_fields
+    keeps_model = any(policy.keeps_model for policy in plan.learned_policies.values())
+    of_rewards = (predicts(plan, grids) or keeps_model) and plan.reward_model.needs_raw_fields
     of_policies = any(policy.needs_raw_fields for policy in plan.learned_policies.values())
     return of_rewards or of_policies or plan.propensity is not None
 

@@ -50,7 +50,7 @@ from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 24
+STATE_SCHEMA = 25
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
@@ -156,7 +156,7 @@ class Plan:
         )
         plan._check()
         for name, each in versions.items():
-            each.check(name, named, plan.block)
+            each.check(name, named, plan.block, plan.reward_model.is_external)
         return plan
 
     def _check(self) -> None:
@@ -315,7 +315,7 @@ class Plan:
     def policy(self, name: str) -> tuple[EvaluatedPolicy | None, AnyRewardModel | None]:
         """The policy that computes probabilities, and the reward model that it needs; None for logged ones."""
         policy = self.computed_policies.get(name)
-        is_modelled = learns(policy) and policy.needs_prediction
+        is_modelled = learns(policy) and (policy.needs_prediction or policy.keeps_model)
         return policy, self.reward_model if is_modelled else None
 
     @property

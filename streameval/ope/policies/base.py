@@ -64,6 +64,11 @@ class LearningPolicy(metaclass=Configurable):
         return False
 
     @property
+    def keeps_model(self) -> bool:
+        """Whether its state has a copy of the reward model, which predicts for this policy alone."""
+        return False
+
+    @property
     def needs_raw_fields(self) -> bool:
         """Whether `Log.raw_fields` are needed."""
         return False

@@ -22,9 +22,11 @@ from streameval.events.action_sets import Index
 from streameval.ope.policies.base import Answer, Ask, LearningPolicy, Log
 from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, find, make
 
+TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, frozen copies have no file"
+
 
 class LearnsToDecide(Protocol):
-    """An object that learns to decide."""
+    """An object that learns to decide; a `to_bytes()` gives what the files of its frozen copies contain."""
 
     def predict(self, decisions: Decisions, /) -> Sequence[ArrayLike]:
         """One distribution for each decision, with one probability for each of its actions."""
@@ -103,6 +105,25 @@ class ExternalPolicy(LearningPolicy):
                 hint="the object that the factory returns must be one that pickle can store",
             ) from error
 
+    def content(self, state: State) -> bytes | None:
+        """The content of a policy file, for a recommender: that of `to_bytes()`, if the object has it.
+
+        Raises:
+            StateError: It gives no bytes.
+        """
+        give = getattr(state["model"], "to_bytes", None)
+        if give is None:
+            return None
+        try:
+            content = give()
+        except Exception as error:
+            raise StateError(
+                f"a policy that learns cannot be written to a file: {type(error).__name__}: {error}", hint=TO_BYTES
+            ) from error
+        if not isinstance(content, bytes):
+            raise StateError(f"to_bytes() of a policy that learns gave {type(content).__name__}", hint=TO_BYTES)
+        return content
+
     def from_state(self, saved: State) -> State:
         return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
 
@@ -161,7 +182,8 @@ class PythonPolicy(ExternalPolicy):
     With `learns: true` it returns an object with `predict(decisions)`, which is called likewise, and
     `learn(decisions, action, propensity, reward)`, which is called after each block with the logged decisions whose
     rewards are known: the position of the action in the list, its propensity and its reward, arrays of [n]. A copy of
-    the object predicts where nothing is to be learned, so it must be one that `copy.deepcopy` and pickle can take.
+    the object predicts where nothing is to be learned, so it must be one that `copy.deepcopy` and pickle can take. With
+    a `to_bytes()`, each frozen copy is also a file `NAME-3.bin` with these bytes, for a recommender that reads them.
 
     >>> from streameval.ope.policies.python import Decisions, Policy
     >>> def cautious(first: float) -> Policy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -13,8 +13,10 @@ from streameval.common.arrays import State
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
 from streameval.ope.policies.base import Answer, LearningPolicy, Log, learns
-from streameval.ope.policies.external import PythonPolicy
+from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
 from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.policies.policy_file import SUFFIX
 from streameval.ope.policies.river import RiverPolicy
 
 
@@ -32,10 +34,10 @@ class VersionsOf(metaclass=Configurable):
     keep: Annotated[PositiveInt, Field(description="number of newest copies that are candidates")] = 3
     kind: Literal["versions_of"] = field(default="versions_of", kw_only=True, repr=False)
 
-    def check(self, name: str, policies: Mapping[str, Any], block: int) -> None:
+    def check(self, name: str, policies: Mapping[str, Any], block: int, model_is_external: bool = False) -> None:
         """Check that there is such a policy, and that versions are made at ends of blocks.
 
-        `policies`: all candidates by name.
+        `policies`: all candidates by name. `model_is_external`: the reward model is code.
 
         Raises:
             ValueError: A part does not fit; the message names it.
@@ -43,8 +45,10 @@ class VersionsOf(metaclass=Configurable):
         policy = policies.get(self.policy)
         if not learns(policy):
             raise ValueError(f"{name}: policy must be a candidate that learns, found {self.policy!r}")
-        if not policy.start():
-            raise ValueError(f"{name}: {self.policy!r} follows the reward model, which has no frozen copies")
+        if isinstance(policy, OfRewardModel) and model_is_external:
+            raise ValueError(
+                f"{name}: {self.policy!r} follows a reward model in code; only ridge and tabular have frozen copies"
+            )
         if self.every % block:
             raise ValueError(f"{name}: every must be a multiple of {counted(block, 'event')}, found {self.every}")
         if "/" in name or name.startswith("."):
@@ -54,17 +58,23 @@ class VersionsOf(metaclass=Configurable):
             raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken[0]}")
 
 
+Copied: TypeAlias = Annotated[Learned | OfRewardModel | RiverPolicy | PythonPolicy, Field(discriminator="kind")]
+"""The policies that have frozen copies: all that learn."""
+CONTENT_SUFFIX = ".bin"
+"""Of the file of a copy of code, which has the content that the code gives."""
+
+
 @dataclass(frozen=True, config=strict)
 class FrozenPolicy(LearningPolicy):
     """One frozen copy, the one with this number of `VersionsOf` called `of`: what `policy` was after these `events`.
 
-    Its state is that of the policy then, and does not change.
+    Its state is that of the policy then, or of the reward model that the policy followed, and does not change.
     """
 
     of: str
     number: int
     events: int
-    policy: Annotated[Learned | RiverPolicy | PythonPolicy, Field(discriminator="kind")]
+    policy: Copied
     kind: Literal["frozen"] = field(default="frozen", kw_only=True, repr=False)
 
     @property
@@ -72,9 +82,19 @@ class FrozenPolicy(LearningPolicy):
         """The name of the candidate."""
         return f"{self.of}-{self.number}"
 
+    def file(self, state: State) -> str | None:
+        """The name of its file: of the weights, or of the content that code gives; None where there is neither."""
+        if isinstance(self.policy, ExternalPolicy):
+            return None if self.policy.content(state) is None else f"{self.name}{CONTENT_SUFFIX}"
+        return f"{self.name}{SUFFIX}" if isinstance(self.policy, Learned) else None
+
     @property
     def is_external(self) -> bool:
         return self.policy.is_external
+
+    @property
+    def keeps_model(self) -> bool:
+        return isinstance(self.policy, OfRewardModel)
 
     @property
     def needs_raw_fields(self) -> bool:
@@ -89,10 +109,12 @@ class FrozenPolicy(LearningPolicy):
         return self.policy.predict(state, log), state
 
     def to_state(self, state: State) -> State:
-        return self.policy.to_state(state)
+        """The state, of code with the content of its file."""
+        kept = self.policy.to_state(state)
+        return {**kept, "content": self.policy.content(state)} if isinstance(self.policy, ExternalPolicy) else kept
 
     def from_state(self, saved: State) -> State:
-        return self.policy.from_state(saved)
+        return self.policy.from_state({name: part for name, part in saved.items() if name != "content"})
 
 
 def is_trusted(name: str, policy: object, named: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from streameval.common.arrays import to_plain
 from streameval.config.model import Config
+from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -70,6 +71,36 @@ def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) ->
     assert (about["kind"], about["per_action"], about["events"]) == ("learned", True, 600)
     keep_files(tmp_path, state_of(cohorts))
     assert (tmp_path / "frozen-2.npz").read_bytes() == content
+
+
+def of_code(name: str) -> CohortEvaluator:
+    code = {"kind": "python", "target": f"support.coded_policies:{name}", "learns": True}
+    settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
+    policies = {"candidates": {"apprentice": code, "frozen": FROZEN}}
+    return CohortEvaluator(Config.model_validate({"policies": policies, **settings}).plan())
+
+
+def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> None:
+    cohorts, batch = of_code("Served"), log(1_000)
+    cohorts.update(batch[:300])
+    keep_files(tmp_path, state_of(cohorts))
+    content = (tmp_path / "frozen-1.bin").read_bytes()
+    weight = 1 / batch.propensity[:300]
+    index = batch.action_sets.index[:300]  # type: ignore[union-attr]
+    means = {
+        str(action): np.average(batch.reward[:300][index == action], weights=weight[index == action])
+        for action in range(ACTIONS)
+    }
+    assert json.loads(content) == pytest.approx(means)
+    cohorts.update(batch[300:])
+    keep_files(tmp_path, state_of(cohorts))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-2.bin", "frozen-3.bin"]
+    assert [made.file for made in cohorts.take_versions()] == ["frozen-1.bin", "frozen-2.bin", "frozen-3.bin"]
+
+
+def test_code_that_gives_no_bytes_is_named() -> None:
+    with pytest.raises(StateError, match=r"to_bytes\(\) of a policy that learns gave str"):
+        of_code("Unwritable").update(log(300))
 
 
 def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -16,9 +17,12 @@ from streameval.events import EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
-from support.learning import log
+from streameval.ope.reward_models import Ridge, Tabular
+from streameval.ope.reward_models.base import LoggedActions
+from support.learning import ACTIONS, log
 
 EVERY, KEEP = 600, 2
+STILL = {"kind": "learned", "weights": [[1.0, -1.0, 0.5]], "step": 0}
 FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": KEEP}
 
 
@@ -72,6 +76,53 @@ def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
     index = batch.action_sets.index[rest]  # type: ignore[union-attr]
     terms = chances[np.arange(700), index] / batch.propensity[rest] * batch.reward[rest]
     assert values(report)["frozen-2", "ips", "cumulative"] == pytest.approx(terms.mean(), rel=1e-12)
+
+
+MODELS: dict[str, Any] = {
+    "ridge": Ridge(horizon=1_000),
+    "ridge per action": Ridge(per_action=True),
+    "tabular": Tabular(),
+}
+RIVER = {"kind": "river", "model": "linear_model.LinearRegression"}
+GREEDY = {"apprentice": {"kind": "of_reward_model", "epsilon": 0.1}}
+
+
+def of_model(model: Any) -> Plan:
+    return plan(candidates=GREEDY, reward_model=asdict(model))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) -> None:
+    model, batch = MODELS[name], log(1_900)
+    cohorts = given(CohortEvaluator(of_model(model)), batch, 333)
+    assert [made.file for made in cohorts.take_versions()] == [None, None, None]
+    sets = batch.action_sets
+    assert sets is not None
+    learned, rest = (
+        LoggedActions(sets.take(part), batch.reward[part], np.ones(events), block, (0.0, 1.0))
+        for part, events, block in ((slice(0, 1_200), 1_200, 100), (slice(1_200, 1_900), 700, 701))
+    )
+    expected = model.fold(model.fold(model.start(), learned)[1], rest)[0].reshape(700, -1)
+    best = expected >= expected.max(axis=1, keepdims=True) - 1e-9
+    chances = 0.1 / ACTIONS + 0.9 * best / best.sum(axis=1, keepdims=True)
+    later = slice(1_200, 1_900)
+    terms = chances[np.arange(700), sets.index[later]] / batch.propensity[later] * batch.reward[later]
+    assert values(cohorts.report())["frozen-2", "ips", "cumulative"] == pytest.approx(terms.mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_another_model(name: str) -> None:
+    settings, batch = of_model(MODELS[name]), log(2_450)
+    whole = given(CohortEvaluator(settings), batch, len(batch))
+    cut = given(CohortEvaluator(settings), batch[:1_350], 77)
+    resumed = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cut.state())))
+    resumed.apply_plan(settings)
+    for each in (cut, resumed):
+        given(each, batch[1_350:], 77)
+    assert resumed.report() == cut.report()
+    assert values(cut.report()) == pytest.approx(values(whole.report()), rel=1e-9)
+    resumed.apply_plan(of_model(Ridge(horizon=5_000)))
+    assert resumed.policies == ("logging",)
 
 
 @pytest.mark.parametrize("size", [1_000, 77])
@@ -169,6 +220,7 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
         ({"candidates": {"a/frozen": FROZEN}}, "no slash"),
         ({"frozen": {"every": 250}}, "every must be a multiple of 100 events, found 250"),
         ({"candidates": {"frozen-2": "uniform"}}, "rename frozen-2"),
+        ({"candidates": GREEDY, "reward_model": RIVER}, "only ridge and tabular have frozen copies"),
     ],
 )
 def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], problem: str) -> None:
@@ -210,6 +262,21 @@ def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
 def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
     cohorts = given(CohortEvaluator(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
-    reasons = {each.policy: each.reason for each in cohorts.report().promotion if each.promotable}
-    assert "`versions_of` makes copies that stay" in reasons["apprentice"]
-    assert "versions_of" not in reasons["frozen-1"]
+    decisions = {each.policy: each for each in cohorts.report().promotion if each.promotable}
+    assert "`versions_of` makes copies that stay" in decisions["apprentice"].reason
+    assert "versions_of" not in decisions["frozen-1"].reason
+
+
+def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
+    settings = plan(promotion={"rule": "paired", "min_events": 100_000}, candidates={"even": "uniform", "fixed": STILL})
+    report = given(CohortEvaluator(settings), log(1_300), 500).report()
+    (apprentice, *others) = report.promotion
+    assert (apprentice.policy, apprentice.promotable) == ("apprentice", False)
+    assert apprentice.lower is not None
+    assert "but it still learns" in apprentice.reason
+    assert not [each.policy for each in others if "still learns" in each.reason]
+    assert [each.policy for each in report.learners if each.learns] == ["apprentice"]
+    assert "bounds of what still learns (apprentice) are about what it was" in report.caution_about_learners
+    assert report.caution_about_learners in report._repr_html_()
+    fixed = se.Evaluator({"fixed": se.Learned(weights=((1.0, 0.0, 0.0),), step=0)}).report()
+    assert fixed.caution_about_learners == ""

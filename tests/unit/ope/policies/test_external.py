@@ -104,7 +104,7 @@ def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
             first += size
         found.append(cohorts)
         (made,) = cohorts.take_versions()
-        assert not made.has_weights
+        assert made.file is None
     one, other = (value(each.report(), "frozen-1") for each in found)
     assert one == pytest.approx(other, rel=1e-12)
     trusted = Config.model_validate({"policies": {"candidates": candidates}, **settings}).policies.candidates

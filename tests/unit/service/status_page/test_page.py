@@ -154,6 +154,15 @@ def test_intervals_are_explained_in_words() -> None:
     assert "95 % intervals (empirical likelihood) for the mean over the events of the average. " in shown
 
 
+def test_intervals_of_a_candidate_that_still_learns_point_to_frozen_copies() -> None:
+    report = make_report()
+    shown = [
+        StatusPage().render(make_published(replace(report, learners=tuple(rows))), {})
+        for rows in (report.learners, [replace(each, learns=False) for each in report.learners])
+    ]
+    assert ["versions_of makes copies that stay" in page for page in shown] == [True, False]
+
+
 def test_intervals_of_several_kinds_are_distinguished_by_their_estimators() -> None:
     estimates = [
         make_estimate("a", "ips", "window"),
