@@ -29,6 +29,11 @@ class Deployment(NamedTuple):
     value: float
     replaced: float
 
+    @property
+    def lift(self) -> float:
+        """The true lift of the challenger over the policy it replaced."""
+        return self.value - self.replaced
+
 
 class Run(msgspec.Struct, frozen=True):
     """One run of a rule, in true values.

@@ -7,7 +7,7 @@ python objectives.py figures   the figure of the moving world
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
@@ -196,20 +196,30 @@ class Course(msgspec.Struct, frozen=True):
     values: list[float]
 
 
-def on_moving_digits(seed: int) -> list[Course]:
-    """Digits exchange their meanings at every change. `frozen`: what `ips` was at the first one."""
+def moving_digits(seed: int) -> Iterator[tuple[int, Digits, EventBatch]]:
+    """Digits that exchange their meanings at every change, the next events, and the number of events before them."""
     digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 3])
-    evaluator = Evaluator(
-        MOVING, estimators=["ips"], averages=["cumulative"], reward_model=MOVING_MODEL, promotion=None, drift=None
-    )
-    values: dict[str, list[float]] = {name: [] for name in (*MOVING, "frozen", "production")}
-    frozen = np.full_like(digits.baseline, 1 / DIGITS)
     for event in range(0, PHASE * PHASES, LOOK):
         if event and event % PHASE == 0:
             meaning, moved = np.arange(DIGITS), rng.choice(DIGITS, MOVED, replace=False)
             meaning[moved] = np.roll(moved, 1)
             digits = replace(digits, label=meaning[digits.label])
-        evaluator.update(digits.log(SERVED * digits.baseline + (1 - SERVED) / DIGITS, LOOK, rng))
+        yield event, digits, digits.log(SERVED * digits.baseline + (1 - SERVED) / DIGITS, LOOK, rng)
+
+
+def following(candidates: Mapping[str, Any]) -> Evaluator:
+    """An evaluator of candidates in the moving world."""
+    return Evaluator(
+        candidates, estimators=["ips"], averages=["cumulative"], reward_model=MOVING_MODEL, promotion=None, drift=None
+    )
+
+
+def on_moving_digits(seed: int) -> list[Course]:
+    """The values of all candidates. `frozen`: what `ips` was at the first change."""
+    values: dict[str, list[float]] = {name: [] for name in (*MOVING, "frozen", "production")}
+    evaluator, frozen = following(MOVING), np.empty(0)
+    for event, digits, batch in moving_digits(seed):
+        evaluator.update(batch)
         now = {name: digits.chosen_by(evaluator.learned(name)["weights"]) for name in MOVING}
         frozen = now["ips"] if event < PHASE else frozen
         for name, policy in {**now, "frozen": frozen, "production": digits.baseline}.items():
@@ -217,10 +227,42 @@ def on_moving_digits(seed: int) -> list[Course]:
     return [Course(name, seed, path) for name, path in values.items()]
 
 
+COPIED, EVERY, KEEP = "dr, forgets", 10_000, 2
+"""The candidate of which frozen copies are made, after how many events each, and how many newest ones are kept."""
+
+
+COPIED_SEEDS = 1
+"""A single run: copies of several runs would not be told apart in a picture."""
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """The true value of a frozen copy after every 1,000 events, from its first event until it is retired."""
+
+    number: int
+    seed: int
+    values: list[float]
+
+
+def on_copies(seed: int) -> list[Copy]:
+    """The copies that `{kind: versions_of, every: 10000, keep: 2}` makes, for as long as they are candidates."""
+    evaluator, copies, candidates = following({COPIED: MOVING[COPIED]}), list[Copy](), list[tuple[Copy, Array]]()
+    for event, digits, batch in moving_digits(seed):
+        evaluator.update(batch)
+        for copy, policy in candidates:
+            copy.values.append(round(digits.value(policy), 4))
+        number, since = divmod(event + LOOK, EVERY)
+        if not since:
+            policy = digits.chosen_by(evaluator.learned(COPIED)["weights"])
+            copies.append(Copy(number, seed, [round(digits.value(policy), 4)]))
+            candidates = [*candidates, (copies[-1], policy)][-KEEP:]
+    return copies
+
+
 STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
     "objectives": (on_digits, Outcome),
     "large_weights": (lambda seed: [on_large_weights(seed)], Comparison),
     "moving": (on_moving_digits, Course),
+    "copies": (lambda seed: on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
 }
 """By the name of the results: one run, and the type of its lines."""
 
@@ -265,7 +307,7 @@ def figures(results: Results = RESULTS) -> None:
     """Draw the figure of the moving world from the stored runs."""
     from objectives_summary import draw
 
-    draw(stored("moving", results), results / "moving.png")
+    draw(stored("moving", results), stored("copies", results), results / "moving.png")
 
 
 if __name__ == "__main__":

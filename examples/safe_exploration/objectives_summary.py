@@ -8,19 +8,26 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from objectives import CANDIDATES, LOOK, MOVING, PHASE, Comparison, Course, Outcome
+from objectives import CANDIDATES, COPIED, EVERY, KEEP, LOOK, MOVING, PHASE, Comparison, Copy, Course, Outcome
 
 STANDARD_ERRORS = 3
 """An estimate is as good as the truth within this many of them."""
 
 
-def fill_in(document: str, digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequence[Course]) -> str:
+def fill_in(
+    document: str,
+    digits: Sequence[Outcome],
+    heavy: Sequence[Comparison],
+    moving: Sequence[Course],
+    copies: Sequence[Copy],
+) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {"objectives": _objectives(digits), "moving": _moving(moving)}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(digits, heavy, moving)
+    known = figures(digits, heavy, moving) | of_copies(copies)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
 
 
@@ -40,6 +47,17 @@ def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequ
         "moving_seeds": f"{len({each.seed for each in moving})}",
         "follows": f"{sum(ends(moving, 'dr, forgets') > ends(moving, 'dr'))}",
         "follows_ips": f"{sum(ends(moving, 'ips, forgets') > ends(moving, 'ips'))}",
+    }
+
+
+def of_copies(copies: Sequence[Copy]) -> dict[str, str]:
+    """How many copies were made and retired, and their mean values at first and when they were retired."""
+    retired = [each for each in copies if len(each.values) > KEEP * EVERY // LOOK]
+    return {
+        "copies": f"{len(copies)}",
+        "retired": f"{len(retired)}",
+        "copy_first": short(float(np.mean([each.values[0] for each in retired]))),
+        "copy_last": short(float(np.mean([each.values[-1] for each in retired]))),
     }
 
 
@@ -88,28 +106,52 @@ OF_CANDIDATE = {"ips": "#0072b2", "dr": "#009e73", "ips, forgets": "#d55e00", "d
 INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 
-def draw(moving: Sequence[Course], path: Path) -> None:
-    """The mean true value over seeds against events; dashed lines are changes."""
-    figure = Figure(figsize=(10.5, 5.0), dpi=150, facecolor="white")
-    axes = figure.subplots()
+def draw(moving: Sequence[Course], copies: Sequence[Copy], path: Path) -> None:
+    """Above, the mean true value over seeds against events; below, a candidate and its frozen copies in one run."""
+    figure = Figure(figsize=(10.5, 8.0), dpi=150, facecolor="white")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
+    _candidates(above, moving)
+    _copies(below, moving, copies)
+    for axes in (above, below):
+        for change in range(PHASE, len(moving[0].values) * LOOK, PHASE):
+            axes.axvline(change, color=GRIDS, linewidth=1.2, zorder=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.grid(axis="y", color=GRIDS, linewidth=0.8)
+        axes.tick_params(colors=FAINT, labelsize=9, length=0)
+        axes.legend(loc="lower left", ncols=3, frameon=False, fontsize=9)
+        axes.set_ylim(0, 1)
+    below.xaxis.set_major_formatter(lambda count, _: f"{count / 1000:g}k" if count else "0")
+    text = "events; digits exchange their meanings at each vertical line"
+    below.set_xlabel(text, loc="left", color=FAINT, fontsize=9)
+    above.set_ylabel("true value, mean of all seeds", color=FAINT, fontsize=9)
+    below.set_ylabel("true value, one run", color=FAINT, fontsize=9)
+    figure.text(0.06, 0.95, "Which challenger follows a world that moves?", fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.08, right=0.97, top=0.93, bottom=0.08, hspace=0.08)
+    results = f"{crc32(repr((moving, copies)).encode()):08x}"
+    figure.savefig(path, metadata={"Software": None, "Results": results})
+
+
+def _candidates(axes: Axes, moving: Sequence[Course]) -> None:
     for name in (*MOVING, "frozen", "production"):
         values = np.array([each.values for each in moving if each.candidate == name]).mean(axis=0)
         events = LOOK * np.arange(1, len(values) + 1)
         dashes = "--" if name == "frozen" else ":" if name == "production" else "-"
         axes.plot(events, values, dashes, color=OF_CANDIDATE.get(name, FAINT), linewidth=1.8, label=name)
-    for change in range(PHASE, len(moving[0].values) * LOOK, PHASE):
-        axes.axvline(change, color=GRIDS, linewidth=1.2, zorder=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="y", color=GRIDS, linewidth=0.8)
-    axes.tick_params(colors=FAINT, labelsize=9, length=0)
-    axes.xaxis.set_major_formatter(lambda count, _: f"{count / 1000:g}k" if count else "0")
-    axes.set_xlabel("events; digits exchange their meanings at each vertical line", loc="left", color=FAINT, fontsize=9)
-    axes.set_ylabel("true value", color=FAINT, fontsize=9)
-    axes.legend(loc="lower left", ncols=3, frameon=False, fontsize=9)
-    axes.set_ylim(0, 1)
-    figure.text(0.06, 0.94, "Which challenger follows a world that moves?", fontsize=14, fontweight="bold", color=INK)
-    figure.subplots_adjust(left=0.08, right=0.97, top=0.9, bottom=0.12)
-    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(moving).encode()):08x}"})
+
+
+def _copies(axes: Axes, moving: Sequence[Course], copies: Sequence[Copy]) -> None:
+    """The candidate that learns, and each copy until it is retired, which a cross marks."""
+    seed = copies[0].seed
+    (course,) = (each for each in moving if (each.candidate, each.seed) == (COPIED, seed))
+    events = LOOK * np.arange(1, len(course.values) + 1)
+    axes.plot(events, course.values, color=OF_CANDIDATE[COPIED], linewidth=1.8, label=COPIED)
+    for copy in copies:
+        places = EVERY * copy.number + LOOK * np.arange(len(copy.values))
+        label = "its frozen copies (versions_of)" if copy.number == 1 else None
+        axes.plot(places, copy.values, color=INK, linewidth=0.9, label=label)
+        if places[-1] == EVERY * (copy.number + KEEP):
+            label = "retired" if copy.number == 1 else None
+            axes.plot(places[-1:], copy.values[-1:], "x", color=INK, markersize=6, label=label)
 
 
 def of_mean(values: Sequence[float]) -> str:

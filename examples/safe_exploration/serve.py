@@ -1,6 +1,6 @@
 """A recommender that serves a deployed policy, and a daemon that learns from its log and judges frozen copies.
 
-When a copy becomes promotable, the recommender deploys its policy file, and the daemon, which goes on running, starts
+When a copy becomes promotable, the recommender deploys its policy file, and the daemon, which keeps running, starts
 the next apprentice from the same file: python serve.py --events 40000
 """
 

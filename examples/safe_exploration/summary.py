@@ -10,7 +10,10 @@ import numpy as np
 from loop import NEVER, RULES, Run
 
 NONE = "–"
-ORDER = (("bsea", "sea"), ("anytime", "bsea"), ("anytime", "sea"), ("paired", "bsea"), ("paired", "sea"))
+ORDER = (
+    *(("bsea", "sea"), ("anytime", "sea"), ("paired", "sea")),
+    *(("anytime", "bsea"), ("paired", "bsea"), ("anytime", "paired")),
+)
 """The first rule of each pair should deploy earlier than the second."""
 SAFE = ("sea", "bsea", "anytime", "paired")
 
@@ -33,7 +36,12 @@ def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, st
     """The figures of the text by name."""
     baseline = [each.baseline for each in of_rule(runs, NEVER)]
     worst = max((each.replaced - each.value for run in runs for each in run.deployments), default=np.nan)
+    lifts = {
+        f"lift_of_{rule}": short(float(np.median([each.deployments[0].lift for each in some if each.deployments])), 3)
+        for rule, some in ((rule, of_rule(runs, rule)) for rule in SAFE)
+    }
     return {
+        **lifts,
         "baseline": short(float(np.mean(baseline))),
         "baseline_low": short(min(baseline)),
         "baseline_high": short(max(baseline)),

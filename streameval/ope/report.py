@@ -190,7 +190,7 @@ class NewVersion(msgspec.Struct, frozen=True):
 class Learner(msgspec.Struct, frozen=True):
     """A candidate that learns from the stream, or a frozen copy of one.
 
-    `learns`: whether it goes on to learn, which a copy does not. `steps`: how often it has learned. `version`: the
+    `learns`: whether it keeps learning, which a copy does not. `steps`: how often it has learned. `version`: the
     number of its newest frozen copy; of a copy, its own number; None without any. `regret`: the cumulative value of
     production less that of this policy, by the first estimator of the lift between them; below 0 the policy is
     better. `step_norm`: the Euclidean length of its last step, and `learning_rate`: the factor of its steps; None
@@ -347,7 +347,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def caution_about_learners(self) -> str:
-        """The meaning of the bounds of candidates that go on to learn; empty where there is none."""
+        """The meaning of the bounds of candidates that keep learning; empty where there is none."""
         names = [each.policy for each in self.learners if each.learns]
         if not names:
             return ""

@@ -14,7 +14,7 @@ from streameval.common.arrays import State
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.policies import policy_file
 from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.policy_file import SUFFIX
+from streameval.ope.policies.policy_file import POLICY_SUFFIX
 from streameval.ope.policies.versions import CONTENT_SUFFIX, number_of
 from streameval.service.snapshots import WRITING
 
@@ -32,7 +32,7 @@ def keep_files(directory: Path, state: State) -> None:
     try:
         for name, content in contents.items():
             _write(directory / name, content)
-        for path in chain(directory.glob(f"*{SUFFIX}"), directory.glob(f"*{CONTENT_SUFFIX}")):
+        for path in chain(directory.glob(f"*{POLICY_SUFFIX}"), directory.glob(f"*{CONTENT_SUFFIX}")):
             if path.name not in contents and any(number_of(path.stem, each) is not None for each in made_of):
                 path.unlink(missing_ok=True)
     except OSError as error:
@@ -43,7 +43,10 @@ def _files(state: State) -> Iterator[tuple[str, bytes]]:
     """The name and the content of each file."""
     for version, learned in CohortEvaluator.versions_in(state):
         if isinstance(version.policy, Learned):
-            yield f"{version.name}{SUFFIX}", policy_file.to_bytes(version.policy, learned["weights"], version.events)
+            yield (
+                f"{version.name}{POLICY_SUFFIX}",
+                policy_file.to_bytes(version.policy, learned["weights"], version.events),
+            )
         elif learned.get("content") is not None:
             yield f"{version.name}{CONTENT_SUFFIX}", learned["content"]
 

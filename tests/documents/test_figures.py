@@ -221,7 +221,8 @@ def test_pictures_are_drawn_from_the_present_results(modules: Callable[..., list
     for picture in ("rmse", "layout"):
         drawn[RANKINGS / f"{picture}.png"] = json.loads((RANKINGS / "results.json").read_text())
     study, objectives = modules(SAFE, "study", "objectives")
-    drawn |= {SAFE / "results/rules.png": study.stored(), SAFE / "results/moving.png": objectives.stored("moving")}
+    moving = objectives.stored("moving"), objectives.stored("copies")
+    drawn |= {SAFE / "results/rules.png": study.stored(), SAFE / "results/moving.png": moving}
     for picture, results in drawn.items():
         noted = f"Results\0{crc32(repr(results).encode()):08x}"  # a text of a PNG file, after its keyword
         assert noted.encode() in picture.read_bytes(), f"redraw {picture}"

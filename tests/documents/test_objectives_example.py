@@ -55,6 +55,18 @@ def test_a_challenger_that_forgets_follows_a_world_that_moves(study: ModuleType)
     assert (ends(runs, "dr, forgets") > ends(runs, "frozen")).all()
 
 
+def test_frozen_copies_are_what_the_candidate_was_and_are_retired_when_two_newer_ones_are_there(
+    study: ModuleType,
+) -> None:
+    copies, moving = study.stored("copies"), study.stored("moving")
+    (course,) = (each for each in moving if (each.candidate, each.seed) == (study.COPIED, 0))
+    looks = study.EVERY // study.LOOK
+    assert [each.number for each in copies] == list(range(1, 1 + len(course.values) // looks))
+    for each in copies:
+        assert each.values[0] == course.values[looks * each.number - 1]
+        assert len(each.values) == 1 + min(study.KEEP * looks, len(course.values) - looks * each.number)
+
+
 def test_the_document_has_the_tables_and_figures_of_the_stored_results(study: ModuleType) -> None:
     text = (EXAMPLE / "objectives.md").read_text()
     stored = (study.stored(name) for name in study.STUDIES)

@@ -40,5 +40,5 @@ def test_a_frozen_copy_is_deployed_when_it_is_promotable_and_is_better_than_the_
         assert digits.value(digits.chosen_by(file["weights"])) == deployed[0][2]
     log = (tmp_path / "daemon.log").read_text()
     assert '"level": "error"' not in log
-    assert log.count('"event": "serving"') == 1, "the daemon has gone on running"
+    assert log.count('"event": "serving"') == 1, "the daemon keeps running"
     assert '"added": ["apprentice"], "removed": ["apprentice"' in log

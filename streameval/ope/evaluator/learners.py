@@ -26,7 +26,7 @@ def learner_rows(plan: Plan, state: State, of_goal: Sequence[Estimate]) -> Itera
         own, version = state["learned_policies"][name], policy.number if isinstance(policy, FrozenPolicy) else None
         yield Learner(
             policy=name,
-            learns=goes_on(policy),
+            learns=keeps_learning(policy),
             steps=own.get("steps", 0),
             version=version,
             regret=regrets.get(name),
@@ -41,7 +41,7 @@ def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...
 
     A bound promises what it was, on average.
     """
-    learning = {name for name, policy in plan.learned_policies.items() if goes_on(policy)}
+    learning = {name for name, policy in plan.learned_policies.items() if keeps_learning(policy)}
     return tuple(
         replace(
             each,
@@ -52,8 +52,8 @@ def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...
     )
 
 
-def goes_on(policy: LearningPolicy) -> bool:
-    """Whether the policy goes on to learn: neither a frozen copy nor one whose steps have no length."""
+def keeps_learning(policy: LearningPolicy) -> bool:
+    """Whether the policy keeps learning: neither a frozen copy nor one whose steps have no length."""
     return not isinstance(policy, FrozenPolicy) and not (isinstance(policy, Learned) and policy.step == 0)
 
 

@@ -15,7 +15,7 @@ from streameval.common.arrays import Array
 from streameval.errors import InputError
 from streameval.ope.policies.learned import Learned
 
-SUFFIX = ".npz"
+POLICY_SUFFIX = ".npz"
 FILE_SCHEMA = 1
 """The version of the format."""
 _LEARNED: TypeAdapter[Learned] = TypeAdapter(Learned)

@@ -16,7 +16,7 @@ from streameval.ope.policies.base import Answer, LearningPolicy, Log, learns
 from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
 from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.of_reward_model import OfRewardModel
-from streameval.ope.policies.policy_file import SUFFIX
+from streameval.ope.policies.policy_file import POLICY_SUFFIX
 from streameval.ope.policies.river import RiverPolicy
 
 
@@ -86,7 +86,7 @@ class FrozenPolicy(LearningPolicy):
         """The name of its file: of the weights, or of the content that code gives; None where there is neither."""
         if isinstance(self.policy, ExternalPolicy):
             return None if self.policy.content(state) is None else f"{self.name}{CONTENT_SUFFIX}"
-        return f"{self.name}{SUFFIX}" if isinstance(self.policy, Learned) else None
+        return f"{self.name}{POLICY_SUFFIX}" if isinstance(self.policy, Learned) else None
 
     @property
     def is_external(self) -> bool:
