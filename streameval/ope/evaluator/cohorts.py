@@ -257,8 +257,9 @@ class CohortEvaluator:
         found = [cohort for cohort in self._pending if cohort.evaluator is late]
         self._pending = [cohort for cohort in self._pending if cohort.evaluator is not late]
         for cohort in found:
-            if from_zero or not late.accepted:
-                cohort = Cohort(self._started(Evaluator.from_plan(late.plan)), cohort.policies)
+            fresh = Evaluator.from_plan(late.plan) if from_zero else late
+            if not fresh.accepted:
+                cohort = Cohort(self._started(fresh), cohort.policies)
             if late is not self._replacement:
                 self._cohorts.append(cohort.showing(cohort.policies))
             elif not from_zero:
