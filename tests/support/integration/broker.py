@@ -26,7 +26,7 @@ from support.ports import free_ports
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 USER, PASSWORD = "reader", "a-secret"
-START_TIMEOUT = 120.0
+START_TIMEOUT = 600.0
 
 # Holds the broker and obeys its standard input: a line asks the broker to shut down, the end of the input kills it.
 # The input ends with the test run, however that ends.
