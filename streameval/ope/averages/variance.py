@@ -73,6 +73,8 @@ NEAR = np.array([-1.0, 1.0])
 """The contrast of two successive blocks. Whole numbers, so that equal blocks cancel out without rounding."""
 FAR = np.repeat([1.0, -2.0, 1.0], 10)
 """The second difference of sums over ten blocks."""
+CONTRASTED_AT_ONCE = 100
+"""Blocks whose contrasts are one product: its matrix grows with their square, and a merge has thousands of blocks."""
 CONTRASTS = {"near": ("totals", NEAR), "far": ("totals", FAR), "inside": ("signed", NEAR)}
 """The contrasts of `Blocks.compared` whose squares are kept."""
 DEPTH = {"totals": len(FAR) - 1, "signed": len(NEAR) - 1}
@@ -231,7 +233,10 @@ def _squares(last: State, compared: State) -> dict[str, Array]:
             missing = blocks + len(contrast) - 1 - len(rows)
             if missing:
                 rows = np.concatenate([np.zeros((missing, *rows.shape[1:])), rows])
-            found[name] = _products(rows, contrast, SIGNS if series == "signed" else 1)
+            signs, at_once = SIGNS if series == "signed" else 1, CONTRASTED_AT_ONCE + len(contrast) - 1
+            starts = range(0, max(1, blocks), CONTRASTED_AT_ONCE)
+            parts = [_products(rows[first : first + at_once], contrast, signs) for first in starts]
+            found[name] = np.concatenate(parts)
     return found
 
 
