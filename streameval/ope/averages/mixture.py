@@ -131,19 +131,19 @@ class Mixture(Average):
         layout = ColumnLayout(list(components), list(candidates), rewards)
         return {
             "layout": layout._asdict(),
-            "values": self.start_columns(layout, block, paired=True),
-            "lifts": self.start_columns(lift_layout(layout), block, paired=False),
+            "values": self._start_columns(layout, block, paired=True),
+            "lifts": self._start_columns(lift_layout(layout), block, paired=False),
         }
 
     def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
         """The state after whole blocks, and the lifts of every estimator."""
         layout, lifts = ColumnLayout(**state["layout"]), state["lifts"]
-        values, path = self.fold_columns(state["values"], blocks, layout)
+        values, path = self._fold_columns(state["values"], blocks, layout)
         if layout.policies < 2:
             return {**state, "values": values}, None
         differences = lift_blocks(blocks, path, layout)
         effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
-        lifts, path = self.fold_columns(lifts, differences, lift_layout(layout))
+        lifts, path = self._fold_columns(lifts, differences, lift_layout(layout))
         events = [_events_of_both(evidence) for evidence in blocks.evidence]
         of_columns = np.stack(events, axis=-1).reshape(len(blocks), -1)
         lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, of_columns)
@@ -172,7 +172,7 @@ class Mixture(Average):
         }
         return {"layout": kept._asdict(), **selected}
 
-    def start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
+    def _start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
         """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
         decays, components = len(HORIZONS), layout.policies * layout.parts
         return {
@@ -189,7 +189,7 @@ class Mixture(Average):
             "spread": variance.start(layout.columns, paired),
         }
 
-    def fold_columns(self, state: State, blocks: Blocks, layout: ColumnLayout) -> tuple[State, MixturePath]:
+    def _fold_columns(self, state: State, blocks: Blocks, layout: ColumnLayout) -> tuple[State, MixturePath]:
         """The state after whole blocks of terms, and its path."""
         bank = DecayBank.after(state, blocks, layout, self.rate)
         return {**state, **bank.state, "spread": variance.fold(state["spread"], blocks, MEMORY)}, bank.path
