@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from threading import RLock
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
@@ -22,6 +22,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
+from kafka.record.default_records import DefaultRecord
 from kafka.structs import OffsetAndMetadata
 from pydantic import SecretStr
 
@@ -41,6 +42,15 @@ REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
 INSIDE = suppress(AttributeError)
 """Around private attributes of the library: with a version that lacks them, the statement is skipped."""
+
+FetchedMessage: TypeAlias = tuple[int, bytes | None, int]
+"""Offset, value, and the time of writing in milliseconds since 1970."""
+
+CURRENT_FORMAT = 2
+"""The `magic` of batches since Kafka 0.11."""
+LARGEST_SHIFT = 63
+"""Bits by which the last byte of a number is shifted at most."""
+UNPACKING_ERRORS = (AttributeError, IndexError, ValueError)
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no types
@@ -243,16 +253,11 @@ class KafkaPythonClient:
             self._drop_empty_fetch()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
         unreadable, self._unreadable = self._unreadable, []
-        return [
-            Records(
-                topic=key.topic,
-                partition=key.partition,
-                offsets=[message.offset for message in messages],
-                values=[message.value for message in messages],
-                timestamps=[message.timestamp for message in messages],
-            )
-            for key, messages in polled.items()
-        ] + unreadable
+        records = []
+        for key, messages in polled.items():
+            offsets, values, timestamps = zip(*messages, strict=True)
+            records.append(Records(key.topic, key.partition, offsets, values, timestamps))
+        return records + unreadable
 
     def _partition_records(self, offset: int, key: TopicPartition, records: Any, *rest: Any, **options: Any) -> Any:
         """The messages of a fetch.
@@ -264,7 +269,7 @@ class KafkaPythonClient:
         def next_batch() -> Any:
             batch = records.next_batch()
             if batch is None or batch.validate_crc():
-                return batch and _Batch(batch, skip)
+                return batch and FetchedBatch(batch, lambda: part.next_fetch_offset, skip)
             start = part.next_fetch_offset
             if (key.partition, start) not in self._damaged:  # fetch it again: the error may be of the network
                 self._damaged.add((key.partition, start))
@@ -274,7 +279,7 @@ class KafkaPythonClient:
             claimed = getattr(batch, "next_offset", start)  # old formats do not have it
             is_plausible = limit is not None and start < claimed <= limit
             skip(claimed if is_plausible else following or start + 1, None, "the checksum is wrong")
-            return _SKIPPED
+            return SKIPPED
 
         def skip(end: int, count: int | None, reason: str) -> None:
             offsets = range(part.next_fetch_offset, max(end, part.next_fetch_offset + 1))
@@ -283,7 +288,7 @@ class KafkaPythonClient:
                 self._unreadable.append(Records(key.topic, key.partition, lost, [None] * len(lost), unreadable=reason))
             part.next_fetch_offset = offsets[-1] + 1
 
-        part = Fetcher.PartitionRecords(offset, key, SimpleNamespace(next_batch=next_batch), *rest, **options)
+        part = FetchedMessages(offset, key, SimpleNamespace(next_batch=next_batch), *rest, **options)
         part.leader_epoch = self._consumer._subscription.assignment[key].position.leader_epoch
         return part
 
@@ -323,22 +328,78 @@ class KafkaPythonClient:
         return TopicPartition(self._topic, partition)
 
 
-class _Batch:
-    """A batch of the library, which ends where it cannot be unpacked; `skip` is then called.
+class FetchedMessages(Fetcher.PartitionRecords):  # type: ignore[misc]  # as above
+    """The messages of a fetch in one partition, each a `FetchedMessage`.
 
-    The arguments of `skip`: the next offset after the batch, the number of its messages, and the reason.
+    The library makes several objects of each message. Here it only decides which batches are returned: `FetchedBatch`
+    unpacks one, and yields its messages as the value of one record.
     """
 
-    def __init__(self, batch: Any, skip: Callable[[int, int | None, str], None]) -> None:
-        self._batch, self._skip = batch, skip
+    next_fetch_offset: int
+    record_iterator: Iterator[DefaultRecord] | None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._left: list[FetchedMessage] = []
+        self._end = self.next_fetch_offset  # behind the messages that are left
+
+    def __bool__(self) -> bool:
+        return bool(self._left) or super().__bool__()
+
+    def drain(self) -> None:
+        """Forget all messages."""
+        self._left = []
+        super().drain()
+
+    def take(self, n: int) -> list[FetchedMessage]:
+        """The next messages, up to `n`; an error behind some of them is raised by the next call."""
+        messages, self._left = self._left, []
+        if messages:
+            self.next_fetch_offset = self._end
+        try:
+            while len(messages) < n and self.record_iterator is not None:
+                found = super().take(1)
+                if not found:
+                    break
+                messages += found[0].value
+        except Exception as error:
+            if not messages:
+                raise
+            self._next_inline_exception = error
+        if len(messages) > n:
+            self._end, self._left = self.next_fetch_offset, messages[n:]
+            messages = messages[:n]
+            self.next_fetch_offset = messages[-1][0] + 1
+        return messages
+
+
+class FetchedBatch:
+    """A batch of the library whose messages from the offset `start()` on are the value of one record.
+
+    Where messages cannot be unpacked, `skip` is called with the next offset after the batch, the number of its
+    messages, and the reason.
+    """
+
+    def __init__(self, batch: Any, start: Callable[[], int], skip: Callable[[int, int | None, str], None]) -> None:
+        self._batch, self._start, self._skip = batch, start, skip
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[DefaultRecord]:
+        messages, error = list[FetchedMessage](), None
         try:
-            yield from self._batch
-        except Exception as error:  # noqa: BLE001 - each codec has its own errors; they are reported
+            messages = _unpacked(iter(self._batch))
+        except UNPACKING_ERRORS:  # let the library read as far as it can, and find the reason
+            messages, error = _read_by_library(self._batch)
+        except Exception as reason:  # noqa: BLE001 - each codec has its own errors; they are reported
+            error = reason
+        start = self._start()
+        if messages and messages[0][0] < start:
+            messages = [message for message in messages if message[0] >= start]
+        if messages:
+            yield DefaultRecord(self._batch.size_in_bytes, messages[-1][0], messages[-1][2], 0, None, messages, [])
+        if error is not None:
             end = getattr(self._batch, "next_offset", self._batch.base_offset + 1)  # old formats have no next one
             self._skip(end, getattr(self._batch, "records_count", None), f"{type(error).__name__}: {error}")
 
@@ -346,13 +407,72 @@ class _Batch:
         return next(self._batch)
 
 
-class _NoBatch(tuple[()]):
+class SkippedBatch(tuple[()]):
     """Stands for a batch with a wrong checksum, of which no number can be trusted."""
 
     magic = 0
 
 
-_SKIPPED = _NoBatch()
+SKIPPED = SkippedBatch()
+
+
+def _read_by_library(batch: Any) -> tuple[list[FetchedMessage], Exception | None]:
+    """The messages of a batch as far as the library can read them, and the error that ended it."""
+    messages = list[FetchedMessage]()
+    try:
+        messages.extend((record.offset, record.value, record.timestamp) for record in batch)
+    except Exception as error:  # noqa: BLE001 - as above
+        return messages, error
+    return messages, None
+
+
+def _unpacked(batch: Any) -> list[FetchedMessage]:
+    """The messages of a batch that the library has decompressed; keys and headers are not read.
+
+    Raises:
+        AttributeError, IndexError, ValueError: The batch is of another format, or damaged.
+    """
+    if batch.magic != CURRENT_FORMAT:
+        raise ValueError("the batch is of an older format")
+    data, place, messages = bytes(batch._buffer), batch._pos, list[FetchedMessage]()
+    offset, time = batch.base_offset, batch.first_timestamp
+    for _ in range(batch.records_count):
+        size, place = _number(data, place)
+        end = place + size
+        later, place = _number(data, place + 1)  # after a byte of attributes, which have no meaning yet
+        delta, place = _number(data, place)
+        key_size, place = _number(data, place)
+        size, place = _number(data, place + max(key_size, 0))
+        after = place + max(size, 0)
+        if after >= end or (not data[after] and after + 1 != end):  # where the headers are, or a 0 without any
+            raise ValueError("the fields of a message are not as long as its record")
+        messages.append((offset + delta, None if size < 0 else data[place:after], time + later))
+        place = end
+    if place != len(data):
+        raise ValueError("bytes are left after the last message")
+    if batch.timestamp_type == batch.LOG_APPEND_TIME:
+        messages = [(offset, value, batch.max_timestamp) for offset, value, _ in messages]
+    return messages
+
+
+def _number(data: bytes, place: int) -> tuple[int, int]:
+    """The number of variable length at a place, and the place behind it.
+
+    >>> _number(bytes([0x03, 0xac, 0x02]), 0), _number(bytes([0x03, 0xac, 0x02]), 1)
+    ((-2, 1), (150, 3))
+    """
+    byte = data[place]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), place + 1
+    value, shift = byte & 0x7F, 7
+    while shift <= LARGEST_SHIFT:
+        place += 1
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), place + 1
+        shift += 7
+    raise ValueError("a number is too long")
 
 
 @contextmanager
