@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,9 +25,9 @@ from streameval.errors import SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
-from streameval.ingest.kafka.avro import AvroFormat, SchemaRegistry, paths_of
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
+from streameval.ingest.kafka.registry import RegistryFormat, reader_of
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
@@ -166,12 +166,12 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     """Whether the registry answers, and the newest schema of the topic has the fields of events."""
-    if not isinstance(source.format, AvroFormat):
+    if not isinstance(source.format, RegistryFormat):
         return
-    registry, types = SchemaRegistry(source.format), dict[str, Any]()
     try:
-        newest = registry.newest(source.topic)
-        paths = [] if newest is None else list(paths_of(registry.parsed(newest, types), types))
+        reader = reader_of(source.format)
+        newest = reader.registry.newest(source.topic)
+        paths = [] if newest is None else reader.paths(newest)
     except StreamevalError as error:
         yield Finding.of("source.format", error)
         return

@@ -265,7 +265,7 @@ class Config(StrictModel):
     @property
     def written_to_files(self) -> str:
         """The format of files whose names do not show it: that of the source, or JSON if it is only for messages."""
-        return "json" if self.written == "avro" else self.written
+        return "json" if self.written in ("avro", "protobuf") else self.written
 
     @property
     def reward_topic(self) -> RewardTopic | None:

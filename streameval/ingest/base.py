@@ -304,8 +304,8 @@ def _existing(value: str) -> str:
 ExistingFile = Annotated[str, AfterValidator(_existing)]
 """A pydantic type: the path of a file that exists."""
 
-WireFormat = Literal["json", "dsjson", "csv", "avro"]
-"""How events are encoded: streameval's own JSON, decision logs of Vowpal Wabbit, rows of CSV, or records in Avro."""
+WireFormat = Literal["json", "dsjson", "csv", "avro", "protobuf"]
+"""How events are encoded: streameval's own JSON, decision logs of Vowpal Wabbit, rows of CSV, or Avro or Protobuf."""
 JSON_FORMATS = "How events are encoded: json, or dsjson (Vowpal Wabbit)"
 
 DedupeWindow = Annotated[

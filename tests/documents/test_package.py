@@ -19,7 +19,7 @@ from support.pyproject import PYPROJECT, pinned
 
 PACKAGE = Path(*streameval.__path__)
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 60  # lines; docstrings of functions are not counted
-PARTS = {"markupsafe": "jinja2", "py4j": "pyspark", "pydantic-core": "pydantic"}
+PARTS = {"google": "protobuf", "markupsafe": "jinja2", "py4j": "pyspark", "pydantic-core": "pydantic"}
 """Distributions that come with another one, in the version that it wants."""
 
 

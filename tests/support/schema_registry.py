@@ -67,7 +67,7 @@ class Registry(ThreadingHTTPServer):
 
     def register(self, number: int, schema: Any = EVENT_SCHEMA, subject: str = "", **more: Any) -> None:
         """Add a schema, as the newest one of a subject if it has one."""
-        answer = {"schema": json.dumps(schema)} | more
+        answer = {"schema": schema if isinstance(schema, str) else json.dumps(schema)} | more
         self.schemas[f"/schemas/ids/{number}"] = answer
         for version in ("latest", "1") if subject else ():
             self.schemas[f"/subjects/{subject}/versions/{version}"] = answer | {"subject": subject, "id": number}
@@ -79,7 +79,7 @@ class _Answers(QuietHandler):
     def do_GET(self) -> None:
         self.server.requests.append(self.path)
         login = f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
-        found = self.server.schemas.get(self.path)
+        found = self.server.schemas.get(self.path.partition("?")[0])
         code, answer = (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
         if self.server.needs_login and self.headers["Authorization"] != login:
             code, answer = 401, {"error_code": 401, "message": "Unauthorized"}

@@ -24,8 +24,8 @@ from streameval.ingest.base import (
     TopicPartition,
     WireFormat,
 )
-from streameval.ingest.kafka.avro import AvroFormat, AvroReader
 from streameval.ingest.kafka.connection import KafkaTopic
+from streameval.ingest.kafka.registry import AvroFormat, ProtobufFormat, RegistryFormat, reader_of
 from streameval.ingest.stages import EventOrder, RewardStore
 
 
@@ -36,10 +36,12 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     kind: Literal["kafka"] = "kafka"
     format: Annotated[
-        Annotated[Literal["json", "dsjson"], Tag("name")] | Annotated[AvroFormat, Tag("mapping")],
+        Annotated[Literal["json", "dsjson"], Tag("name")]
+        | Annotated[Annotated[AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")],
         Discriminator(lambda value: "name" if isinstance(value, str) else "mapping"),
     ] = Field(
-        "json", description=f"{JSON_FORMATS}; or avro with a schema registry, e.g. {{kind: avro, registry: URL}}."
+        "json",
+        description=f"{JSON_FORMATS}; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}.",
     )
     order: Literal["event_time", "arrival"] | None = Field(
         None,
@@ -93,11 +95,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     @property
     def wire_format(self) -> WireFormat:
-        return self.format.kind if isinstance(self.format, AvroFormat) else self.format
+        return self.format.kind if isinstance(self.format, RegistryFormat) else self.format
 
     def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
         form = self.format
-        return partial(RecordDecoder, AvroReader(form), columns) if isinstance(form, AvroFormat) else None
+        return partial(RecordDecoder, reader_of(form), columns) if isinstance(form, RegistryFormat) else None
 
     @property
     def clock_tolerance(self) -> float:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import NotYetReadableError
-from streameval.ingest.kafka import avro
+from streameval.ingest.kafka import registry as registries
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import Daemon
@@ -117,8 +117,8 @@ def test_an_unknown_schema_is_asked_for_again_after_a_while(
         assert len(decoder.decode_batch([message, message])) == 0
     assert registry.requests == ["/schemas/ids/8"]
     registry.register(8)
-    now = avro.time.monotonic()
-    monkeypatch.setattr(avro.time, "monotonic", lambda: now + avro.ASK_AGAIN)
+    now = registries.time.monotonic()
+    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.ASK_AGAIN)
     assert len(decoder.decode_batch([message])) == 1
 
 

@@ -1,0 +1,129 @@
+"""Protobuf with a schema registry: messages by their columns, types by their places, and all that can be wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("google.protobuf")
+
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ingest.pipeline import EventPipeline
+from streameval.service.daemon import Daemon
+from support.factories import ListSource, Recorder, records, running, wait_until
+from support.ports import free_port
+from support.protobuf_messages import choice_file, decision, event_file, framed, serialized
+from support.schema_registry import EVENT_COLUMNS, Registry, schema_registry
+
+CHOICE = {"name": "choice.proto", "subject": "choice", "version": 1}
+
+
+def register(registry: Registry, number: int = 7, **changes: Any) -> None:
+    registry.register(number + 100, serialized(choice_file()), "choice", schemaType="PROTOBUF")
+    options = {"schemaType": "PROTOBUF", "references": [CHOICE], "subject": "decisions-value"} | changes
+    registry.register(number, serialized(event_file()), **options)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with schema_registry() as found:
+        register(found)
+        yield found
+
+
+def configured(url: str, **columns: Any) -> Config:
+    source = {"kind": "kafka", "topic": "decisions", "format": {"kind": "protobuf", "registry": url}}
+    parts = {"source": source, "policies": {"candidates": ["challenger"]}, "columns": EVENT_COLUMNS | columns}
+    return Config.model_validate(parts)
+
+
+def decode(url: str, *messages: bytes | None) -> EventBatch:
+    return configured(url).event_format().decode_batch(messages)
+
+
+def test_messages_become_events_by_their_columns(registry: Registry) -> None:
+    some = [decision(0), decision(1, reward=None), decision(2, unit="u", sampling_probability={"value": 0.5})]
+    batch = decode(registry.url, *(framed(each, 7) for each in some))
+    assert batch.timestamp.tolist() == [1_700_000_000.0, 1_700_000_000.002]
+    assert batch.propensity.tolist() == [0.5, 0.5]
+    assert batch.probabilities.tolist() == [[0.25], [0.25]]
+    assert batch.sampling_probability.tolist() == [1.0, 0.5]
+    assert batch.unit is not None
+    assert (batch.unit != 0).tolist() == [False, True]
+    assert [(each.reason, each.detail) for each in batch.rejected] == [("missing_field", "reward: missing")]
+    assert batch.rejected[0].value == framed(some[1], 7)
+    paths = ["/schemas/ids/7", "/subjects/choice/versions/1"]
+    assert registry.requests == [f"{path}?format=serialized" for path in paths]
+
+
+def test_lists_and_contexts_are_read(registry: Registry) -> None:
+    changes = {"actions": ["banner 0", "banner 1"], "propensities": [0.5, 0.5], "context": {"hour": 9}}
+    batch = decode(registry.url, framed(decision(0, **changes), 7), framed(decision(1), 7))
+    assert len(batch) == 2
+    assert batch.action_sets is not None
+    assert batch.action_sets.sizes.tolist() == [2, 0]
+
+
+def test_the_type_of_a_message_is_that_at_its_place(registry: Registry) -> None:
+    inner = decision(0, "shop.Envelope.Inner")
+    assert len(decode(registry.url, framed(inner, 7, b"\x04\x02\x02"))) == 1
+    assert len(decode(registry.url, framed(decision(0), 7, b"\x02\x00"))) == 1
+    empty = decode(registry.url, framed(inner, 7, b"\x04\x02\x00"))
+    assert [each.reason for each in empty.rejected] == ["missing_field"]
+
+
+@pytest.mark.parametrize(
+    ("message", "detail"),
+    [
+        (framed(decision(0), 99), "the schema registry has no schema 99"),
+        (framed(decision(0), 5), "the schema 5 is AVRO, not Protobuf"),
+        (framed(decision(0), 6), "the schema 6: it did not come as a serialized descriptor"),
+        (framed(decision(0), 8), "the schema 8: the registry has no version 3 of choice"),
+        (framed(decision(0), 9), "the schema 9: it cannot be used"),
+        (b'{"event_id": 1}', "not Protobuf with the number of a schema"),
+        (framed(decision(0), 7)[:5], "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 7, b"\x02\x0e"), "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 7, b"\x01"), "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 7, b"\x02\x01"), "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 7)[:-1], "not a message of the schema 7: "),
+        (None, "a tombstone"),
+    ],
+)
+def test_messages_without_a_schema_or_a_type_are_rejected(registry: Registry, message: bytes, detail: str) -> None:
+    registry.register(5)
+    registry.register(6, 'syntax = "proto3";', schemaType="PROTOBUF")
+    register(registry, 8, references=[CHOICE | {"version": 3}], subject="")
+    register(registry, 9, references=[], subject="")
+    batch = decode(registry.url, message, framed(decision(1), 7))
+    assert len(batch) == 1
+    assert [each.reason for each in batch.rejected] == ["malformed"]
+    assert batch.rejected[0].detail.startswith(detail)
+
+
+def test_damaged_messages_are_rejected_or_read(registry: Registry) -> None:
+    decoder, chance, whole = configured(registry.url).event_format(), random.Random(17), framed(decision(0), 7)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(chance.randrange(1, 5)):
+            damaged[chance.randrange(5, len(damaged))] = chance.randrange(256)
+        batch = decoder.decode_batch([bytes(damaged[: chance.randrange(5, len(damaged) + 1)])])
+        assert len(batch) + len(batch.rejected) == 1
+        assert np.isfinite(batch.reward).all()
+
+
+def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
+    port, learner = free_port(), Recorder()
+    config = configured(f"http://127.0.0.1:{port}")
+    source = ListSource([[records(framed(decision(number), 7))] for number in range(2)], exhausted=False)
+    daemon = Daemon(source, EventPipeline(config.event_format(), config.required_source()), learner)
+    with running(daemon):
+        wait_until(lambda: "the schema registry at" in daemon.published.detail)
+        assert not learner.rewards
+        with schema_registry(port) as registry:
+            register(registry)
+            wait_until(lambda: daemon.published.ready and len(learner.rewards) == 2)
