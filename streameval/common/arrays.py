@@ -33,13 +33,22 @@ def per_block(columns: Array, blocks: int) -> Array:
     return columns.T.reshape(columns.shape[1], blocks, -1).transpose(1, 0, 2)
 
 
-def decayed_path(state: Array, steps: Array, factor: float) -> Array:
+def decayed_path(state: Array, steps: Array, factor: Array | float) -> Array:
     """The states after each step of `state = factor state + step`, stacked on the first axis.
+
+    `factor`: one for all steps, or [steps].
 
     >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
     array([5. , 3.5])
     """
+    factors = np.broadcast_to(factor, len(steps))
+    if len(factors) and (factors != factors[0]).any():
+        path, now = np.empty(steps.shape), state
+        for place, (step, remaining) in enumerate(zip(steps, factors.tolist(), strict=True)):
+            path[place] = now = remaining * now + step
+        return path
     stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
+    factor = factors[0] if len(factors) else 1.0
     return np.asarray((_remaining(len(steps), float(factor)) @ stacked).reshape(steps.shape))
 
 
@@ -58,15 +67,15 @@ def with_start(before: Array, after: Array) -> Array:
 def recursion(state: Array, steps: Array, factors: Array) -> Array:
     """`state = factors state + step` before the first step and after each, [steps + 1, ...].
 
-    The result does not depend on how the steps are cut.
+    The result does not depend on how the steps are cut. `factors` [steps, ...].
 
-    >>> recursion(np.array([8.0, 8.0]), np.array([[1.0], [1.0]]), np.array([0.5, 1.0])).tolist()
+    >>> recursion(np.array([8.0, 8.0]), np.array([[1.0], [1.0]]), np.array([[0.5, 1.0], [0.5, 1.0]])).tolist()
     [[8.0, 8.0], [5.0, 9.0], [3.5, 10.0]]
     """
     every = with_start(state, np.broadcast_to(steps, (len(steps), *state.shape)))
-    factors, faded = np.broadcast_to(factors, state.shape).copy(), np.empty(state.shape)
-    for before, after in pairwise(every):
-        after += np.multiply(before, factors, out=faded)
+    faded = np.empty(state.shape)
+    for (before, after), factor in zip(pairwise(every), factors, strict=True):
+        after += np.multiply(before, factor, out=faded)
     return every
 
 
@@ -78,9 +87,9 @@ def last_axis_first(values: Array) -> Array:
 def fading_path(state: Array, steps: Array, fading: Array) -> Array:
     """The `recursion` of a state [columns, memories], whose memories fade in different ways.
 
-    Returns [memories, steps + 1, columns]. `steps`: [memories, steps, columns]; `fading`: [memories].
+    Returns [memories, steps + 1, columns]. `steps`: [memories, steps, columns]; `fading`: [steps, memories].
     """
-    path = recursion(last_axis_first(state), steps.swapaxes(0, 1), fading[:, None])
+    path = recursion(last_axis_first(state), steps.swapaxes(0, 1), fading[..., None])
     return np.ascontiguousarray(path.swapaxes(0, 1))
 
 
@@ -90,9 +99,9 @@ def fading_paths(state: State, steps: Mapping[str, Array], fading: Array) -> Sta
     Returns [memories, steps + 1, columns, ...]. `steps`: [steps, columns, ...], the same for every memory.
     """
     before = {name: last_axis_first(state[name]) for name in steps}
-    together = np.concatenate([values.reshape(len(fading), -1) for values in before.values()], axis=1)
+    together = np.concatenate([values.reshape(len(values), -1) for values in before.values()], axis=1)
     added = np.concatenate([step.reshape(len(step), 1, -1) for step in steps.values()], axis=2)
-    every, first, found = recursion(together, added, fading[:, None]).swapaxes(0, 1), 0, {}
+    every, first, found = recursion(together, added, fading[..., None]).swapaxes(0, 1), 0, {}
     for name, values in before.items():
         own = np.ascontiguousarray(every[..., first : first + values[0].size])
         found[name], first = own.reshape(*own.shape[:2], *values.shape[1:]), first + values[0].size

@@ -200,7 +200,7 @@ def test_every_exception_is_needed(place: str) -> None:
         ("streameval.ope.averages", "moments", True, True),
         ("streameval.ope", "power", False, False),
         ("streameval.ope.averages.moments", "fold", True, True),
-        ("streameval.ope.averages.moments", "PairRow", False, False),
+        ("streameval.ope.averages.moments", "SUMS", False, False),
         ("streameval.ope.report", "Report", True, True),
         ("streameval.service", "snapshots", False, False),
         ("streameval.service.daemon", "Daemon", False, True),

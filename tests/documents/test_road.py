@@ -25,6 +25,8 @@ A merge of two halves of one idea lowers a number; nothing may raise it.
 """
 OFF_THE_ROAD = {"cli", "config", "engines"}
 """Packages that no event of one process passes: what they name may stay inside a room."""
+PAST_ONE_PROCESS = ["ope/evaluator/merging", "ope/promotion/merged_checks.py"]
+"""The parts of rooms that no event of one process passes."""
 FAMILIES = {"Average", "Estimator", "IntervalMethod", "PromotionRule", "RewardModel"}
 STAGES = (ArrivalOrder, Deduplication, EventOrder)
 EVENTS, POLL = 2000, 1000
@@ -85,9 +87,13 @@ def class_to_learn(met: type) -> str:
 
 @cache
 def modules_by_name() -> dict[str, set[Path]]:
-    """The modules of the package that define or import each name, except those that only collect names."""
+    """The modules on the road that define or import each name, except those that only collect names."""
     found = defaultdict(set)
-    for path in (ROOT / "streameval").rglob("*.py"):
+    package = ROOT / "streameval"
+    left_out = [package / place for place in PAST_ONE_PROCESS]
+    for path in package.rglob("*.py"):
+        if any(map(path.is_relative_to, left_out)):
+            continue
         for node in ast.walk(ast.parse(path.read_text())) if path.name != "__init__.py" else ():
             if isinstance(node, ast.ClassDef):
                 found[node.name].add(path)

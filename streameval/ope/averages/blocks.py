@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import pairwise
 
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, State, per_block
+from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     BOTH_TOTALS,
@@ -24,6 +25,7 @@ from streameval.ope.averages.moments import (
     SUMS,
     TERMS,
     MomentRow,
+    PairRow,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -205,6 +207,65 @@ class Blocks:
         """Events in each block."""
         return int(self.weighted.shape[-1])
 
+    @property
+    def events(self) -> Integers:
+        """The number of events in each block, [blocks]."""
+        return np.full(len(self), self.size)
+
+    @cached_property
+    def events_of_both(self) -> Array:
+        """The number of events in each block that a policy and production have, [blocks, columns]; not of production's
+        columns."""
+        counts = []
+        for evidence in self.evidence:
+            both = per_block(evidence.paired_with_production().sample_weight, evidence.blocks)
+            counts.append(np.count_nonzero(both, axis=-1).astype(float))
+        return np.stack(counts, axis=-1).reshape(len(self), -1)
+
+    @property
+    def events_that_differ(self) -> Array:
+        """The number of these events whose term is not that of production, [blocks, columns]."""
+        counts = []
+        for evidence, term in zip(self.evidence, self.terms, strict=True):
+            differ = np.zeros(term.numerator[:, 1:].shape, dtype=bool)
+            for values in (term.numerator, term.denominator):
+                differ |= False if values is None else values[:, 1:] != values[:, :1]
+            differ &= evidence.paired_with_production().sample_weight > 0
+            counts.append(np.count_nonzero(differ.reshape(len(self), self.size, -1), axis=1).astype(float))
+        return np.stack(counts, axis=-1).reshape(len(self), -1)
+
+    @property
+    def signed_weights(self) -> Array | None:
+        """The sums of the weights of events that production has with the signs of their units, [blocks, columns,
+        signs]; None without units."""
+        units = self.evidence[0].signs
+        if units is None or self.pairs is None:
+            return None
+        signs, shared = units.reshape(len(self), self.size, -1), self.weighted if self.shared is None else self.shared
+        return self._by_column(_signed_sums(shared, signs, self.pairs[:, [PairRow.WEIGHT]]))
+
+    def lifts(self, centres: Array, denominators: Array, components: Sequence[int], rewards: int) -> Blocks:
+        """The differences of all terms to those of production, and of their components, on the events of both.
+
+        A ratio is linearised around its `centres` and its mean `denominators`, [blocks, component columns]. The prior
+        of a lift is 0. `components`: the number of components of each term; those of all `rewards` are side by side.
+        """
+        centres, denominators = (each.reshape(len(self), -1, sum(components)) for each in (centres, denominators))
+        found = [
+            _difference(component, centres[..., place], denominators[..., place])
+            for place, component in enumerate(self.components.terms)
+        ]
+        evidence, prior = [], np.zeros((len(self), centres.shape[1] - 1))
+        of_reward = sum(components) // rewards
+        for first in range(0, sum(components), of_reward):
+            known = [mask for _, mask in found[first : first + of_reward] if mask is not None]
+            evidence.append(_evidence_of_lifts(self.components.evidence[first], known))
+        parts = [Terms(difference, prior=prior) for difference, _ in found]
+        of_terms = [tuple(parts[first:stop]) for first, stop in pairwise(np.cumsum([0, *components]))]
+        terms = [Terms(reduce(np.add, [part.numerator for part in of_term]), None, of_term) for of_term in of_terms]
+        every = [each for each in evidence for _ in range(len(terms) // rewards)]
+        return Blocks.of(every, terms, paired=False, components=True)
+
     def piece(self, block: int, start: int, stop: int) -> Blocks:
         """Consecutive events of one of the blocks."""
         return self._with(lambda series: series[block : block + 1, :, :, start:stop])
@@ -244,6 +305,16 @@ class Blocks:
             parts=(),
             whole=self,
         )
+
+    @property
+    def paired_components(self) -> Blocks:
+        """The components with the products for lifts over production."""
+        parts = [
+            (evidence, part)
+            for evidence, term in zip(self.evidence, self.terms, strict=True)
+            for part in term.parts(evidence.recent.reward)
+        ]
+        return Blocks.of([evidence for evidence, _ in parts], [part for _, part in parts])
 
     @cached_property
     def prior(self) -> Array:
@@ -396,6 +467,36 @@ class Blocks:
     @cached_property
     def _largest_importance(self) -> Array:
         return np.asarray(self.importance.max(axis=-1))
+
+
+def _evidence_of_lifts(evidence: Evidence, known: Sequence[Mask]) -> Evidence:
+    """The evidence about the differences to production, on the events that both have and whose terms are known."""
+    shared, recent = evidence.paired_with_production(), evidence.recent
+    recent = recent._replace(weight_square=recent.distance_square[:, 1:])
+    weight = shared.sample_weight
+    for mask in known:
+        weight = weight if mask.all() else np.where(mask, weight, 0.0)
+    return replace(shared, sample_weight=weight, recent=recent)
+
+
+def _difference(component: Terms, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
+    """A component of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
+
+    A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before each
+    block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side
+    of 0, as the estimates around which both are linearised differ in their last digit.
+    """
+    u, v = component.numerator, component.denominator
+    if v is None:
+        return u[:, 1:] - u[:, :1], None
+    centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = centre * v
+        value = centre + (u - expected) / denominator
+        size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
+    difference = value[:, 1:] - value[:, :1]
+    known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
+    return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known
 
 
 def _seen(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:

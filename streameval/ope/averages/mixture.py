@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import field
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -14,8 +14,8 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import (
-    ROUNDING,
     Array,
+    Integers,
     Mask,
     State,
     beyond_rounding,
@@ -23,7 +23,6 @@ from streameval.common.arrays import (
     fading_path,
     fading_paths,
     last_axis_first,
-    per_block,
     ratio,
     recursion,
     take_columns,
@@ -35,8 +34,6 @@ from streameval.ope.averages.base import Average, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow
 from streameval.ope.averages.moments import variance as variance_of
-from streameval.ope.estimators import Terms
-from streameval.ope.evidence.evidence import Evidence
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -131,8 +128,8 @@ class Mixture(Average):
         layout = ColumnLayout(list(components), list(candidates), rewards)
         return {
             "layout": layout._asdict(),
-            "values": self._start_columns(layout, block, paired=True),
-            "lifts": self._start_columns(lift_layout(layout), block, paired=False),
+            "values": self._start_columns(layout, paired=True),
+            "lifts": self._start_columns(lift_layout(layout), paired=False),
         }
 
     def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
@@ -144,9 +141,8 @@ class Mixture(Average):
         differences = lift_blocks(blocks, path, layout)
         effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
         lifts, path = self._fold_columns(lifts, differences, lift_layout(layout))
-        events = [_events_of_both(evidence) for evidence in blocks.evidence]
-        of_columns = np.stack(events, axis=-1).reshape(len(blocks), -1)
-        lift = Lift(path.value, path.sampling_variance * np.fmax(1.0, effects), path.memory_spread, of_columns)
+        variances = path.sampling_variance * np.fmax(1.0, effects)
+        lift = Lift(path.value, variances, path.memory_spread, blocks.events_of_both)
         return {**state, "values": values, "lifts": lifts}, lift
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
@@ -172,12 +168,11 @@ class Mixture(Average):
         }
         return {"layout": kept._asdict(), **selected}
 
-    def _start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
+    def _start_columns(self, layout: ColumnLayout, paired: bool) -> State:
         """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
         decays, components = len(HORIZONS), layout.policies * layout.parts
         return {
             "events": 0,
-            "block": block,
             **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "excess_loss")},
             "diagnostics": np.zeros((components, len(DIAGNOSTIC_ROWS), decays)),
             "overlap": np.zeros((layout.groups, decays, decays)),
@@ -228,31 +223,31 @@ class DecayBank:
     @classmethod
     def now(cls, state: State, layout: ColumnLayout, rate: float | None) -> DecayBank:
         """The bank at present."""
-        sums = {name: np.asarray(state[name])[None] for name in state.keys() - {"block", "spread", *OF_DECAYS}}
+        sums = {name: np.asarray(state[name])[None] for name in state.keys() - {"spread", *OF_DECAYS}}
         return cls(sums | {name: last_axis_first(state[name])[:, None] for name in OF_DECAYS}, layout, rate)
 
     @classmethod
     def after(cls, state: State, blocks: Blocks, layout: ColumnLayout, rate: float | None) -> DecayBank:
         """The bank before some blocks of terms and their components (place 0), and after each of them."""
-        parts, size = blocks.components, state["block"]
+        parts, size = blocks.components, blocks.events[:, None]
         block = parts.moments
-        fading, forgetting = np.exp(-size / HORIZONS), np.exp(-size / MEMORY)
+        fading, forgetting = np.exp(-size / HORIZONS), np.exp(-blocks.events / MEMORY)
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
         squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.groups, layout.parts // layout.rewards)
         sums: State = {
-            "events": state["events"] + size * np.arange(len(block) + 1),
-            "overlap": overlaps_of(state["overlap"], squares, size),
+            "events": np.cumsum([state["events"], *blocks.events]),
+            "overlap": overlaps_of(state["overlap"], squares, fading),
             "recent": with_start(state["recent"], decayed_path(state["recent"], parts.spread, forgetting)),
             "largest": with_start(state["largest"], np.maximum.accumulate(largest)),
             "prior": with_start(state["prior"], parts.prior),
             "prior_square": with_start(state["prior_square"], parts.prior_square),
         }
-        mean = _block_means(state, block, cls(sums, layout, rate))
+        mean = _block_means(state, block, size, cls(sums, layout, rate))
         weight, mean = _known(block[..., MomentRow.WEIGHT], mean)
         steps = {"weight": weight, "total": weight * mean}
         steps |= {"diagnostics": block[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
         sums |= fading_paths(state, steps, fading)
-        aged = size * fading[:, None, None] * sums["weight"][:, :-1] + weight * (size - 1) / 2
+        aged = (size * fading).T[..., None] * sums["weight"][:, :-1] + weight * (size - 1) / 2
         sums["age"] = fading_path(state["age"], aged, fading)
         bank = cls(sums, layout, rate)
         losses = _excess_losses(bank.estimates[:, :-1], bank.noise[:-1], weight, mean)
@@ -459,10 +454,10 @@ class DecayBank:
         return moments
 
 
-def _block_means(state: State, block: Array, known: DecayBank) -> Array:
+def _block_means(state: State, block: Array, size: Integers, known: DecayBank) -> Array:
     """The mean of the term in each block, [blocks, columns]; ratios are linearised around the estimates before it.
 
-    `known`: what does not depend on these means, before the blocks and after each of them.
+    `size` [blocks, 1]: events. `known`: what does not depend on these means, before the blocks and after each of them.
     """
     u, v, weight = (block[..., row] for row in (MomentRow.U, MomentRow.V, MomentRow.WEIGHT))
     means, has_ratios = ratio(u, v), (v != weight).any(axis=1)
@@ -470,7 +465,7 @@ def _block_means(state: State, block: Array, known: DecayBank) -> Array:
         return means
     recent = known.sums["recent"][:-1]
     denominators = weight * ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
-    fading, forgetting = (np.exp(-state["block"] / memory)[:, None, None] for memory in (HORIZONS, LOSS_MEMORY))
+    fading, forgetting = (np.exp(-size / memory)[..., None, None] for memory in (HORIZONS, LOSS_MEMORY))
     sums = {name: last_axis_first(state[name])[:, None] for name in ("weight", "total", "excess_loss")}
     for place in range(len(block)):
         at = {name: known.sums[name][place : place + 1] for name in ("events", "prior")}
@@ -482,9 +477,9 @@ def _block_means(state: State, block: Array, known: DecayBank) -> Array:
         here = _known(weight[place], means[place])
         losses = _excess_losses(bank.estimates, known.noise[place], *here)
         sums = {
-            "weight": fading * sums["weight"] + here[0],
-            "total": fading * sums["total"] + here[0] * here[1],
-            "excess_loss": forgetting * sums["excess_loss"] + losses,
+            "weight": fading[place] * sums["weight"] + here[0],
+            "total": fading[place] * sums["total"] + here[0] * here[1],
+            "excess_loss": forgetting[place] * sums["excess_loss"] + losses,
         }
     return means
 
@@ -522,15 +517,14 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
     return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], layout.columns)
 
 
-def overlaps_of(state: Array, squares: Array, size: int) -> Array:
+def overlaps_of(state: Array, squares: Array, fading: Array) -> Array:
     """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, groups, decays, decays].
 
-    One for all groups where they have had the same events.
+    One for all groups where they have had the same events. `fading` [blocks, decays].
     """
-    fading = np.exp(-size / HORIZONS)
     if (state == state[:1]).all() and (squares == squares[:, :1, :1]).all():
         state, squares = state[:1], squares[:, :1]
-    return recursion(state, squares[:, :, :1, None], np.outer(fading, fading))
+    return recursion(state, squares[:, :, :1, None], fading[:, :, None] * fading[:, None])
 
 
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
@@ -538,61 +532,9 @@ def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     return ColumnLayout(layout.components, [True] * (layout.policies - 1), layout.rewards)
 
 
-def _events_of_both(evidence: Evidence) -> Array:
-    """The number of events in each block that a policy and production have, [blocks, policies - 1]."""
-    both = per_block(evidence.paired_with_production().sample_weight, evidence.blocks)
-    return np.asarray(np.count_nonzero(both, axis=-1), dtype=float)
-
-
 def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> Blocks:
     """The differences of all terms to those of production, and of their components, on the events that both have.
 
-    A ratio is linearised around the estimates before the block, as in the mixture of values. The prior of a lift is 0.
+    A ratio is linearised around the estimates before the block, as in the mixture of values.
     """
-    centres, denominators = (
-        values.reshape(len(blocks), -1, layout.parts) for values in (path.value_before, path.denominator_before)
-    )
-    found = [
-        _difference(component, centres[..., place], denominators[..., place])
-        for place, component in enumerate(blocks.components.terms)
-    ]
-    evidence, prior = [], np.zeros((len(blocks), layout.policies - 1))
-    of_reward = layout.parts // layout.rewards
-    for first in range(0, layout.parts, of_reward):
-        known = [mask for _, mask in found[first : first + of_reward] if mask is not None]
-        evidence.append(_evidence_of_lifts(blocks.components.evidence[first], known))
-    parts = [Terms(difference, prior=prior) for difference, _ in found]
-    components = [tuple(parts[first:stop]) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
-    terms = [Terms(reduce(np.add, [part.numerator for part in of_term]), None, of_term) for of_term in components]
-    every = [each for each in evidence for _ in range(len(terms) // layout.rewards)]
-    return Blocks.of(every, terms, paired=False, components=True)
-
-
-def _evidence_of_lifts(evidence: Evidence, known: Sequence[Mask]) -> Evidence:
-    """The evidence about the differences to production, on the events that both have and whose terms are known."""
-    shared, recent = evidence.paired_with_production(), evidence.recent
-    recent = recent._replace(weight_square=recent.distance_square[:, 1:])
-    weight = shared.sample_weight
-    for mask in known:
-        weight = weight if mask.all() else np.where(mask, weight, 0.0)
-    return dataclasses.replace(shared, sample_weight=weight, recent=recent)
-
-
-def _difference(component: Terms, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
-    """A component of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
-
-    A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before each
-    block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side
-    of 0, as the estimates around which both are linearised differ in their last digit.
-    """
-    u, v = component.numerator, component.denominator
-    if v is None:
-        return u[:, 1:] - u[:, :1], None
-    centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        expected = centre * v
-        value = centre + (u - expected) / denominator
-        size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
-    difference = value[:, 1:] - value[:, :1]
-    known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
-    return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known
+    return blocks.lifts(path.value_before, path.denominator_before, layout.components, layout.rewards)

@@ -150,8 +150,8 @@ def of_moments(moments: Array) -> State:
 
 def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks to a past that fades with this horizon in events: a number, [blocks] or [blocks, columns]."""
-    factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
-    factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
+    horizons = np.asarray(horizon, dtype=float)
+    factors = np.exp(-blocks.events.reshape(-1, *[1] * (horizons.ndim - 1)) / horizons)
     added, ends = _step(state, blocks)
     return {
         "blocks": state["blocks"] + len(blocks),
@@ -162,7 +162,7 @@ def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
 
 def path(state: State, blocks: Blocks, horizon: float) -> State:
     """The fading parts of the state after each of these whole blocks, [blocks, columns, rows]."""
-    factor = float(np.exp(-blocks.size / horizon))
+    factor = np.exp(-blocks.events / horizon)
     return {
         name: decayed_path(*_aligned(state.get(name), rows), factor ** FADING[name])
         for name, rows in _step(state, blocks)[0].items()

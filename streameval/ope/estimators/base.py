@@ -22,7 +22,7 @@ class Terms(NamedTuple):
     """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
 
     `components`: terms that add up to this one and may be averaged apart. `prior` [blocks, policies]: the initial
-    value, as known after each block; None: no initial value.
+    value, as known after each block (see `Estimator.priors`); None: no initial value.
     """
 
     numerator: Array
@@ -163,6 +163,13 @@ class Estimator(Component):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         """The terms of these events, and the state after their last complete block."""
         raise NotImplementedError
+
+    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+        """The initial value of each component, from the logging policy's recent mean reward [blocks, 1].
+
+        `sums`: the state after each block, each array [blocks, policies, ...].
+        """
+        return (mean_reward,)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """The range of a term; here that of `w r`, which no weight is too heavy for.

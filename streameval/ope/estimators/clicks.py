@@ -42,8 +42,11 @@ class ClickEstimator(Estimator):
         """The terms; an average that mixes components starts from the recent value of production."""
         assert evidence.clicks is not None
         whole = Terms(self.numerator(evidence, evidence.clicks), self.denominator(evidence.clicks))
-        start = np.repeat(evidence.recent.reward[:, None], whole.numerator.shape[1], axis=1)
-        return whole._replace(components=(whole._replace(prior=None if self.ratio else start),)), state
+        (start,) = self.priors(np.repeat(evidence.recent.reward[:, None], whole.numerator.shape[1], axis=1), state)
+        return whole._replace(components=(whole._replace(prior=start),)), state
+
+    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+        return (None if self.ratio else mean_reward,)
 
     def denominator(self, clicks: Clicks) -> Array | None:
         """The numbers whose mean divides the mean of the numerators, [n, P]; None for 1."""

@@ -161,13 +161,16 @@ class StratifiedIPS(Estimator):
         small = weight <= self.threshold
         rare = np.where(small, 0.0, reward)
         beta, controlled = lagged_slope(evidence, rare, state["control"])
-        means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0)], state["means"])
-        share = np.clip(means[0], 0.0, 1.0)
-        mean_reward = evidence.recent.reward[:, None]
-        low = Terms(np.where(small, reward, 0.0), prior=share * mean_reward)
-        high = Terms(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
-        after = {"control": controlled, "means": remembered}
+        means = evidence.recent_sums((None, np.where(small, weight, 0.0)), state["means"])
+        of_low, of_high = self.priors(evidence.recent.reward[:, None], {"means": means})
+        low = Terms(np.where(small, reward, 0.0), prior=of_low)
+        high = Terms(rare - beta * (weight - 1.0), prior=of_high)
+        after = {"control": controlled, "means": means[-1]}
         return Terms(low.numerator + high.numerator, components=(low, high)), after
+
+    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+        share = np.clip(_means(sums["means"])[0], 0.0, 1.0)
+        return share * mean_reward, (1 - share) * mean_reward
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
@@ -205,15 +208,16 @@ class StratifiedDR(Estimator):
             stands_in = (actions.importance_weight > self.threshold) * actions.probability
             modelled = actions.sum(stands_in * actions.prediction[:, None])
         correction = np.where(small, 0.0, weight * (evidence.reward - expected)[:, None])
-        means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0), modelled], state["means"])
-        share = np.clip(means[0], 0.0, 1.0)
-        mean_reward = evidence.recent.reward[:, None]
-        components = (
-            Terms(low, prior=share * mean_reward),
-            Terms(modelled),
-            Terms(correction, prior=(1 - share) * mean_reward - means[1]),
-        )
-        return Terms(low + modelled + correction, components=components), {"means": remembered}
+        means = evidence.recent_sums((None, np.where(small, weight, 0.0), modelled), state["means"])
+        priors = self.priors(evidence.recent.reward[:, None], {"means": means})
+        numerators = (low, modelled, correction)
+        components = tuple(Terms(each, prior=prior) for each, prior in zip(numerators, priors, strict=True))
+        return Terms(low + modelled + correction, components=components), {"means": means[-1]}
+
+    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+        small, modelled = _means(sums["means"])
+        share = np.clip(small, 0.0, 1.0)
+        return share * mean_reward, None, (1 - share) * mean_reward - modelled
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """A small weight times the reward, or the model's part, inside the reward range, and a correction by weight
@@ -225,9 +229,7 @@ class StratifiedDR(Estimator):
         return TermRange.between((least, most), slopes, max_weight, width, controlled=False)
 
 
-def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
-    """Means over the last 100,000 events after each block, [columns, blocks, P], and the sums after them."""
-    path = evidence.recent_sums((None, *columns), state)
+def _means(sums: Array) -> Array:
+    """Means from sums whose first one is that of the weights, [columns, blocks, P]."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = path[..., 1:] / path[..., :1]
-    return np.moveaxis(means, -1, 0), path[-1]
+        return np.moveaxis(sums[..., 1:] / sums[..., :1], -1, 0)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
@@ -50,6 +50,22 @@ class RecentMoments(NamedTuple):
         """No events yet."""
         logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
         return cls(logged, logged, weighed, weighed)
+
+    @classmethod
+    def folded(cls, state: State, logged: Array, weighed: Array, fading: Array | float) -> tuple[RecentMoments, State]:
+        """The means after some blocks, from the sums of `Evidence.recent_steps`, and the state after them.
+
+        The distance to production comes from the events that have it, scaled to all events; in a block without such
+        events, it is the weight alone.
+        """
+        count, square, both, distance = np.moveaxis(weighed, -1, 0)
+        distance = np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, square)
+        logged = decayed_path(np.array(state["logged"]), logged, fading)
+        weighed = decayed_path(state["weighed"], np.stack([count, square, distance], axis=-1), fading)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
+        recent = cls(*means[0].T, *np.moveaxis(means[1], -1, 0))
+        return recent, {"logged": logged[-1].tolist(), "weighed": weighed[-1]}
 
 
 def start_recent(policies: int) -> State:
@@ -238,28 +254,26 @@ class Evidence:
 
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with the means of recent events, and the state after it."""
+        recent, after = RecentMoments.folded(state, *self.recent_steps(), fading_of(self.block))
+        return replace(self, recent=recent), after
+
+    def recent_steps(self) -> tuple[Array, Array]:
+        """The sums of each block behind recent means: [blocks, 3] of all logged events, [blocks, P, 4] by policy.
+
+        Of a policy those of 1, of its squared importance weight, and of the events that have production those of 1 and
+        of the squared distance to its weight.
+        """
         earned = self.reward if self.clicks is None else self.weighted_reward[:, 0]
         logged = np.stack([np.ones_like(self.reward), earned, self.reward**2]) * self.event_weight
-        logged_sums = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
-        columns = self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()
-        logged = decayed_path(np.array(state["logged"]), logged_sums, fading_of(self.block))
-        weighed = decayed_path(state["weighed"], np.stack(columns, axis=-1), fading_of(self.block))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
-        recent = RecentMoments(*means[0].T, *np.moveaxis(means[1], -1, 0))
-        return replace(self, recent=recent), {"logged": logged[-1].tolist(), "weighed": weighed[-1]}
-
-    def _distances(self) -> Array:
-        """Block sums of the squared difference between importance weights and those of production, [blocks, P].
-
-        From the events that have production, scaled to all events; of the weights alone in a block without such events.
-        """
         weight = self.importance_weight
         shared = (self.sample_weight[:, :1] > 0).astype(float)
-        both, count = self.block_sums(np.broadcast_to(shared, weight.shape)), self.block_sums(None)
-        distance = self.block_sums(shared * (weight - weight[:, :1]) ** 2)
-        alone = self.block_sums(weight**2)
-        return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
+        columns = (
+            self.block_sums(None),
+            self.block_sums(weight**2),
+            self.block_sums(np.broadcast_to(shared, weight.shape)),
+            self.block_sums(shared * (weight - weight[:, :1]) ** 2),
+        )
+        return logged.reshape(3, self.blocks, -1).sum(axis=-1).T, np.stack(columns, axis=-1)
 
     def with_forms(
         self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
@@ -396,6 +410,15 @@ class Evidence:
         }
         recent = RecentMoments(*(means[kept] for means in self.recent))
         return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), forms={})
+
+    def parted(self, numbers: Integers) -> list[Evidence]:
+        """The evidence of consecutive blocks with the same number, each as one block; `numbers` [blocks]."""
+        policies, parts = self.importance_weight.shape[1], []
+        known = replace(self, recent=RecentMoments.unknown(len(numbers), policies))
+        for number in np.unique(numbers).tolist():
+            part = known.of_blocks(numbers == number)
+            parts.append(replace(part, block=len(part.reward), recent=RecentMoments.unknown(1, policies)))
+        return parts
 
     @cached_property
     def weighted_reward(self) -> Array:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, ratio, running_sum
+from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, ratio, running_sum
 from streameval.events.action_sets import Index
 from streameval.ope.averages import Lift
 
@@ -33,17 +31,19 @@ def start(candidates: int) -> State:
     return {"sums": np.zeros((candidates, 11)), "last": last, "recent": np.zeros(candidates)}
 
 
-def follow(path: Lift, state: State, block: int) -> tuple[Array, Array, State]:
+def follow(path: Lift, state: State, sizes: Integers | int) -> tuple[Array, Array, State]:
     """The `Lift` that rules read [4, blocks, candidates], `recent` [blocks, candidates], and the next state.
 
-    A block that was left out changes nothing but `recent`.
+    `sizes`: the number of events in each block, [blocks] or one for all. A block that was left out
+    changes nothing but `recent`.
     """
+    sizes = np.broadcast_to(sizes, len(path.events))
     kept, after, sums = ~np.isnan(path.events[:, 0]), state["last"].T[:, None], state["sums"]
     if kept.any():
-        rows, sums = known(Lift(*(column[kept] for column in path)), sums, block)
+        rows, sums = known(Lift(*(column[kept] for column in path)), sums, sizes[kept])
         after = np.concatenate([after, np.stack(rows)], axis=1)
     after = after[:, np.cumsum(kept)]
-    recent = decayed_path(state["recent"], np.nan_to_num(path.events), math.exp(-block / RECENT))
+    recent = decayed_path(state["recent"], np.nan_to_num(path.events), np.exp(-sizes / RECENT))
     return after, recent, {"sums": sums, "last": after[:, -1].T.copy(), "recent": recent[-1]}
 
 
@@ -77,7 +77,7 @@ def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
     return np.asarray((most > 0) & ((now < 0) | (fit < now) | (own < TOO_FEW * most)))
 
 
-def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
+def known(path: Lift, before: Array, sizes: Integers) -> tuple[Lift, Array]:
     """The lift that rules read after each of these blocks, and the sums after them.
 
     `drift_square = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`. `spread^2` is the mean of the last 30,000
@@ -86,27 +86,27 @@ def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
     production drifts, the estimates of all candidates may follow late.
     """
     events = running_sum(before[:, 0], path.events)
-    spread2, of_spread = recent_mean(path.drift_square, before[:, 1:3], block)
-    moved2, of_value = _moved(path.value, before[:, 3:7], block)
+    spread2, of_spread = recent_mean(path.drift_square, before[:, 1:3], sizes)
+    moved2, of_value = _moved(path.value, before[:, 3:7], sizes)
     known = ~np.isnan(path.value)
     mean = ratio(np.where(known, path.value, 0.0).sum(axis=1), known.sum(axis=1))
-    together2, of_mean = _moved(np.repeat(mean[:, None], path.value.shape[1], axis=1), before[:, 7:], block)
+    together2, of_mean = _moved(np.repeat(mean[:, None], path.value.shape[1], axis=1), before[:, 7:], sizes)
     after = np.concatenate([events[-1][:, None], of_spread, of_value, of_mean], axis=1)
     share = TOGETHER * (1.0 - 1.0 / np.maximum(known.sum(axis=1, keepdims=True), 1))
     drift_square = SPREAD**2 * spread2 + MOVED**2 * moved2 + share * together2
     return Lift(path.value, path.sampling_variance, drift_square, events), after
 
 
-def _moved(values: Array, before: Array, block: int) -> tuple[Array, Array]:
+def _moved(values: Array, before: Array, sizes: Integers) -> tuple[Array, Array]:
     """The mean squared distance of values from their own mean, both over the last 30,000 events; and the sums after."""
-    mean, of_values = recent_mean(values, before[:, :2], block)
-    moved, of_moved = recent_mean((values - mean) ** 2, before[:, 2:], block)
+    mean, of_values = recent_mean(values, before[:, :2], sizes)
+    moved, of_moved = recent_mean((values - mean) ** 2, before[:, 2:], sizes)
     return moved, np.concatenate([of_values, of_moved], axis=1)
 
 
-def recent_mean(values: Array, before: Array, block: int) -> tuple[Array, Array]:
+def recent_mean(values: Array, before: Array, sizes: Integers | int) -> tuple[Array, Array]:
     """The mean of values [blocks, candidates] over the last 30,000 events, NaN while unknown; and the sums after."""
     given = ~np.isnan(values)
     steps = np.stack([np.where(given, values, 0.0), given], axis=-1)
-    sums = decayed_path(before, steps, math.exp(-block / HORIZON))
+    sums = decayed_path(before, steps, np.exp(-np.asarray(sizes) / HORIZON))
     return ratio(sums[..., 0], sums[..., 1]), sums[-1]

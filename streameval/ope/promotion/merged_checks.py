@@ -10,56 +10,90 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State, per_block, running_max, running_sum
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.mean_weight import RUINED
-from streameval.ope.promotion.monitor import PromotionMonitor, block_sums, differing
-from streameval.ope.promotion.trust_checks import PEAKS, TOTALS
+from streameval.ope.promotion.monitor import PromotionMonitor, block_sums, differing_blocks
+from streameval.ope.promotion.trust_checks import PEAKS, TOTALS, WeightFigures
 
 FIXED_STAKES = np.array([0.2, 0.03, 0.004, -0.004, -0.03, -0.2])
 """The shares of the wealth that a bet risks on each event, against mean weights above 1 and below."""
 
 
-def trust_sums(evidence: Evidence) -> dict[str, Array]:
-    """The sums of some events in one block, by name, [policies, ...]; of those called `largest` the larger one counts.
+def trust_sums(evidence: Evidence, block: int) -> dict[str, Array]:
+    """The sums of each block of this many events, by name, [blocks, policies, ...]; see `merged_sums`.
 
-    >>> sums = trust_sums(Evidence.of(importance_weight=[[1.0, 2.0], [1.0, 1.0]], reward=[1.0, 0.0], block=2))
-    >>> sums["trust weight"], sums["largest difference"], sums["trust gain"][1].round(2)
+    >>> sums = trust_sums(Evidence.of(importance_weight=[[1.0, 2.0], [1.0, 1.0]], reward=[1.0, 0.0]), block=2)
+    >>> sums["trust weight"][0], sums["largest difference"][0], sums["trust gain"][0, 1].round(2)
     (array([2., 3.]), array([1.]), array([ 0.18,  0.03,  0.  , -0.  , -0.03, -0.22]))
     """
-    deciding = evidence.deciding
-    sums = block_sums(deciding)
-    surprise = deciding.sample_weight * (deciding.importance_weight - 1.0)
-    wealth = (np.log(np.maximum(1.0 + stake * surprise, RUINED)).sum(axis=0) for stake in FIXED_STAKES.tolist())
-    found = {f"trust {name}": sums[name][0] for name in TOTALS} | {f"largest {name}": sums[name][0] for name in PEAKS}
+    deciding = replace(evidence.deciding, block=block)
+    sums, blocks, candidates = block_sums(deciding), deciding.blocks, deciding.sample_weight.shape[1] - 1
+    surprise = per_block(deciding.sample_weight * (deciding.importance_weight - 1.0), blocks)
+    wealth = (np.log(np.maximum(1.0 + stake * surprise, RUINED)).sum(axis=-1) for stake in FIXED_STAKES.tolist())
+    found = {f"trust {name}": sums[name] for name in TOTALS} | {f"largest {name}": sums[name] for name in PEAKS}
     found["trust gain"] = np.stack(list(wealth), axis=-1)
-    candidates = deciding.sample_weight.shape[1] - 1
-    found["largest difference"] = differing(deciding, np.zeros(candidates, dtype=bool))[-1].astype(float)
+    found["largest difference"] = differing_blocks(deciding, range(1, 1 + candidates)).astype(float)
     if deciding.signs is not None:
-        found["trust signed"] = surprise.T @ deciding.signs
-        found["trust square"] = np.square(surprise * np.abs(deciding.signs[:, :1])).sum(axis=0)
+        signs = deciding.signs.reshape(blocks, -1, deciding.signs.shape[1])
+        found["trust signed"] = surprise @ signs
+        found["trust square"] = np.square(surprise * np.abs(signs[:, None, :, 0])).sum(axis=-1)
     return found
 
 
-def monitor_state(monitor: PromotionMonitor, sums: Mapping[str, Array]) -> State:
-    """The state of a monitor that has made no decision; `sums`: of all events, see `trust_sums`."""
-    state, policies = monitor.start(), len(monitor.policies)
+def merged_sums(sums: Mapping[str, Array]) -> dict[str, Array]:
+    """Sums of all blocks together; of those called `largest` the larger one counts."""
+    return {name: (rows.max if name.startswith("largest") else rows.sum)(axis=0) for name, rows in sums.items()}
+
+
+def fold_trust(monitor: PromotionMonitor, before: State, sums: Mapping[str, Array]) -> tuple[Mask, Mask, State]:
+    """Whether the weights of each policy pass after each block, [blocks, policies]; whether each candidate differs from
+    production, [blocks, candidates]; and the sums of all blocks.
+
+    `sums`: see `trust_sums`. `before`: of the blocks before, nothing at first.
+    """
+    paths = {}
+    for name, rows in sums.items():
+        known = before.get(name, np.zeros(rows.shape[1:]))
+        paths[name] = (running_max if name.startswith("largest") else running_sum)(known, rows)
+    totals, peaks, effects = _figures(monitor, paths)
+    figures = WeightFigures.of(totals, peaks, effects, 0)
+    sound = figures.sound(monitor.promotion.trust).all(axis=0)
+    after = {**before, **{name: path[-1] for name, path in paths.items()}}
+    return np.asarray(sound), paths["largest difference"] > 0, after
+
+
+def _figures(monitor: PromotionMonitor, sums: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The sums and the maxima behind trust checks, [..., runs, numbers, policies], and the design effects."""
+    gain = np.logaddexp.reduce(sums["trust gain"], axis=-1) - math.log(len(FIXED_STAKES))
+    if not monitor.context.weights_average_1:
+        gain = np.zeros_like(gain)
+    totals = np.stack([*(sums[f"trust {name}"] for name in TOTALS), gain], axis=-2)
+    peaks = np.stack([sums[f"largest {name}"] for name in PEAKS], axis=-2)
+    effects = np.ones_like(gain)
+    if "trust signed" in sums:
+        effects = mean_weight.design_effect({"signed": sums["trust signed"], "square": sums["trust square"]})
+    return np.stack([totals, totals], axis=-3), np.stack([peaks, peaks], axis=-3), effects
+
+
+def monitor_state(monitor: PromotionMonitor, state: State, sums: Mapping[str, Array]) -> State:
+    """The state of a monitor whose rules have judged lifts alone; `sums`: of all events, see `trust_sums`."""
+    policies = len(monitor.policies)
     if "trust gain" not in sums:
         return state
-    gain = np.logaddexp.reduce(sums["trust gain"], axis=-1) - math.log(len(FIXED_STAKES))
-    totals = np.stack([*(sums[f"trust {name}"] for name in TOTALS), gain], axis=-1)
-    peaks = np.stack([sums[f"largest {name}"] for name in PEAKS], axis=-1)
+    totals, peaks, _ = _figures(monitor, sums)
     units = mean_weight.start(policies)["units"]
     if "trust signed" in sums:
         units = {"signed": sums["trust signed"], "square": sums["trust square"]}
     trust = {
         **state["trust"],
         "weights": {**state["trust"]["weights"], "units": units},
-        "totals": np.repeat(totals[:, None], 2, axis=1),
-        "peaks": np.repeat(peaks[:, None], 2, axis=1),
+        "totals": np.moveaxis(totals, -1, 0),
+        "peaks": np.moveaxis(peaks, -1, 0),
     }
     return {**state, "trust": trust, "differs": sums["largest difference"] > 0}

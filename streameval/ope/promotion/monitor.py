@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, per_block, take_columns
+from streameval.common.arrays import Array, Integers, Mask, State, per_block, take_columns
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
@@ -29,6 +29,21 @@ from streameval.ope.report import Transition
 
 KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
+
+
+class Judged(NamedTuple):
+    """The basis on which rules judge some blocks: evidence and its `block_sums`, and the lifts.
+
+    `further`: evidence and lifts of each reward after the goal. `trustworthy` [blocks, policies]: whether weights pass
+    the trust checks; `believed` [blocks, candidates]: whether all that a promotion needs of them holds.
+    """
+
+    evidence: Evidence
+    sums: State
+    lifts: Sequence[Lift]
+    further: Sequence[tuple[Evidence, Sequence[Lift]]]
+    trustworthy: Mask
+    believed: Mask
 
 
 @dataclass(frozen=True)
@@ -149,56 +164,81 @@ class PromotionMonitor:
         )
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        deciding, by, switched, followed = self._follow(state, lifts, evidence.blocks)
-        numbers = state["events"] + self.context.block * np.arange(1, evidence.blocks + 1)  # of the last event
-        newest = np.fmax.reduce(timestamp.reshape(evidence.blocks, -1), axis=1)
-        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]  # NaN: unknown
-        guarded, guardrails = self._judge_guardrails(state["guardrails"], further)
+        times = np.fmax.reduce(timestamp.reshape(evidence.blocks, -1), axis=1)
+        judged = self._judge(
+            state,
+            Judged(evidence, sums, lifts, [(each.deciding, of) for each, of in further], trustworthy, believed),
+            np.full(evidence.blocks, self.context.block),
+            times,
+            origin,
+        )
+        return {**state, **judged, "differs": differs[-1], "trust": trust, "clusters": shared}
+
+    def fold_lifts(
+        self,
+        state: State,
+        lifts: Sequence[Sequence[Lift]],
+        sizes: Integers,
+        times: Array,
+        trustworthy: Mask,
+        differs: Mask,
+    ) -> State:
+        """The state after blocks of which only lifts are known: for rules that judge by the lift alone.
+
+        `lifts`: for each reward. `sizes`, `times` [blocks]: the number of events, and the time of the end.
+        `trustworthy` [blocks, policies], `differs` [blocks, candidates]: see `merged_checks.fold_trust`.
+        """
+        believed, none = trustworthy[:, 1:] & trustworthy[:, :1] & differs, Evidence.of(np.zeros((0, 1)), [])
+        goal, *others = lifts
+        further = [(none, of_reward) for of_reward in others]
+        return {**state, **self._judge(state, Judged(none, {}, goal, further, trustworthy, believed), sizes, times)}
+
+    def _judge(self, state: State, known: Judged, sizes: Integers, times: Array, origin: Origin | None = None) -> State:
+        """The parts of the state about lifts and rules after some blocks."""
+        deciding, by, switched, followed = self._follow(state, known.lifts, sizes)
+        numbers = state["events"] + np.cumsum(sizes)  # of the last event
+        times = np.fmax.accumulate(np.concatenate([[state["newest"]], times]))[1:]  # NaN: unknown
+        guarded, guardrails = self._judge_guardrails(state["guardrails"], known.further, sizes)
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
             before = state["rules"][label]
-            judgement, memory = rule.judge(before["memory"], evidence, sums, deciding, self.context)
+            judgement, memory = rule.judge(before["memory"], known.evidence, known.sums, deciding, self.context)
             for _, enter, stay in guarded[label]:
                 judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
-            sound = (judgement.events >= self.promotion.min_events) & believed
+            sound = (judgement.events >= self.promotion.min_events) & known.believed
             if rule.needs_lift:
                 sound &= ~switched
-            hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times)
+            hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times, sizes)
             rules[label] = {**before, "memory": memory, "hold": hold, "last": judgement.last}
             for place, candidate, starts in changes:
                 doubts = [name for name, *verdict in guarded[label] if not verdict[1][place, candidate]]
                 reason = self._why(
-                    judgement, place, candidate, starts, trustworthy[place], switched[place, candidate], doubts
+                    judgement, place, candidate, starts, known.trustworthy[place], switched[place, candidate], doubts
                 )
                 bounds = [judgement.lift[place, candidate], judgement.lower[place, candidate]]
-                log = None if origin is None else list(origin.place((place + 1) * context.block - 1))
+                log = None if origin is None else list(origin.place((place + 1) * self.context.block - 1))
                 transitions.append([label, candidate, numbers[place], times[place], starts, *bounds, reason, log])
         transitions.sort(key=lambda transition: transition[2])
         return {
-            **state,
             "events": int(numbers[-1]),
             "newest": float(times[-1]),
             "lifts": followed,
             "by": by,
-            "differs": differs[-1],
-            "trust": trust,
-            "clusters": shared,
             "rules": rules,
             "guardrails": guardrails,
             "transitions": transitions[-KEPT_TRANSITIONS:],
         }
 
     def _judge_guardrails(
-        self, state: State, further: Sequence[tuple[Evidence, Sequence[Lift]]]
+        self, state: State, further: Sequence[tuple[Evidence, Sequence[Lift]]], sizes: Integers
     ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], State]:
         """The state of all guardrails after some blocks, and for each rule their names and where a candidate passes."""
         judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
         after = {}
         for guardrail in self.guardrails:
-            before, (whole, lifts) = state[guardrail.name], further[guardrail.place - 1]
-            evidence = whole.deciding
-            deciding, by, _, followed = self._follow(before, lifts, evidence.blocks)
-            sums, rules = block_sums(evidence), {}
+            before, (evidence, lifts) = state[guardrail.name], further[guardrail.place - 1]
+            deciding, by, _, followed = self._follow(before, lifts, sizes)
+            sums, rules = block_sums(evidence) if len(evidence.reward) else {}, {}
             for label, rule in self.rules.items():
                 enter, stay, rules[label] = guardrail.judge(
                     rule, before["rules"][label], evidence, sums, deciding, self.promotion.min_events
@@ -208,7 +248,7 @@ class PromotionMonitor:
         return judged, after
 
     def _fold_hold(
-        self, state: State, judgement: Judgement, sound: Mask, numbers: Array, times: Array
+        self, state: State, judgement: Judgement, sound: Mask, numbers: Integers, times: Array, sizes: Integers
     ) -> tuple[State, list[tuple[int, int, bool]]]:
         """The hold period of a rule after some blocks, and its transitions: block, candidate, whether it starts.
 
@@ -231,7 +271,7 @@ class PromotionMonitor:
         after = {
             "held": path[-1],
             "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
-            "total": state["total"] + self.context.block * np.count_nonzero(promotable[1:], axis=0),
+            "total": state["total"] + sizes @ promotable[1:],
             "since": since,
             "first": first,
             "later": state["later"] + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
@@ -269,15 +309,15 @@ class PromotionMonitor:
         before, state["taken"] = state["taken"], state["events"]
         return [each for each in transitions(self, state) if each.event > before]
 
-    def _follow(self, state: State, lifts: Sequence[Lift], blocks: int) -> tuple[Lift, Index, Mask, State]:
+    def _follow(self, state: State, lifts: Sequence[Lift], sizes: Integers) -> tuple[Lift, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
-            shape = blocks, len(self.policies) - 1
+            shape = len(sizes), len(self.policies) - 1
             unknown, never = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
             return Lift(unknown, unknown, unknown, np.zeros(shape)), state["by"], never, state["lifts"]
         pairs = zip(self.lifts, lifts, strict=True)
         every, recent, after = zip(
-            *(lift.follow(path, state["lifts"][name], self.context.block) for name, path in pairs), strict=True
+            *(lift.follow(path, state["lifts"][name], sizes) for name, path in pairs), strict=True
         )
         by, switched = lift.choose(np.stack(recent), state["by"])
         places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
@@ -437,11 +477,16 @@ def differing(evidence: Evidence, before: Mask) -> Mask:
     path = np.repeat(before[None], evidence.blocks, axis=0)
     new = np.flatnonzero(~before)
     if len(new):
-        both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, 1 + new] > 0)
-        production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, 1 + new]
-        apart = both & (np.abs(terms - production) > PROPENSITY_TOLERANCE * np.abs(production))
-        path[:, new] = np.logical_or.accumulate(apart.reshape(evidence.blocks, -1, len(new)).any(axis=1), axis=0)
+        path[:, new] = np.logical_or.accumulate(differing_blocks(evidence, 1 + new), axis=0)
     return path
+
+
+def differing_blocks(evidence: Evidence, policies: Sequence[int] | Index) -> Mask:
+    """Whether each of these policies differs from production in each block, [blocks, policies]."""
+    both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, policies] > 0)
+    production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, policies]
+    apart = both & (np.abs(terms - production) > PROPENSITY_TOLERANCE * np.abs(production))
+    return np.asarray(apart.reshape(evidence.blocks, -1, apart.shape[1]).any(axis=1))
 
 
 def _products(one: Array, other: Array) -> Array:

@@ -8,16 +8,32 @@ bucket add up, and maxima compare, in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, Mask, State
+from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State
 from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.moments import MAXIMA, fade, merge, nothing, total
+from streameval.ope.averages.moments import (
+    MAXIMA,
+    OWN_TOTALS,
+    PAIRS,
+    ROWS,
+    TERM_SUMS,
+    TERMS,
+    MomentRow,
+    PairRow,
+    fade,
+    merge,
+    nothing,
+    sum_of_squares,
+    total,
+)
+from streameval.ope.averages.variance import SIGNS
 
 NO_TIME = int(np.iinfo(np.int64).min)
 """The bucket of events without a timestamp."""
@@ -34,7 +50,7 @@ class Buckets:
     """Sums and maxima of some events by bucket of time, [buckets, ...] each.
 
     `numbers` [buckets]: in ascending order, `NO_TIME` first. `moments` by name: [buckets, columns, rows]; `sums` by
-    name are plain sums. A name that a table lacks has sums of 0.
+    name are plain sums, but maxima where the name starts with `largest`. A name that a table lacks has sums of 0.
     """
 
     numbers: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -53,7 +69,7 @@ class Buckets:
         return cls(
             numbers[starts],
             {name: _grouped(rows, starts) for name, rows in moments.items()},
-            {name: np.add.reduceat(rows, starts, axis=0) for name, rows in sums.items()},
+            {name: _adding(name).reduceat(rows, starts, axis=0) for name, rows in sums.items()},
         )
 
     def merge(self, other: Buckets) -> Buckets:
@@ -63,18 +79,24 @@ class Buckets:
         numbers = np.union1d(self.numbers, other.numbers)
         places = [np.searchsorted(numbers, each.numbers) for each in (self, other)]
 
-        def joined(parts: Sequence[Array | None], is_moments: bool) -> Array:
+        def joined(parts: Sequence[Array | None], add: Callable[[Array, Array], Array]) -> Array:
             shape = next(part.shape[1:] for part in parts if part is not None)
             whole = np.zeros((len(numbers), *shape))
             for place, part in zip(places, parts, strict=True):
                 if part is not None:
-                    whole[place] = merge(whole[place], part) if is_moments else whole[place] + part
+                    whole[place] = add(whole[place], part)
             return whole
 
         return Buckets(
             numbers,
-            {name: joined([each.moments.get(name) for each in (self, other)], True) for name in _names(self, other, 0)},
-            {name: joined([each.sums.get(name) for each in (self, other)], False) for name in _names(self, other, 1)},
+            {
+                name: joined([each.moments.get(name) for each in (self, other)], merge)
+                for name in _names(self, other, 0)
+            },
+            {
+                name: joined([each.sums.get(name) for each in (self, other)], _adding(name))
+                for name in _names(self, other, 1)
+            },
         )
 
     def where(self, kept: Mask) -> Buckets:
@@ -84,6 +106,10 @@ class Buckets:
             {name: rows[kept] for name, rows in self.moments.items()},
             {name: rows[kept] for name, rows in self.sums.items()},
         )
+
+    def numbered(self, numbers: Integers) -> Buckets:
+        """The sums by other numbers, in ascending order; those with the same number become one bucket."""
+        return Buckets.of_blocks(numbers, self.moments, self.sums)
 
     def to_state(self) -> State:
         return {"numbers": self.numbers, "moments": dict(self.moments), "sums": dict(self.sums)}
@@ -98,11 +124,130 @@ def _names(one: Buckets, other: Buckets, place: int) -> list[str]:
     return list(dict.fromkeys([*first, *second]))
 
 
+def _adding(name: str) -> np.ufunc:
+    """How numbers of this name add up: of those that are called `largest`, the larger one counts."""
+    return np.maximum if name.startswith("largest") else np.add
+
+
 def _grouped(rows: Array, starts: Integers) -> Array:
     """Moments by block as moments by bucket."""
     added = np.add.reduceat(rows, starts, axis=0)
     added[..., MAXIMA] = np.maximum(np.maximum.reduceat(rows[..., MAXIMA], starts, axis=0), 0.0)
     return added
+
+
+@dataclass(frozen=True)
+class SummedBlocks:
+    """Blocks of which the sums are known, and no event: whole buckets of time in order, as averages read `Blocks`.
+
+    `events` [blocks]. `moments` [blocks, columns, rows] with pair sums, and what `variance` reads of them: `spread` and
+    `compared`. `parts`: the components of all terms, where an average mixes them. `prior`, `prior_square`: of
+    components. `ratio` [columns of a policy]: whether the term has a denominator. Of candidates alone, [blocks,
+    columns]: `events_of_both`; `differ`, the events with another term than production; `distance_square`, the second
+    moment assumed for a lift. `ones` [blocks, columns, signs]: the signed sums of the events of both; None without
+    units.
+    """
+
+    events: Integers
+    moments: Array
+    spread: Array
+    compared: dict[str, Array]
+    ratio: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    parts: SummedBlocks | None = None
+    prior: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    prior_square: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    events_of_both: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    differ: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    distance_square: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    ones: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def components(self) -> SummedBlocks:
+        assert self.parts is not None
+        return self.parts
+
+    @cached_property
+    def variance_steps(self) -> list[object]:
+        return []
+
+    def lifts(self, centres: Array, denominators: Array, components: Sequence[int], rewards: int) -> SummedBlocks:
+        """The differences of all terms to those of production, and of their components: see `Blocks.lifts`.
+
+        A difference is a linear form of 1 and of both policies' numerators and denominators. So its sums follow from
+        the pair sums.
+        """
+        parts, blocks = sum(components), len(self)
+        around = centres.reshape(blocks, -1, parts), denominators.reshape(blocks, -1, parts)
+        form = _difference(around[0], around[1], self.components.ratio)
+        known = np.isfinite(form).all(axis=-1).reshape(blocks, -1, rewards, parts // rewards)
+        known = np.repeat(known.all(axis=-1), parts // rewards, axis=-1)
+        form = np.where(known[..., None], form, 0.0)
+        first = np.cumsum([0, *components[:-1]])
+        whole = self._lifts(form[:, :, first], known[:, :, first])
+        return replace(whole, parts=self.components._lifts(form, known))
+
+    def _lifts(self, form: Array, known: Mask) -> SummedBlocks:
+        """The blocks of the differences with this form [blocks, candidates, columns, 5]."""
+
+        def of_candidates(rows: Array) -> Array:
+            by_policy = rows.reshape(len(self), -1, form.shape[2], rows.shape[-1])
+            return by_policy[:, -form.shape[1] :] * known[..., None]
+
+        def by_column(rows: Array) -> Array:
+            return rows.reshape(len(self), -1, rows.shape[-1])
+
+        every, pairs = of_candidates(self.moments), of_candidates(self.moments[..., PAIRS])
+        weight, parts = pairs[..., PairRow.WEIGHT], form * pairs[..., : PairRow.FIRST_PRODUCT]
+        total, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
+        total = np.where(np.abs(total) <= ROUNDING * size, 0.0, total)
+        square = sum_of_squares(form, pairs[..., : PairRow.WEIGHT_SQUARE])
+        moments = np.zeros((*weight.shape, ROWS))
+        terms = (weight, total, weight, square, total, weight)
+        moments[..., TERM_SUMS] = np.stack(terms, axis=-1)
+        for row in ("IMPORTANCE", "IMPORTANCE_SQUARE", "WEIGHT_SQUARE"):
+            moments[..., MomentRow[row]] = pairs[..., PairRow[row]]
+        moments[..., MomentRow.LARGEST_IMPORTANCE] = every[..., MomentRow.LARGEST_IMPORTANCE]
+        differ = self.differ.reshape(weight.shape) if self.differ.size else np.zeros_like(weight)
+        others = (pairs[..., PairRow.WEIGHT_SQUARE], weight > 0, np.where(square > 0, differ, 0.0))
+        spread = by_column(np.stack([*terms, *others], axis=-1))
+        compared = {"totals": spread[..., OWN_TOTALS]}
+        if self.ones is not None:
+            rows = of_candidates(self.compared["signed"])
+            ones = of_candidates(self.ones)
+            of_terms = rows[..., 2 : 2 + len(TERMS) * SIGNS].reshape(*rows.shape[:-1], len(TERMS), SIGNS)
+            signed = np.einsum("bpct,bpcts->bpcs", form, np.concatenate([ones[..., None, :], of_terms], axis=-2))
+            compared["signed"] = by_column(np.concatenate([rows[..., 1:2], signed, ones], axis=-1))
+        return SummedBlocks(
+            self.events,
+            by_column(moments),
+            spread,
+            compared,
+            prior=np.zeros_like(self.distance_square),
+            prior_square=self.distance_square,
+        )
+
+
+def _difference(centre: Array, denominator: Array, ratio: Mask) -> Array:
+    """The difference to production of each column as a linear form, [blocks, candidates, columns, 5].
+
+    Of 1 and of TERMS. A ratio is linearised around the centres.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own, slope = 1.0 / denominator, -centre / denominator
+    every = np.broadcast_to
+    shape = centre[:, 1:].shape
+    linear = (
+        centre[:, 1:] - centre[:, :1],
+        own[:, 1:],
+        slope[:, 1:],
+        every(-own[:, :1], shape),
+        every(-slope[:, :1], shape),
+    )
+    plain = np.array([0.0, 1.0, 0.0, -1.0, 0.0])
+    return np.where(ratio[:, None], np.stack(linear, axis=-1), plain)
 
 
 @dataclass(frozen=True)
@@ -205,9 +350,9 @@ Kernels: TypeAlias = Mapping[str, TimeKernel]
 
 
 def kernels_of(averages: Sequence[AnyAverage]) -> Kernels:
-    """The kernels of averages over all events, or by the clock."""
+    """The kernels of averages over all events, or by the clock; others fold blocks."""
     width = width_of(averages)
-    return {average.label: _kernel(average, width) for average in averages}
+    return {average.label: _kernel(average, width) for average in averages if not average.mixes_components}
 
 
 def _kernel(average: AnyAverage, width: float) -> TimeKernel:

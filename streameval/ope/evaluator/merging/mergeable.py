@@ -12,17 +12,26 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, State, from_plain, take_columns, to_plain
+from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, from_plain, take_columns, to_plain
 from streameval.errors import ConfigError, StateError
-from streameval.ope.averages import AnyAverage, Reading
+from streameval.ope.averages import AnyAverage, Lift, Reading, variance
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import NONZERO
+from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE
+from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, MomentRow
 from streameval.ope.averages.variance import SIGNS
 from streameval.ope.evaluator import learning
-from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evaluator.merging.buckets import ALIKE, Kernels, kernels_of, width_of
+from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator.merging.buckets import (
+    ALIKE,
+    Buckets,
+    Kernels,
+    SummedBlocks,
+    kernels_of,
+    width_of,
+)
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Plan
-from streameval.ope.evidence.evidence import Evidence, fading_of
+from streameval.ope.evidence.actions import FORMS
+from streameval.ope.evidence.evidence import Evidence, RecentMoments, fading_of, start_recent
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.base import Ask
@@ -41,20 +50,28 @@ class MergedGrid(Grid):
     """A grid whose averages are read from sums over buckets of time."""
 
     def sums(
-        self, evidence: Sequence[Evidence], size: int, learned: Sequence[State], kernels: Kernels, seconds: Array
+        self,
+        evidence: Sequence[Evidence],
+        numbers: Integers,
+        learned: Sequence[State],
+        kernels: Kernels,
+        seconds: Array,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The moments and the plain sums of each block of `size` events by name, [blocks, columns, ...].
+        """The moments and the plain sums of each block of events by name, [blocks, columns, ...].
 
-        `evidence`: of each reward, all events in one block. `learned`: the states of the estimators, for each reward.
-        `seconds` [blocks, events]: until the end of the bucket, NaN if unknown.
+        `evidence`: of each reward, all events in one block. `numbers` [blocks]: the bucket of each block, in ascending
+        order. `learned`: the states of the estimators, for each reward. `seconds` [blocks, events]: until the end of
+        the bucket, NaN if unknown.
         """
+        size = seconds.shape[1]
         visible = [each.restricted_to(self.needs) for each in evidence]
         terms = [
             column.terms(seen, states[column.label])[0]
             for seen, states in zip(visible, learned, strict=True)
             for column in self.columns
         ]
-        blocks = Blocks.of([replace(seen, block=size) for seen in visible for _ in self.columns], terms)
+        visible = [replace(seen, block=size) for seen in visible]
+        blocks = Blocks.of([seen for seen in visible for _ in self.columns], terms)
         moments = {ALIKE: blocks.moments}
         for kernel in kernels.values():
             if kernel.name not in moments:
@@ -64,7 +81,141 @@ class MergedGrid(Grid):
         signed = blocks.compared.get("signed")
         if signed is not None:
             sums["signed"] = _widened(signed)
+        if self.mixing:
+            known = [replace(each.restricted_to(self.needs & set(FORMS)), block=size) for each in evidence]
+            moments["parts"] = blocks.paired_components.moments
+            sums |= self._sums_for_lifts(blocks) | self._recent_sums(known, visible, numbers)
         return moments, sums
+
+    def _sums_for_lifts(self, blocks: Blocks) -> dict[str, Array]:
+        """The sums, besides moments, by which `SummedBlocks` compares policies with production."""
+        if len(self.candidates) < 2:
+            return {}
+        sums = {"both": blocks.events_of_both, "differ": blocks.events_that_differ}
+        ones = blocks.signed_weights
+        return sums if ones is None else {**sums, "ones": ones}
+
+    def _recent_sums(
+        self, known: Sequence[Evidence], visible: Sequence[Evidence], numbers: Integers
+    ) -> dict[str, Array]:
+        """The sums behind recent means, of all events and of what the initial values of components need.
+
+        `numbers` [blocks]: of buckets. Sums that an estimator learns are known after all events only, so they come from
+        the events of one bucket after the other, as those of its first block.
+        """
+        sums: dict[str, Array] = {}
+        for place, (every, seen) in enumerate(zip(known, visible, strict=True)):
+            sums[f"logged {place}"], sums[f"weighed {place}"] = every.recent_steps()
+            starts, parted = np.unique(numbers, return_index=True)[1], seen.parted(numbers)
+            for column in (column for column in self.columns if column.parts > 1):
+                fresh = column.start(len(self.candidates))
+                for name in fresh:
+                    sums[f"learned {place} {column.label} {name}"] = np.zeros((len(numbers), *fresh[name].shape))
+                for start, part in zip(starts.tolist(), parted, strict=True):
+                    for name, rows in column.terms(part, fresh)[1].items():
+                        sums[f"learned {place} {column.label} {name}"][start] = rows
+        return sums
+
+    @property
+    def mixing(self) -> tuple[AnyAverage, ...]:
+        """The averages that fold blocks of merged buckets."""
+        return tuple(average for average in self.averages if average.mixes_components)
+
+    def start_blocks(self, block: int) -> State:
+        """The state of the averages that fold blocks, and of the recent means that they start from."""
+        policies, components = len(self.candidates), [column.parts for column in self.columns] * self.rewards
+        return {
+            "recent": [start_recent(policies) for _ in range(self.rewards)],
+            "learned": [
+                {column.label: column.start(policies) for column in self.columns if column.parts > 1}
+                for _ in range(self.rewards)
+            ],
+            "averages": {
+                average.label: average.start(components, self.candidates, block, self.rewards)
+                for average in self.mixing
+            },
+        }
+
+    def fold_blocks(
+        self, state: State, buckets: Buckets, place: int, lifts: Sequence[Pair]
+    ) -> tuple[State, dict[Pair, list[Lift]]]:
+        """The state after whole blocks, and of these lifts those that belong to this grid, for each reward.
+
+        A bucket is a block. `place`: of this grid among those of the plan.
+        """
+        own = [pair for pair in lifts if pair in self.pairs]
+        kept: Mask = np.ones(len(buckets), dtype=bool)
+        if self.optional and len(self.mixing) == len(self.averages):
+            weight = buckets.moments[f"{place} {ALIKE}"][..., MomentRow.WEIGHT]
+            kept = np.asarray((weight > 0).any(axis=1))
+        if not kept.any():
+            return state, {pair: self._lifts(pair, kept, {}) for pair in own}
+        buckets = buckets.where(kept)
+        blocks, recent, learned = self._summed_blocks(state, buckets, place)
+        averages, found = {}, {}
+        for average in self.mixing:
+            averages[average.label], found[average.label] = average.fold(
+                state["averages"][average.label], cast(Blocks, blocks), UNKNOWN_DRIFT_RATE
+            )
+        after = {"recent": recent, "learned": learned, "averages": averages}
+        return after, {pair: self._lifts(pair, kept, found) for pair in own}
+
+    def _summed_blocks(
+        self, state: State, buckets: Buckets, place: int
+    ) -> tuple[SummedBlocks, list[State], list[State]]:
+        """The blocks, and the states of recent means and of estimators after them."""
+        own = {name: rows for name, rows in buckets.sums.items() if name.split(" ", 1)[0] == str(place)}
+        sums = {name.split(" ", 1)[1]: rows for name, rows in own.items()}
+        moments, parts = (buckets.moments[f"{place} {name}"] for name in (ALIKE, "parts"))
+        events = buckets.sums[ALIKE].astype(np.int64)
+        fading = np.array([fading_of(count) for count in events.tolist()])
+        shape, recent, learned = (len(buckets), len(self.candidates)), [], []
+        priors, squares, distances = [], [], []
+        for reward in range(self.rewards):
+            means, after = RecentMoments.folded(
+                state["recent"][reward], sums[f"logged {reward}"], sums[f"weighed {reward}"], fading
+            )
+            recent.append(after)
+            known: State = {}
+            for column in self.columns:
+                paths = {
+                    name: decayed_path(before, sums[f"learned {reward} {column.label} {name}"], fading)
+                    for name, before in state["learned"][reward].get(column.label, {}).items()
+                }
+                if paths:
+                    known[column.label] = {name: path[-1] for name, path in paths.items()}
+                for prior in column.priors(means.reward[:, None], paths):
+                    priors.append(np.broadcast_to(np.nan if prior is None else prior, shape))
+                    squares.append(means.weight_square * means.reward_square[:, None])
+                    distances.append(means.distance_square[:, 1:] * means.reward_square[:, None])
+            learned.append(known)
+        prior, prior_square, distance = (
+            np.stack(each, axis=-1).reshape(len(buckets), -1) for each in (priors, squares, distances)
+        )
+        ratios = [(column.ratio, column.parts) for column in self.columns] * self.rewards
+        spread = spread_of(moments, sums["nonzero"])
+        of_parts = spread_of(parts, np.zeros(parts.shape[:2]))[..., : NONZERO + 1]
+        components = SummedBlocks(
+            events,
+            parts,
+            of_parts,
+            {},
+            ratio=np.repeat(*np.array(ratios).T).astype(bool),
+            prior=prior,
+            prior_square=prior_square,
+            distance_square=distance,
+        )
+        blocks = SummedBlocks(
+            events,
+            moments,
+            spread,
+            compared_of(spread, sums.get("signed")),
+            parts=components,
+            events_of_both=sums.get("both", np.zeros((0, 0))),
+            differ=sums.get("differ", np.zeros((0, 0))),
+            ones=sums.get("ones"),
+        )
+        return blocks, recent, learned
 
     def taught(self, evidence: Sequence[Evidence]) -> list[State]:
         """The states of the estimators from these events alone, for each reward."""
@@ -85,7 +236,12 @@ class MergedGrid(Grid):
         kept = range(place * columns, (place + 1) * columns)
         return replace(self, rewards=1), {
             **state,
-            "averages": take_columns(state["averages"], policies, range(policies), kept),
+            "averages": {
+                average.label: (average.select if average.mixes_components else take_columns)(
+                    state["averages"][average.label], policies, range(policies), kept
+                )
+                for average in self.averages
+            },
         }
 
     def read(
@@ -94,9 +250,24 @@ class MergedGrid(Grid):
         """Each average with its interval and its moments now; `state`: see `MergedEvaluator`."""
         for average, bound in zip(self.averages, self.bounds, strict=True):
             known = state["averages"][average.label]
+            if average.mixes_components:
+                yield average, bound, average.read(known, None, UNKNOWN_DRIFT_RATE), None
+                continue
             unfinished = cast(Blocks, OpenBuckets(known["open"][None]))
             reading = Reading(known["moments"], known["spread"], unfinished, details=known["details"])
             yield average, bound, reading, None
+
+
+def spread_of(moments: Array, nonzero: Array) -> Array:
+    """The rows that each block adds to a variance, [blocks, columns, rows]; `nonzero` [blocks, columns]."""
+    rows = variance.of_moments(moments.reshape(-1, moments.shape[-1]))["sums"].reshape(*moments.shape[:2], -1)
+    rows[..., NONZERO] = nonzero
+    return np.asarray(rows)
+
+
+def compared_of(spread: Array, signed: Array | None) -> dict[str, Array]:
+    """The sums in which blocks are compared: see `Blocks.compared`."""
+    return {"totals": spread[..., BOTH_TOTALS]} | ({} if signed is None else {"signed": signed})
 
 
 def _widened(signed: Array) -> Array:
@@ -137,6 +308,11 @@ class MergePlan:
         return kernels_of(list(self.plan.averages.values()))
 
     @cached_property
+    def mixes(self) -> bool:
+        """Whether an average folds blocks of merged buckets."""
+        return any(grid.mixing for grid in self.grids)
+
+    @cached_property
     def width(self) -> float:
         """Seconds of a bucket of time."""
         return width_of(list(self.plan.averages.values()))
@@ -147,9 +323,14 @@ class MergePlan:
         return prepared(self.plan.computed_policies)
 
     @cached_property
+    def promotion_lifts(self) -> tuple[Pair, ...]:
+        """The lifts that promotion may decide by: those of averages that fold blocks."""
+        return self.plan.promotion_lifts(self.grids)
+
+    @cached_property
     def monitor(self) -> PromotionMonitor | None:
-        """Of promotion, which only checks whether weights can be trusted: no lift of these averages decides."""
-        return self.plan.monitor(())
+        """Of promotion."""
+        return self.plan.monitor(self.promotion_lifts)
 
     @cached_property
     def learns(self) -> bool:
@@ -235,8 +416,9 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _problems_of_average(average)
         yield from _problems_of_interval(average.label, plan.interval(average))
     for rule in () if plan.promotion is None else plan.promotion.rules:
-        if not rule.needs_lift:
-            hint = "take promotion: off, or paired, which shows the trust checks and decides nothing without a mixture"
+        mixes = any(average.mixes_components for average in plan.averages.values())
+        if not rule.needs_lift or (mixes and not rule.judges_by_lift):
+            hint = "take promotion: off, or paired, which shows the trust checks, and decides by a mixture"
             yield f"the rule {rule.label} judges blocks of events in order", hint
     predicted = [label for label, each in plan.estimators.items() if "prediction" in each.needs]
     learned = ", ".join(plan.learned_policies)
@@ -259,6 +441,8 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _problems_of_average(average: AnyAverage) -> Iterator[tuple[str, str]]:
     label = average.label
+    if average.mixes_components:
+        return
     if average.last_events == math.inf or average.time_span is not None or average.time_half_life is not None:
         return
     if average.last_events is not None:
@@ -266,7 +450,8 @@ def _problems_of_average(average: AnyAverage) -> Iterator[tuple[str, str]]:
     elif average.factor is not None:
         yield f"{label} decays by the event", f"give {label} a time, such as {{kind: decay, half_life: 30m}}"
     else:
-        yield f"{label} depends on the order of events", "take cumulative, a window with a span, or a decay by time"
+        hint = "take mixture, cumulative, a window with a span, or a decay by time"
+        yield f"{label} depends on the order of events", hint
 
 
 def _problems_of_interval(label: str, interval: AnyInterval) -> Iterator[tuple[str, str]]:

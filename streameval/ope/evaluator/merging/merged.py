@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, Integers, State, from_plain, to_plain
 from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.ope.averages import variance
+from streameval.ope.averages import Lift, variance
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, TAIL_ROWS
+from streameval.ope.averages.moments import TAIL_ROWS
 from streameval.ope.averages.variance import FADING, LONGER
 from streameval.ope.evaluator import learning, segments
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets, TimeKernel
+from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets, SummedBlocks, TimeKernel
 from streameval.ope.evaluator.merging.coverage import NEVER, Coverage, Partition, place_of
-from streameval.ope.evaluator.merging.mergeable import MergedGrid, MergePlan
+from streameval.ope.evaluator.merging.mergeable import MergedGrid, MergePlan, compared_of, spread_of
 from streameval.ope.evaluator.merging.partial import SEGMENTS, Partial
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
 from streameval.ope.evaluator.report_rows import report_rows, with_signs
 from streameval.ope.evidence.evidence import start_slates
-from streameval.ope.promotion import decide, fold_arrivals, monitor_state, start_arrivals
+from streameval.ope.promotion import decide, fold_arrivals, fold_trust, monitor_state, start_arrivals
 from streameval.ope.report import (
     Decision,
     Estimate,
@@ -78,6 +77,7 @@ class MergedEvaluator:
         self._known, self._lagged = Partial.nothing(self._plan), self._plan.start_lagged()
         self._arrivals = start_arrivals()
         self._closed = [_start(grid, self._plan) for grid in self._plan.grids]
+        self._blocks = _start_blocks(self._plan)
         self._last = NO_TIME
         self._offsets: dict[Partition, int] = dict(start or {})
         self._known = replace(self._known, coverage=Coverage(reached=dict.fromkeys(self._offsets, NEVER)))
@@ -176,6 +176,7 @@ class MergedEvaluator:
         done = buckets.numbers < before
         if done.any():
             self._closed, self._last = self._averaged(buckets.where(done))
+            self._blocks = _with_blocks(self._blocks, buckets.where(done), self._plan)
             self._known = replace(self._known, buckets=buckets.where(~done))
 
     def _averaged(self, buckets: Buckets) -> tuple[list[State], int]:
@@ -194,9 +195,10 @@ class MergedEvaluator:
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now; the evaluator does not change. The arguments are those of `Evaluator.report`."""
-        plan, events, estimates = self.plan, self._known.events, list(self._rows())
+        states, blocks = self._present()
+        plan, events, estimates = self.plan, self._known.events, list(self._rows(states))
         predicts = any("prediction" in each.needs for each in plan.estimators.values())
-        decisions, checks = self._decisions(estimates, now, unmatched_share)
+        decisions, checks, transitions = self._decisions(estimates, blocks["promotion"], now, unmatched_share)
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
@@ -206,6 +208,7 @@ class MergedEvaluator:
             segments=self._segments(estimates),
             promotion=decisions,
             trust=checks,
+            transitions=transitions,
             reward_model=online.read(plan.reward_model, self._lagged["predictions"][0]) if predicts else None,
         )
 
@@ -219,23 +222,26 @@ class MergedEvaluator:
         return segments.segment_rows(plan, state, None, counts, self._known.weights, of_goal)
 
     def _decisions(
-        self, estimates: Sequence[Estimate], now: float | None, unmatched_share: float | None
-    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...]]:
-        """Why no candidate is promotable, and the trust checks."""
+        self, estimates: Sequence[Estimate], judged: State, now: float | None, unmatched_share: float | None
+    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
+        """The decisions on all candidates, the trust checks and the transitions; `judged`: the state of the rules."""
         monitor, newest = self._plan.monitor, self._known.events["newest"]
         if monitor is None:
-            return (), ()
+            return (), (), ()
         of_goal = [row for row in estimates if row.reward == self.plan.rewards[0].name]
-        state = monitor_state(monitor, self._known.counts)
-        return decide(monitor, state, of_goal, self._arrivals, newest, now, unmatched_share)[:2]
+        state, pairs = monitor_state(monitor, judged, self._known.counts), self._plan.promotion_lifts
+        return decide(monitor, state, of_goal, self._arrivals, newest, now, unmatched_share, pairs)
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
         """The rows of a Report for these pairs of an estimator and an average."""
-        return tuple(row for row in with_signs(self.plan, self._rows()) if (row.estimator, row.average) in pairs)
+        return tuple(
+            row
+            for row in with_signs(self.plan, self._rows(self._present()[0]))
+            if (row.estimator, row.average) in pairs
+        )
 
-    def _rows(self) -> Iterator[Estimate]:
+    def _rows(self, states: Sequence[State]) -> Iterator[Estimate]:
         plan, learned = self.plan, learning.start(self.plan)
-        states = self._present()
         for place in range(len(plan.rewards)):
             known = {**learned, "weights": self._known.weights, "slates": self._slots(place)}
             for grid, whole in zip(self._plan.grids, states, strict=True):
@@ -249,25 +255,28 @@ class MergedEvaluator:
         lifts = {name: counts.get(f"{name} {place}", start) for name, start in fresh["lifts"].items()}
         return {"ratios": counts.get(f"ratios {place}", fresh["ratios"]), "lifts": lifts}
 
-    def _present(self) -> list[State]:
-        """The state of each grid as of now, from the averages of closed buckets and the open ones."""
+    def _present(self) -> tuple[list[State], State]:
+        """The state of each grid as of now, from the averages of closed buckets and the open ones; and the blocks."""
         coverage, open_ones = self._known.coverage, self._known.buckets
         clock = coverage.now
         now, behind = self._bucket(clock), self._bucket(coverage.behind)
         complete = (open_ones.numbers > NO_TIME) & (open_ones.numbers < behind)
         closed, last = self._averaged(open_ones.where(complete))
+        blocks = _with_blocks(self._blocks, open_ones.where(complete), self._plan)
         rest = open_ones.where(~complete)
         ahead = 0.0 if now == NO_TIME else now + 1.0 - clock / self._plan.width
-        return [
+        states = [
             {
                 "seen": seen,
                 "averages": {
                     label: _read(of_average, rest, place, self._plan.kernels[label], last, now, ahead)
                     for label, of_average in of_grid.items()
-                },
+                }
+                | blocks["grids"][place].get("averages", {}),
             }
             for place, (of_grid, seen) in enumerate(zip(closed, self._known.seen, strict=True))
         ]
+        return states, blocks
 
     def _policy_counts(self) -> Iterator[PolicyCounts]:
         for place, policy in enumerate(self.policies):
@@ -286,8 +295,9 @@ class MergedEvaluator:
         """Do nothing: no events wait to be folded. An `Evaluator` has such events."""
 
     def take_transitions(self) -> list[Transition]:
-        """The transitions of candidates since the last call."""
-        return []
+        """The transitions of candidates since the last call, of blocks that no more events are waited for."""
+        monitor = self._plan.monitor
+        return [] if monitor is None else monitor.take_transitions(self._blocks["promotion"])
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""
@@ -298,6 +308,7 @@ class MergedEvaluator:
             "last": self._last,
             "lagged": self._plan.lagged_to_state(self._lagged),
             **to_plain({"known": self._known.to_state(), "arrivals": self._arrivals, "closed": self._closed}),
+            "blocks": to_plain({**self._blocks, "open": self._blocks["open"].to_state()}),
         }
 
     @classmethod
@@ -314,6 +325,8 @@ class MergedEvaluator:
         known = Partial.from_state(from_plain(state["known"]))
         evaluator._known = replace(known, fingerprint=evaluator._plan.fingerprint)
         evaluator._closed = from_plain(state["closed"])
+        blocks = from_plain(state["blocks"])
+        evaluator._blocks = {**blocks, "open": Buckets.from_state(blocks["open"])}
         evaluator._lagged = evaluator._plan.lagged_from_state(state["lagged"])
         return evaluator
 
@@ -321,20 +334,63 @@ class MergedEvaluator:
         return f"MergedEvaluator({counted(self.accepted, 'event')}, policies={list(self.policies)})"
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Complete buckets, as `variance` reads blocks."""
+def _start_blocks(plan: MergePlan) -> State:
+    """The averages that fold blocks of buckets before the first event; `open`: the buckets of the unfinished block."""
+    return {
+        "open": Buckets(),
+        "grids": [grid.start_blocks(plan.plan.block) if grid.mixing else {} for grid in plan.grids],
+        "promotion": {} if plan.monitor is None else plan.monitor.start(),
+        "trust": {},
+    }
 
-    spread: Array
-    compared: dict[str, Array]
-    size: int = 1
 
-    def __len__(self) -> int:
-        return len(self.spread)
+def _with_blocks(state: State, buckets: Buckets, plan: MergePlan) -> State:
+    """These averages with complete buckets, in whole blocks.
 
-    @cached_property
-    def variance_steps(self) -> list[object]:
-        return []
+    A block ends with the first bucket at whose end it has the events of a block. Events that come after their bucket
+    was counted belong to the unfinished block; those without a time, to none.
+    """
+    buckets = buckets.where(buckets.numbers > NO_TIME)
+    if not plan.mixes or not len(buckets):
+        return state
+    waiting = state["open"]
+    if len(waiting):
+        buckets = waiting.merge(buckets.numbered(np.maximum(buckets.numbers, waiting.numbers[-1])))
+    blocks = _blocks_of(buckets.sums[ALIKE], plan.plan.block)
+    ends = np.flatnonzero(np.diff(blocks))  # the last buckets of whole blocks
+    done = blocks < blocks[-1]
+    rest = buckets.where(~done[:-1])
+    after = {**state, "open": rest.numbered(np.full(len(rest), buckets.numbers[-1]))}
+    if not len(ends):
+        return after
+    whole, grids = buckets.where(done[:-1]).numbered(blocks[:-1][done[:-1]]), []
+    found: dict[Pair, list[Lift]] = {}
+    for place, (grid, before) in enumerate(zip(plan.grids, state["grids"], strict=True)):
+        folded, lifts = grid.fold_blocks(before, whole, place, plan.promotion_lifts) if grid.mixing else (before, {})
+        grids.append(folded)
+        found |= lifts
+    promotion = state["promotion"]
+    if plan.monitor is not None:
+        of_rewards = [
+            [found[pair][reward] for pair in plan.promotion_lifts] for reward in range(len(plan.plan.rewards))
+        ]
+        sizes, times = whole.sums[ALIKE].astype(np.int64), np.multiply(buckets.numbers[ends] + 1.0, plan.width)
+        sums = {name: rows for name, rows in whole.sums.items() if name.startswith(("trust ", "largest "))}
+        trustworthy, differs, trust = fold_trust(plan.monitor, state["trust"], sums)
+        promotion = plan.monitor.fold_lifts(promotion, of_rewards, sizes, times, trustworthy, differs)
+        after["trust"] = trust
+    return {**after, "grids": grids, "promotion": promotion}
+
+
+def _blocks_of(counts: Array, least: int) -> Integers:
+    """The number of the block of each bucket, and that of the next one; blocks have at least this many events."""
+    blocks, events = [0], 0.0
+    for count in counts.tolist():
+        events += count
+        blocks.append(blocks[-1] + (events >= least))
+        if events >= least:
+            events = 0.0
+    return np.array(blocks)
 
 
 def _start(grid: MergedGrid, plan: MergePlan) -> State:
@@ -343,30 +399,33 @@ def _start(grid: MergedGrid, plan: MergePlan) -> State:
     return {
         average.label: {"kernel": plan.kernels[average.label].start(columns), "spread": variance.start(columns)}
         for average in grid.averages
+        if average.label in plan.kernels
     }
+
+
+def _alike(buckets: Buckets, place: int) -> Array:
+    moments: Array = buckets.moments[f"{place} {ALIKE}"]
+    return moments
 
 
 def _spread(buckets: Buckets, place: int) -> Array:
     """The rows that each bucket adds to a variance, [buckets, columns, rows]."""
-    moments = buckets.moments[f"{place} {ALIKE}"]
-    buckets_columns = moments.shape[:2]
-    rows = variance.of_moments(moments.reshape(-1, moments.shape[-1]))["sums"].reshape(*buckets_columns, -1)
-    rows[..., NONZERO] = buckets.sums[f"{place} nonzero"]
-    return np.asarray(rows)
+    return spread_of(_alike(buckets, place), buckets.sums[f"{place} nonzero"])
 
 
 def _with_complete(state: State, buckets: Buckets, place: int, kernel: TimeKernel, last: int) -> State:
     """An average with complete buckets after the last one."""
     if not len(buckets):
         return state
-    spread, signed = _spread(buckets, place), buckets.sums.get(f"{place} signed")
-    compared = {"totals": spread[..., BOTH_TOTALS]} | ({} if signed is None else {"signed": signed})
+    spread = _spread(buckets, place)
+    compared = compared_of(spread, buckets.sums.get(f"{place} signed"))
+    seconds = SummedBlocks(np.ones(len(buckets), dtype=np.int64), _alike(buckets, place), spread, compared)
     gaps = np.diff(buckets.numbers, prepend=buckets.numbers[0] if last == NO_TIME else last).astype(float)
     with np.errstate(divide="ignore"):
         horizons = LONGER * kernel.memory / gaps
     return {
         "kernel": _with_kernel(state["kernel"], buckets, place, kernel),
-        "spread": variance.fold(state["spread"], cast(Blocks, _Compared(spread, compared)), horizons),
+        "spread": variance.fold(state["spread"], cast(Blocks, seconds), horizons),
     }
 
 

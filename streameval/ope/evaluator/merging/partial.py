@@ -29,7 +29,7 @@ from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.slate_weights import fold_ratios, start_ratios
 from streameval.ope.policies.coded import Faults, fill
-from streameval.ope.promotion import trust_sums
+from streameval.ope.promotion import merged_sums, trust_sums
 from streameval.ope.reward_models import online
 
 PARTIAL_SCHEMA = 1
@@ -262,7 +262,7 @@ class _Computed:
 
     def partial(self, coverage: Coverage, events: State) -> Partial:
         """The partial result of the events."""
-        seen = []
+        seen, trust = [], {} if self.plan.monitor is None else trust_sums(self.evidence[0], self.size)
         for grid in self.plan.grids:
             visible = [each.restricted_to(grid.needs) for each in self.evidence]
             seen.append(np.logical_or.reduce([(each.sample_weight != 0).any(axis=0) for each in visible]))
@@ -270,27 +270,22 @@ class _Computed:
             self.plan.fingerprint,
             coverage,
             events,
-            {
-                **self.counts,
-                **self._slots(),
-                **self._segments(),
-                **({} if self.plan.monitor is None else trust_sums(self.evidence[0])),
-            },
+            {**self.counts, **self._slots(), **self._segments(), **merged_sums(trust)},
             tuple(seen),
             self.after["weights"],
             self._lessons(events["accepted"]),
-            self._buckets(),
+            self._buckets(trust if self.plan.mixes else {}),
         )
 
-    def _buckets(self) -> Buckets:
+    def _buckets(self, trust: Mapping[str, Array]) -> Buckets:
         moments: dict[str, Array] = {}
         sums = {
             kernel.name: (np.nan_to_num(kernel.weights(self.seconds)) * self.places).sum(axis=1)
             for kernel in self.plan.kernels.values()
         }
-        sums[ALIKE] = self.places.sum(axis=1)
+        sums |= {**trust, ALIKE: self.places.sum(axis=1)}
         for place, (grid, learned) in enumerate(zip(self.plan.grids, self.lagged["estimators"], strict=True)):
-            of_grid, others = grid.sums(self.evidence, self.size, learned, self.plan.kernels, self.seconds)
+            of_grid, others = grid.sums(self.evidence, self.numbers, learned, self.plan.kernels, self.seconds)
             moments |= {f"{place} {name}": rows for name, rows in of_grid.items()}
             sums |= {f"{place} {name}": rows for name, rows in others.items()}
         return Buckets.of_blocks(self.numbers, moments, sums)

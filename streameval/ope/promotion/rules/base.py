@@ -69,11 +69,12 @@ class Judgement(NamedTuple):
 class PromotionRule(Component):
     """A test of every candidate against production, which is column 0 of the evidence, at the end of every block.
 
-    `needs_lift`: the rule reads the lift on a mixture. `assumes_independence`: its guarantee holds for events that are
-    independent given the past.
+    `needs_lift`: the rule reads the lift on a mixture. `judges_by_lift`: it reads nothing else.
+    `assumes_independence`: its guarantee holds for events that are independent given the past.
     """
 
     needs_lift: ClassVar[bool] = False
+    judges_by_lift: ClassVar[bool] = False
     assumes_independence: ClassVar[bool] = False
 
     def start(self, candidates: int) -> State:
@@ -96,7 +97,8 @@ class PromotionRule(Component):
     ) -> tuple[Judgement, State]:
         """The judgement after each of these whole blocks, and the memory after them.
 
-        `sums`: see `monitor.block_sums`. `lift`: NaN, and of no events, where no lift is averaged on a mixture.
+        `evidence`: may have no events, and `sums` no entry, where the rule `judges_by_lift`. `sums`: see
+        `monitor.block_sums`. `lift`: NaN, and of no events, where no lift is averaged on a mixture.
         """
         raise NotImplementedError
 

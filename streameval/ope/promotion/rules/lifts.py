@@ -65,6 +65,7 @@ class Paired(PromotionRule):
     """
 
     needs_lift: ClassVar[bool] = True
+    judges_by_lift: ClassVar[bool] = True
     kind: Literal["paired"] = field(default="paired", repr=False)
 
     def judge(
