@@ -299,7 +299,7 @@ def _adaptation() -> Placed:
             "where they are more than half. 0 without candidates that learn.",
             "short",
         ),
-        Query(or_none(f"max by (policy) (streameval_policy_learning_failures{{{POLICY}}})"), "{{policy}}"),
+        Query(or_none(f"max by (policy) (streameval_policy_learning_failures{{{POLICY}}})", "policy"), "{{policy}}"),
     )
     return [
         *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
