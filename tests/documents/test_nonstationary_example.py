@@ -43,6 +43,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The modules of the example, which lie in no package, as the scripts there see them."""
+    for name in MODULES:
+        sys.modules.pop(name, None)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield import_module("experiment")
     for name in MODULES:

@@ -95,8 +95,7 @@ class Learned(LearningPolicy):
     from before the block. Of its n events the objective is
 
     * `ips`: `mean(W r)`
-    * `snips`: `mean(W (r - l))`, where the baseline l is the policy's recent self-normalised value. At the optimum of
-      the self-normalised value the gradients of both are 0
+    * `snips`: `mean(W (r - l))`, with the policy's recent self-normalised value l, which has the same optimum
     * `dr`: `mean(sum over a of pi_w(a|x) q(a) + W (r - q(logged action)))`
     * `cab`: `mean(sum over a of max(pi_w(a|x) - clip p(a), 0) q(a) + min(W, clip) r)`: the model stands in for what
       `clip`, which it needs, cuts off. Events must have the logged distribution
@@ -109,7 +108,6 @@ class Learned(LearningPolicy):
     so that no single event makes a long step. `horizon`: weights fade by `exp(-events / horizon)` before each step, so
     that the policy forgets a world that has changed, and stays unsure enough to learn. `weights` [1 or positions,
     features]: those to start from, as a policy file has them; with `step: 0` the policy stays as it is.
-
     Events need features for each action; without `weights` the first event with features decides their number.
 
     Source: Swaminathan & Joachims, JMLR 2015, for the penalty and clipping; Joachims, Swaminathan & de Rijke, ICLR
