@@ -144,8 +144,9 @@ class Daemon:
 
         Then the apprentice is another candidate: its estimates, and production's next to them, start from zero.
         """
-        file = self.directory / START
-        shutil.copy(self.directory / "state" / f"{name}.npz", file)
+        copy, file = self.directory / "state" / f"{name}.npz", self.directory / START
+        self.report_where(lambda report: copy.exists())  # the next snapshot writes it
+        shutil.copy(copy, file)
         self._process.send_signal(signal.SIGHUP)
         self.report_where(lambda report: name not in [each["policy"] for each in report["policies"]])
         return file
