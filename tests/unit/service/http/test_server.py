@@ -168,7 +168,7 @@ def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytes
 class Reader(HTMLParser):
     """Collects what a page consists of, and checks that its elements are closed in order."""
 
-    VOID = ("meta", "line", "circle", "link", "br")
+    VOID = ("meta", "line", "circle", "link", "br", "col")
 
     def __init__(self, page: str) -> None:
         super().__init__()
