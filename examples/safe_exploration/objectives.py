@@ -232,7 +232,7 @@ COPIED, EVERY, KEEP = "dr, forgets", 10_000, 2
 
 
 COPIED_SEEDS = 1
-"""A single run: copies of several runs would not be told apart in a picture."""
+"""A single run: a picture could not distinguish copies of several runs."""
 
 
 class Copy(msgspec.Struct, frozen=True):

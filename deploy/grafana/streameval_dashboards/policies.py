@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.models import dashboard as models
 
 from streameval_dashboards import selection
@@ -214,6 +215,12 @@ def _worth() -> Placed:
     return [(8, 9, repeated(intervals(about, candidate, production), "policy"))]
 
 
+def _of_learners(title: str, text: str, metric: str) -> timeseries.Panel:
+    """A metric of the candidates that learn."""
+    query = Query(or_none(f"max by (policy) ({metric}{{{POLICY}}})", "policy"), "{{policy}}")
+    return lines(About(title, text, "short"), query)
+
+
 def _adaptation() -> Placed:
     def of_averages(
         metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
@@ -266,40 +273,28 @@ def _adaptation() -> Placed:
         Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
-    regret = lines(
-        About(
-            "Regret of candidates that learn",
-            "Cumulative value of production less that of a candidate that learns, or of a frozen copy of one. Below 0 "
-            "the candidate is better. 0 without candidates that learn.",
-            "short",
-        ),
-        Query(or_none(f"max by (policy) (streameval_policy_regret{{{POLICY}}})", "policy"), "{{policy}}"),
+    regret = _of_learners(
+        "Regret of candidates that learn",
+        "Cumulative value of production less that of a candidate that learns, or of a frozen copy of one. Below 0 "
+        "the candidate is better. 0 without candidates that learn.",
+        "streameval_policy_regret",
     )
-    steps = lines(
-        About(
-            "Steps of candidates that learn",
-            "Length of the last step in the space of the weights. It falls while a policy settles, and rises when "
-            "users change. 0 without candidates that learn.",
-            "short",
-        ),
-        Query(or_none(f"max by (policy) (streameval_policy_step_norm{{{POLICY}}})", "policy"), "{{policy}}"),
+    steps = _of_learners(
+        "Steps of candidates that learn",
+        "Length of the last step in the space of the weights. It falls while a policy settles, and rises when "
+        "users change. 0 without candidates that learn.",
+        "streameval_policy_step_norm",
     )
-    version = lines(
-        About(
-            "Newest frozen copy",
-            "Number of the newest frozen copy of a candidate that learns (`versions_of`). 0 without one.",
-            "short",
-        ),
-        Query(or_none(f"max by (policy) (streameval_policy_version{{{POLICY}}})", "policy"), "{{policy}}"),
+    version = _of_learners(
+        "Newest frozen copy",
+        "Number of the newest frozen copy of a candidate that learns (`versions_of`). 0 without one.",
+        "streameval_policy_version",
     )
-    failures = lines(
-        About(
-            "Events not learned from",
-            "Events since the start that the code of a candidate could not learn from; StreamevalLearningStopped fires "
-            "where they are more than half. 0 without candidates that learn.",
-            "short",
-        ),
-        Query(or_none(f"max by (policy) (streameval_policy_learning_failures{{{POLICY}}})", "policy"), "{{policy}}"),
+    failures = _of_learners(
+        "Events not learned from",
+        "Events since the start that the code of a candidate could not learn from; StreamevalLearningStopped fires "
+        "where they are more than half. 0 without candidates that learn.",
+        "streameval_policy_learning_failures",
     )
     return [
         *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
