@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from readings import BLOCK, PLAIN, Known, reading_of
-from worlds import Floats
+from worlds import Floats, Integers
 
 from streameval.ope.averages import DEFAULT_ALPHA, SHORTEST, AdaptiveDecay, AdaptiveWindow, Blocks
 from streameval.ope.averages import variance as spreads
@@ -27,6 +27,7 @@ class Stretch:
     spread: Floats
     compared: dict[str, Floats]
     size: int
+    events: Integers
     variance_steps: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -36,7 +37,7 @@ class Stretch:
     def of(cls, blocks: Blocks, part: slice) -> Stretch:
         """A subset of these blocks."""
         compared = {name: rows[part] for name, rows in blocks.compared.items()}
-        return cls(blocks.spread[part], compared, blocks.size)
+        return cls(blocks.spread[part], compared, blocks.size, blocks.events[part])
 
 
 def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:
