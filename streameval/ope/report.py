@@ -352,8 +352,8 @@ class Report(msgspec.Struct, frozen=True):
         if not names:
             return ""
         return (
-            f"bounds of what still learns ({', '.join(names)}) are about what it was at each event, on average, and "
-            "promise nothing about what it is now: versions_of makes copies that stay"
+            f"bounds of candidates that still learn ({', '.join(names)}) are about their past versions, on average, "
+            "and promise nothing about the present ones: versions_of makes copies that do not change"
         )
 
     def of_goal(self) -> Report:

@@ -14,7 +14,7 @@ from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.report import Decision, Estimate, Learner
 
 STILL_LEARNS = (
-    "; but it still learns, and this is about what it was at each event: `versions_of` makes copies that stay"
+    "; but it still learns, and this is about its past versions: `versions_of` makes copies that do not change"
 )
 
 

@@ -263,7 +263,7 @@ def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
     cohorts = given(CohortEvaluator(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
     decisions = {each.policy: each for each in cohorts.report().promotion if each.promotable}
-    assert "`versions_of` makes copies that stay" in decisions["apprentice"].reason
+    assert "`versions_of` makes copies that do not change" in decisions["apprentice"].reason
     assert "versions_of" not in decisions["frozen-1"].reason
 
 
@@ -276,7 +276,7 @@ def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
     assert "but it still learns" in apprentice.reason
     assert not [each.policy for each in others if "still learns" in each.reason]
     assert [each.policy for each in report.learners if each.learns] == ["apprentice"]
-    assert "bounds of what still learns (apprentice) are about what it was" in report.caution_about_learners
+    assert "of candidates that still learn (apprentice) are about their past versions" in report.caution_about_learners
     assert report.caution_about_learners in report._repr_html_()
     fixed = se.Evaluator({"fixed": se.Learned(weights=((1.0, 0.0, 0.0),), step=0)}).report()
     assert fixed.caution_about_learners == ""

@@ -160,7 +160,7 @@ def test_intervals_of_a_candidate_that_still_learns_point_to_frozen_copies() -> 
         StatusPage().render(make_published(replace(report, learners=tuple(rows))), {})
         for rows in (report.learners, [replace(each, learns=False) for each in report.learners])
     ]
-    assert ["versions_of makes copies that stay" in page for page in shown] == [True, False]
+    assert ["versions_of makes copies that do not change" in page for page in shown] == [True, False]
 
 
 def test_intervals_of_several_kinds_are_distinguished_by_their_estimators() -> None:
