@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import ThreadingHTTPServer
 from importlib import import_module
 from importlib.metadata import version
@@ -22,12 +22,15 @@ from streameval.service.http.auth import fits
 from support.deployed import ALERTMANAGER, DEPLOY, PROMETHEUS
 from support.http_servers import serving
 from support.programs import output, program
+from support.scripts import importable
 
 COMPOSE = DEPLOY / "compose.yaml"
 CONTENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
 SERVICES: dict[str, dict[str, Any]] = CONTENT["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("streameval:")}
 GIVEN = DEPLOY / "compose"
+
+Scripts = Callable[[str], ModuleType]
 
 services = pytest.mark.parametrize("name", SERVICES)
 ours = pytest.mark.parametrize("name", OURS)
@@ -162,10 +165,8 @@ def test_the_daemon_reads_what_the_recommender_writes() -> None:
     config = Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__)))
     command = SERVICES["recommender"]["command"]
     assert config.source.topic == command[command.index("--topic") + 1]  # type: ignore[union-attr]
-    sys.path.insert(0, str(DEPLOY.parent / "examples" / "recommender"))
-    recommender = import_module("recommender")
-    sys.path.pop(0)
-    assert config.policies.candidates == list(recommender.CANDIDATES)
+    with importable(DEPLOY.parent / "examples" / "recommender"):
+        assert config.policies.candidates == list(import_module("recommender").CANDIDATES)
     assert config.http.has_login
 
 
@@ -202,22 +203,13 @@ def test_prometheus_accepts_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def given() -> Iterator[Any]:
+def given() -> Iterator[Scripts]:
     """Imports a script of deploy/compose by its name."""
-    sys.path.insert(0, str(GIVEN))
-    loaded = []
-
-    def load(name: str) -> ModuleType:
-        loaded.append(name)
-        return import_module(name)
-
-    yield load
-    sys.path.remove(str(GIVEN))
-    for name in loaded:
-        del sys.modules[name]
+    with importable(GIVEN):
+        yield import_module
 
 
-def test_secrets_are_made_once_and_open_the_daemon(given: Any, tmp_path: Path) -> None:
+def test_secrets_are_made_once_and_open_the_daemon(given: Scripts, tmp_path: Path) -> None:
     made = given("make_secrets")
     password = made.make(tmp_path)
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -232,7 +224,7 @@ def test_secrets_are_made_once_and_open_the_daemon(given: Any, tmp_path: Path) -
     ).http.has_login
 
 
-def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_webhook_prints_what_alertmanager_sends(given: Scripts, capsys: pytest.CaptureFixture[str]) -> None:
     alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "personal beats production"}}
     with (
         serving(ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing)) as server,

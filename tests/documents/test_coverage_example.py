@@ -4,7 +4,6 @@ coverage; its tables are those of the stored results."""
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,35 +18,17 @@ from streameval import IPS, Cumulative, EmpiricalLikelihood, Evaluator, EventBat
 from streameval.ope.averages import Mixture
 from streameval.ope.intervals import ConfidenceSequence
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "coverage"
-MODULES = (
-    "worlds",
-    "csv_rows",
-    "effects",
-    "readings",
-    "adapting",
-    "mixing",
-    "intervals",
-    "limits",
-    "runs",
-    "summary",
-    "figures",
-    "study",
-)
 EVENTS, LOOKS = 6_000, 60
 RUNS = 25
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The modules of the example, which lie in no package, as the scripts there see them."""
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield import_module("worlds")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def worlds() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("worlds")
 
 
 def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Evaluator, str]]:

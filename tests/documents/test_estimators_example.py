@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "estimators"
 CAPS = (0.1, 0.5, 1.0, 3.0, 10.0, 20.0, 40.0, 500.0)
@@ -19,12 +19,8 @@ CAPS = (0.1, 0.5, 1.0, 3.0, 10.0, 20.0, 40.0, 500.0)
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
-    """The module `blending` of the example, which lies in no package, as the scripts there see it."""
-    sys.path.insert(0, str(EXAMPLE))
-    yield import_module("blending")
-    sys.path.remove(str(EXAMPLE))
-    for name in ("blending", "digits"):
-        sys.modules.pop(name, None)
+    with importable(EXAMPLE):
+        yield import_module("blending")
 
 
 @pytest.fixture(scope="module")

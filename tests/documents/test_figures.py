@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ import pytest
 
 import streameval
 from support.paths import ROOT
+from support.scripts import importable
 
 NUMBER = r"(?<![\w.-])[.]?\d(?:[\d.,]*\d)?"
 MARKED = r"[^\s(]+<!-- =\w+ -->"
@@ -152,20 +153,15 @@ NOT_NUMBERS = {
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[ModuleType]]]:
-    """Imports modules of a study, as its scripts see them."""
-    before = set(sys.modules)
+def modules() -> Iterator[Callable[..., list[ModuleType]]]:
+    """Imports modules of a study."""
+    with ExitStack() as studies:
 
-    def found(study: Path, *names: str) -> list[ModuleType]:
-        for path in study.glob("*.py"):
-            monkeypatch.delitem(sys.modules, path.stem, raising=False)
-        monkeypatch.syspath_prepend(str(study))
-        return [import_module(name) for name in names]
+        def found(study: Path, *names: str) -> list[ModuleType]:
+            studies.enter_context(importable(study))
+            return [import_module(name) for name in names]
 
-    yield found
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or ".").is_relative_to(ROOT / "examples"):
-            del sys.modules[name]
+        yield found
 
 
 @pytest.fixture

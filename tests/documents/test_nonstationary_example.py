@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
@@ -17,9 +16,9 @@ from streameval.errors import InputError
 from streameval.simulation import World
 from support.paths import ROOT
 from support.programs import script
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "nonstationary"
-MODULES = ("contest", "experiment", "figures", "prepare", "runs", "study", "summary", "worlds")
 RUN = ("--events", "20000", "--seeds", "1", "--processes", "1", "--settings", "smooth")
 AVERAGES = ("--average", "cumulative", "--average", "{kind: decay, half_life: 2000}")
 
@@ -41,14 +40,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The modules of the example, which lie in no package, as the scripts there see them."""
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield import_module("experiment")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def example() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("experiment")
 
 
 def study(*arguments: str) -> subprocess.CompletedProcess[str]:

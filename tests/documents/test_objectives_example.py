@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "safe_exploration"
 SEEDS = 20
@@ -18,12 +18,8 @@ SEEDS = 20
 
 @pytest.fixture(scope="module")
 def study() -> Iterator[ModuleType]:
-    """The module of the studies, which lies in no package."""
-    sys.path.insert(0, str(EXAMPLE))
-    yield import_module("objectives")
-    sys.path.remove(str(EXAMPLE))
-    for name in ("objectives", "objectives_summary", "digits"):
-        sys.modules.pop(name, None)
+    with importable(EXAMPLE):
+        yield import_module("objectives")
 
 
 @pytest.mark.parametrize("objective", ["ips", "snips", "dr", "cab"])

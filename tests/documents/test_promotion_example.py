@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,21 +16,16 @@ from streameval.errors import InputError
 from streameval.simulation import Drift, World
 from support.paths import ROOT
 from support.programs import script
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "promotion"
-MODULES = ("aa_streams", "errors", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
 TABLES = ("all", "fresh", "delays", "targets", "same", "errors", "long")
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The modules of the example, which lie in no package, as the scripts there see them."""
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield import_module("scoring")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def example() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("scoring")
 
 
 def study(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "rankings"
 RESULTS = json.loads((EXAMPLE / "results.json").read_text())
@@ -19,12 +19,8 @@ RESULTS = json.loads((EXAMPLE / "results.json").read_text())
 
 @pytest.fixture(scope="module")
 def study() -> Iterator[ModuleType]:
-    """The module of the study, which lies in no package."""
-    sys.path.insert(0, str(EXAMPLE))
-    yield import_module("study")
-    sys.path.remove(str(EXAMPLE))
-    for name in ("study", "world"):
-        sys.modules.pop(name, None)
+    with importable(EXAMPLE):
+        yield import_module("study")
 
 
 @pytest.mark.parametrize("model", RESULTS["errors"])

@@ -17,6 +17,7 @@ import pytest
 
 import streameval as se
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "recommender"
 EVENTS = 20_000
@@ -24,11 +25,8 @@ EVENTS = 20_000
 
 @pytest.fixture(scope="module")
 def recommender() -> Iterator[ModuleType]:
-    """The module of the example, which lies in no package."""
-    sys.path.insert(0, str(EXAMPLE))
-    yield import_module("recommender")
-    sys.path.remove(str(EXAMPLE))
-    sys.modules.pop("recommender", None)
+    with importable(EXAMPLE):
+        yield import_module("recommender")
 
 
 @pytest.fixture(scope="module")

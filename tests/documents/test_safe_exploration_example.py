@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,20 +17,15 @@ from streameval import Learned
 from streameval.ope.policies.policy_file import to_bytes
 from support.documents import blocks
 from support.paths import ROOT
+from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "safe_exploration"
-MODULES = ("digits", "figures", "loop", "overfitting", "serve", "study", "summary")
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module `study` of the example, which lies in no package, as the scripts there see it."""
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield import_module("study")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def study() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("study")
 
 
 def test_no_rule_with_a_bound_deployed_what_is_worse_than_the_baseline(study: ModuleType) -> None:

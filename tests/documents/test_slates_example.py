@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Iterator
+from importlib import import_module
 from itertools import permutations
 from types import ModuleType
 
@@ -12,19 +12,15 @@ import pytest
 
 from streameval import Cumulative, Evaluator, EventBatch, PseudoInverse, WeightedPseudoInverse
 from support.paths import ROOT
+from support.scripts import importable
 
-EXAMPLE = ROOT / "examples" / "slates" / "simulation.py"
+EXAMPLE = ROOT / "examples" / "slates"
 
 
 @pytest.fixture(scope="module")
-def simulation() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("slate_simulation", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # dataclasses look themselves up there
-    specification.loader.exec_module(module)
-    return module
+def simulation() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("simulation")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.paths import ROOT
+from support.scripts import importable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -19,14 +19,9 @@ EXAMPLE = ROOT / "examples" / "safe_exploration"
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module `serve` of the example, which lies in no package, as the scripts there see it."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    for name in ("digits", "serve"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield import_module("serve")
-    for name in ("digits", "serve"):
-        sys.modules.pop(name, None)
+def serve() -> Iterator[ModuleType]:
+    with importable(EXAMPLE):
+        yield import_module("serve")
 
 
 def test_a_frozen_copy_is_deployed_when_it_is_promotable_and_is_better_than_the_baseline(
