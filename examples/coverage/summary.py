@@ -12,7 +12,7 @@ from effects import SHOWN, Effect
 from intervals import AUTO, LIMITED, OF_WINDOW, PARTS
 from limits import Rate, table_of_limits
 from runs import COLUMNS, Line
-from worlds import LOGGING, WORLDS, World
+from worlds import DEPLOYED, LOGGING, WORLDS, World
 
 KINDS = (
     "normal",
@@ -209,21 +209,19 @@ def fill_in_limits(document: str, rates: Sequence[Rate]) -> str:
 
 def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
     """The figures of the text about limits, in percent, and ratios of widths to those without a limit."""
-    value = [row for row in rates if (row.quantity, row.average) == ("value", "cumulative")]
-    width = {(row.log, row.kind, row.events): row.width for row in value}
-    floors = [row for row in value if row.kind == "auto" and "actions, exploration" in row.log]
-    over = [row.width / width[row.log, "right", row.events] for row in floors if row.events >= SOON]
+    cumulative = [row for row in rates if row.average == "cumulative"]
+    width = {(row.log, row.quantity, row.kind, row.events): row.width for row in cumulative}
 
-    def excess(logs: str) -> list[float]:
-        """The widths of `auto` over those of the right limit, in logs of this title."""
-        some = [row for row in value if row.kind == "auto" and row.log.startswith(logs) and row.events >= SOON]
-        return [row.width / width[row.log, "right", row.events] for row in some]
+    def excess(logs: str, quantity: str = "value") -> list[float]:
+        """The widths of `auto` over those of the right limit, in logs with these words in their titles."""
+        some = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
+        return [row.width / width[row.log, quantity, "right", row.events] for row in some if row.events >= SOON]
 
-    spread = excess("candidate takes")
+    over, spread = excess("actions, exploration"), excess("candidate takes")
     rare = [
-        row.width / width[row.log, "none", row.events]
-        for row in floors
-        if row.log.endswith("0.03") and row.events == LAST
+        width[log, "value", "auto", LAST] / width[log, "value", "none", LAST]
+        for log in dict.fromkeys(row.log for row in rates)
+        if "actions, exploration" in log and log.endswith("0.03")
     ]
     return {
         "limit_excess": f"{100 * (max(over) - 1):.0f}",
@@ -231,6 +229,8 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
         "limit_narrower": f"{max(rare):.2f}",
         "spread_low": f"{min(spread):.1f}",
         "spread_high": f"{max(spread):.1f}",
+        "spread_lift": f"{max(excess('candidate takes', f'lift over {LOGGING}')):.1f}",
+        "deployed_lift": f"{max(excess('', f'lift over {DEPLOYED}')):.2f}",
         "falling_excess": f"{100 * (max(excess('exploration falls')) - 1):.0f}",
         "slates_excess": f"{100 * (max(excess('slates of three slots as one')) - 1):.0f}",
     }

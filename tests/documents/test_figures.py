@@ -81,6 +81,8 @@ CONSTANTS = {
         *(
             "a window of 2,000, and over 300 to 10,000 (50,000) events",
             "from 2,000 events",
+            "From 2,000 events",
+            "weight is below 1",
             "after 10,000 events",
             "they miss more than 5 %",
             "logged once in 1,000 events",
