@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,9 +56,10 @@ class EngineClient:
     """The `Client` that returns ranges of offsets, evaluated by an engine in batches.
 
     A batch has at most `most_per_partition` offsets of each partition. The next one starts `trigger` seconds after its
-    start, or after its end if that is later. Positions advance by whole batches: one that fails has read nothing.
-    `requests` answers everything else, and reads nothing. `task`: asked for at the start of each batch. `caught_up`:
-    told when the end of the log was asked for, if there is nothing to read up to it.
+    start, or after its end if that is later; or at once, if a limit of its `BatchTask` has left offsets for it.
+    Positions advance by whole batches: one that fails has read nothing. `requests` answers everything else, and reads
+    nothing. `task`: asked for at the start of each batch. `caught_up`: told when the end of the log was asked for, if
+    there is nothing to read up to it.
     """
 
     def __init__(
@@ -130,9 +132,13 @@ class EngineClient:
             raise OffsetsGoneError(dict.fromkeys(gone))
         if self._positions and self._positions == self._ends:
             self._caught_up(self._planned_at)
-        batch = self._task()
+        batch, most = self._task(), self._most
+        if batch.most is not None:
+            most = min(most, math.ceil(batch.most / max(1, len(self._positions))))
         for number, start in self._positions.items():
-            end = min(self._ends[number], start + self._most)
+            end = min(self._ends[number], start + most)
+            if end < self._ends[number] and most < self._most:
+                self._due = self._clock()
             if end > start and number not in self._paused:
                 offsets = OffsetRange(self._topic, number, start, end, self._epochs.get(number))
                 yield RangeTask(batch, offsets, self._planned_at)

@@ -46,6 +46,8 @@ from streameval.service.startup import (
 )
 from streameval.service.status import EngineStatus
 
+FIRST_BATCH = 100
+"""The offsets of a batch whose events nothing was learned for."""
 SPARK = "pip install 'streameval[spark]'"
 
 log = structlog.get_logger("streameval")
@@ -116,6 +118,12 @@ class MergedCohorts:
         return tuple(
             CohortTask(each.number, pickle.dumps(each.evaluator.plan), each.evaluator.lagged) for each in self._cohorts
         )
+
+    @property
+    def most(self) -> int | None:
+        """The offsets of the next batch at most: as many as all before, where an evaluator learns; None: any number."""
+        learned = [each.evaluator.covered for each in self._cohorts if each.evaluator.learns]
+        return max(FIRST_BATCH, min(learned)) if learned else None
 
     def change_candidates(self, plan: Plan) -> tuple[list[str], list[str]]:
         """Continue with the candidates of this plan, which differs in nothing else; those added, and those removed.
@@ -377,7 +385,7 @@ class EngineReload:
 
     def task(self) -> BatchTask:
         """How the ranges of the next batch are evaluated."""
-        return BatchTask(self._pickled, self._evaluator.tasks)
+        return BatchTask(self._pickled, self._evaluator.tasks, self._evaluator.most)
 
     def __call__(self) -> Change | None:
         """The change for the daemon; None when it is refused, which is logged with the reason."""

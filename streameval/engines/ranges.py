@@ -59,10 +59,14 @@ class CohortTask:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """How all ranges of a batch are evaluated: `config` is a pickled `Config`, which reads and decodes."""
+    """How all ranges of a batch are evaluated: `config` is a pickled `Config`, which reads and decodes.
+
+    `most`: the offsets that it has at most, so that a model does not predict many more events than it has learned from.
+    """
 
     config: bytes
     cohorts: tuple[CohortTask, ...]
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

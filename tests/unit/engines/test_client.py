@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from support.fake_kafka import TOPIC, FakeCluster
 class Bench:
     """A client over two partitions of 1,000 messages, with a clock that moves by hand."""
 
-    def __init__(self, **engine: object) -> None:
+    def __init__(self, most: int | None = None, **engine: object) -> None:
         self.cluster, self.now = FakeCluster(), 0.0
         self.caught_up: list[float] = []
         for partition in (0, 1):
@@ -26,7 +27,7 @@ class Bench:
         config = config_of(engine={"kind": "spark", "trigger": "5s", "most_per_partition": 300, **engine})
         requests = self.cluster.connect(config.source, 1.0, None)  # type: ignore[arg-type]
         self.client = EngineClient(
-            *(config, self.executors, requests, lambda: batch_task(config), self.caught_up.append),
+            *(config, self.executors, requests, lambda: replace(batch_task(config), most=most), self.caught_up.append),
             clock=lambda: self.now,
         )
         self.client.assign({0: 0, 1: 900}, {})
@@ -68,6 +69,17 @@ def test_the_next_batch_waits_for_the_trigger_and_messages_in_open_transactions_
     bench.cluster.logs[1] += [b"{"] * 600
     bench.batch()
     assert bench.ranges()[1:] == [[(0, 300, 400)]]
+
+
+def test_a_task_may_limit_a_batch_and_the_next_one_starts_at_once_until_all_is_read() -> None:
+    bench = Bench(most=90)
+    bench.client.assign({0: 0}, {})
+    bench.cluster.hidden = 800
+    for _ in range(3):
+        bench.batch()
+    assert bench.ranges() == [[(0, 0, 90)], [(0, 90, 180)], [(0, 180, 200)]]
+    bench.cluster.hidden = 0
+    assert bench.client.poll(0.01) == []
 
 
 def test_only_a_client_that_has_read_everything_says_so() -> None:

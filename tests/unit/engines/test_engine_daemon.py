@@ -90,6 +90,17 @@ def test_the_numbers_are_those_of_all_events_and_the_metrics_are_there(cluster: 
         assert f"\nstreameval_engine_{name} " in metrics
 
 
+def test_an_estimator_that_learns_predicts_at_most_as_many_messages_as_it_has_learned_from(
+    cluster: FakeCluster,
+) -> None:
+    sections: dict[str, Any] = {"estimators": ["control_variate"]}
+    daemon, executors = engine_daemon(cluster, config_of(**sections))
+    with running(daemon):
+        reported(daemon, EVENTS)
+    sizes = [sum(task.range.end - task.range.start for task in batch) for batch in executors.batches]
+    assert sizes == [100, 100, 200, 400, 600, 600, 4]
+
+
 @pytest.mark.parametrize("counted", [0, 495])
 def test_after_a_kill_each_event_counts_once_from_the_last_snapshot_on(
     cluster: FakeCluster, tmp_path: Path, counted: int

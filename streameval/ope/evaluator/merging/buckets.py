@@ -37,8 +37,9 @@ from streameval.ope.averages.variance import SIGNS
 
 NO_TIME = int(np.iinfo(np.int64).min)
 """The bucket of events without a timestamp."""
-LONGEST_BUCKET, SHORTEST_BUCKET = Fraction(1), Fraction(1, 100)
-"""Seconds of a bucket."""
+LONGEST_BUCKET, LONGEST_BLOCK, SHORTEST_BUCKET = Fraction(1), Fraction(1, 8), Fraction(1, 100)
+"""Seconds of a bucket, and of one that may be a block of a mixture, which is little worse with blocks of 1,000 events.
+"""
 WINDOW_PARTS = 100
 """The parts of a window of time, of which the oldest is dropped as a whole."""
 ALIKE = "alike"
@@ -367,9 +368,13 @@ def _kernel(average: AnyAverage, width: float) -> TimeKernel:
 def width_of(averages: Sequence[AnyAverage]) -> float:
     """Seconds of a bucket: a second, or the longest fraction that divides the hundredths of all windows of time.
 
-    >>> from streameval.ope.averages import Window
+    It is an eighth of a second, or less, if an average folds blocks.
+
+    >>> from streameval.ope.averages import Mixture, Window
     >>> width_of([Window(span="1h")]), width_of([Window(span="1m"), Window(span="90s")]), width_of([])
     (1.0, 0.3, 1.0)
+    >>> width_of([Mixture()]), width_of([Mixture(), Window(span="90s")])
+    (0.125, 0.1125)
 
     Raises:
         ValueError: There is no such fraction of .01 seconds or more.
@@ -379,7 +384,8 @@ def width_of(averages: Sequence[AnyAverage]) -> float:
     for part in (window / WINDOW_PARTS for window in windows):
         numerator = math.gcd(common.numerator * part.denominator, part.numerator * common.denominator)
         common = Fraction(numerator, common.denominator * part.denominator)
-    width = common / math.ceil(common / LONGEST_BUCKET) if common else LONGEST_BUCKET
+    longest = LONGEST_BLOCK if any(each.mixes_components for each in averages) else LONGEST_BUCKET
+    width = common / math.ceil(common / longest) if common else longest
     if width < SHORTEST_BUCKET:
         raise ValueError("the spans of windows have no common part of .01 seconds: take multiples of 100 seconds")
     return float(width)

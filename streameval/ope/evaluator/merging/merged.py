@@ -108,9 +108,19 @@ class MergedEvaluator:
         return dict(self._offsets)
 
     @property
+    def covered(self) -> int:
+        """The number of offsets that count."""
+        return sum(stop - first for parts in self._known.coverage.ranges.values() for first, stop in parts)
+
+    @property
+    def learns(self) -> bool:
+        """Whether estimators have coefficients, or a reward model, that learn from the log."""
+        return self._plan.learns
+
+    @property
     def lagged(self) -> bytes | None:
         """The knowledge of estimators and reward models, for `Partial.of` of later events; None if nothing learns."""
-        return self._plan.lagged_to_bytes(self._lagged) if self._plan.learns else None
+        return self._plan.lagged_to_bytes(self._lagged) if self.learns else None
 
     def fold(self, partial: Partial) -> bool:
         """Add a partial result; False where it has been seen, and changes nothing.
@@ -256,7 +266,10 @@ class MergedEvaluator:
         return {"ratios": counts.get(f"ratios {place}", fresh["ratios"]), "lifts": lifts}
 
     def _present(self) -> tuple[list[State], State]:
-        """The state of each grid as of now, from the averages of closed buckets and the open ones; and the blocks."""
+        """The state of each grid as of now, from the averages of closed buckets and the open ones; and the blocks.
+
+        Averages that fold blocks show those of all buckets; rules decide by complete buckets alone, which are final.
+        """
         coverage, open_ones = self._known.coverage, self._known.buckets
         clock = coverage.now
         now, behind = self._bucket(clock), self._bucket(coverage.behind)
@@ -264,6 +277,8 @@ class MergedEvaluator:
         closed, last = self._averaged(open_ones.where(complete))
         blocks = _with_blocks(self._blocks, open_ones.where(complete), self._plan)
         rest = open_ones.where(~complete)
+        rest = rest.numbered(np.minimum(rest.numbers, now))  # events after the clock count as of now
+        shown = _with_blocks(blocks, rest, self._plan)
         ahead = 0.0 if now == NO_TIME else now + 1.0 - clock / self._plan.width
         states = [
             {
@@ -272,7 +287,7 @@ class MergedEvaluator:
                     label: _read(of_average, rest, place, self._plan.kernels[label], last, now, ahead)
                     for label, of_average in of_grid.items()
                 }
-                | blocks["grids"][place].get("averages", {}),
+                | shown["grids"][place].get("averages", {}),
             }
             for place, (of_grid, seen) in enumerate(zip(closed, self._known.seen, strict=True))
         ]
@@ -345,7 +360,7 @@ def _start_blocks(plan: MergePlan) -> State:
 
 
 def _with_blocks(state: State, buckets: Buckets, plan: MergePlan) -> State:
-    """These averages with complete buckets, in whole blocks.
+    """These averages with some more buckets, in whole blocks.
 
     A block ends with the first bucket at whose end it has the events of a block. Events that come after their bucket
     was counted belong to the unfinished block; those without a time, to none.
@@ -456,11 +471,7 @@ def _late_rows(buckets: Buckets, place: int, kernel: TimeKernel, now: int) -> Ar
 
 
 def _read(state: State, rest: Buckets, place: int, kernel: TimeKernel, last: int, now: int, ahead: float) -> State:
-    """The moments, details and variance of an average when the clock is in bucket `now`; `rest`: of open buckets.
-
-    Events after the clock count as of now.
-    """
-    rest = replace(rest, numbers=np.where(rest.numbers == NO_TIME, NO_TIME, np.minimum(rest.numbers, now)))
+    """The moments, details and variance of an average when the clock is in bucket `now`; `rest`: of open buckets."""
     spread = state["spread"]
     if now > last > NO_TIME:
         factor = math.exp(-(now - last) / (LONGER * kernel.memory))
