@@ -12,8 +12,6 @@ import structlog
 
 from streameval.common.arrays import State
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.policies import policy_file
-from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
 from streameval.ope.policies.versions import CONTENT_SUFFIX, number_of
 from streameval.service.snapshots import WRITING
@@ -41,14 +39,9 @@ def keep_files(directory: Path, state: State) -> None:
 
 def _files(state: State) -> Iterator[tuple[str, bytes]]:
     """The name and the content of each file."""
-    for version, learned in CohortEvaluator.versions_in(state):
-        if isinstance(version.policy, Learned):
-            yield (
-                f"{version.name}{POLICY_SUFFIX}",
-                policy_file.to_bytes(version.policy, learned["weights"], version.events),
-            )
-        elif learned.get("content") is not None:
-            yield f"{version.name}{CONTENT_SUFFIX}", learned["content"]
+    for version, _, content in CohortEvaluator.versions_in(state):
+        if content is not None:
+            yield version.file, content
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from streameval.common.arrays import State, from_plain, require_fit
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
+from streameval.ope.evaluator.learning import file_content
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
 from streameval.ope.evaluator.propensities import EstimatedPropensity
@@ -28,6 +29,7 @@ from streameval.ope.reward_models import AnyRewardModel
 KEPT_VERSIONS = 200
 """New frozen copies that are kept until they are taken, the newest ones."""
 _FROZEN: TypeAdapter[FrozenPolicy] = TypeAdapter(FrozenPolicy)
+_REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 
 
 class ReportingEvaluator(Protocol):
@@ -319,7 +321,8 @@ class CohortEvaluator:
             self._retire(retired)
             place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
             newest = cohort.evaluator.newest
-            file = made.file(learned[made.name])
+            content = file_content(made, learned[made.name], plan.reward_model, plan.rewards[0].range)
+            file = None if content is None else made.file
             self._made.append(NewVersion(made.name, versions.policy, made.events, newest, tuple(retired), place, file))
             del self._made[:-KEPT_VERSIONS]
 
@@ -444,13 +447,15 @@ class CohortEvaluator:
         return made
 
     @staticmethod
-    def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State]]:
-        """The frozen copies in a state, with what each has learned."""
+    def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
+        """The frozen copies in a state, with what each has learned and the content of its file, if it has one."""
         for cohort in state["cohorts"]:
-            evaluator = cohort["evaluator"]
-            for name, settings in evaluator["settings"]["computed_policies"].items():
-                if settings["kind"] == "frozen":
-                    yield _FROZEN.validate_python(settings), from_plain(evaluator["learned_policies"][name])
+            evaluator, settings = cohort["evaluator"], cohort["evaluator"]["settings"]
+            model, goal = _REWARD_MODEL.validate_python(settings["reward_model"]), settings["rewards"][0]
+            for name, policy in settings["computed_policies"].items():
+                if policy["kind"] == "frozen":
+                    version, learned = _FROZEN.validate_python(policy), from_plain(evaluator["learned_policies"][name])
+                    yield version, learned, file_content(version, learned, model, (goal["low"], goal["high"]))
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""

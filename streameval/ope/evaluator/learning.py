@@ -19,12 +19,15 @@ from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedExamination, variances
+from streameval.ope.policies import policy_file
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import Faults, fill
+from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.promotion import Lift, of_every_policy
 from streameval.ope.report import TrustCheck
-from streameval.ope.reward_models import online
+from streameval.ope.reward_models import AnyRewardModel, online
 from streameval.ope.reward_models.base import LoggedActions
 
 OF_REWARDS = ("recent", "slates", "predictions")
@@ -77,6 +80,24 @@ def learned(plan: Plan, state: State, name: str) -> State:
         return {"model": state["predictions"][0]["model"]}
     own: State = state["learned_policies"][name]
     return own
+
+
+def file_content(
+    version: FrozenPolicy, own: State, model: AnyRewardModel, reward_range: tuple[float, float]
+) -> bytes | None:
+    """The content of the file of a frozen copy that is in this state, live or saved; None where it has no file.
+
+    `model`: the reward model, which a copy may have copied.
+    """
+    policy = version.policy
+    if isinstance(policy, Learned):
+        return policy_file.to_bytes(policy, own["weights"], version.events)
+    if isinstance(policy, OfRewardModel):
+        coefficients = model.coefficients(own["model"])
+        if coefficients is None:
+            return None
+        return policy_file.of_model(policy, coefficients, reward_range, version.events)
+    return own["content"] if "content" in own else policy.content(own)
 
 
 def examination(plan: Plan) -> LearnedExamination | None:

@@ -32,7 +32,7 @@ class ScoredEvents(NamedTuple):
     Attributes:
         features: [rows, d]
         start: [rows] score before learning; `-inf` for an action that is never taken
-        starts: [events] the first row of each event
+        starts, sizes: [events] the first row of each event, and how many it has
         logged: [events] the row of the logged action
         propensity, reward, weight: [events] as in `Log`
         prediction: [rows] as in `Log`
@@ -42,6 +42,7 @@ class ScoredEvents(NamedTuple):
     features: Array
     start: Array
     starts: Index
+    sizes: Index
     logged: Index
     propensity: Array
     reward: Array
@@ -50,13 +51,14 @@ class ScoredEvents(NamedTuple):
     propensities: Array
 
     def part(self, first: int, last: int) -> ScoredEvents:
-        """The events from this place to before that one."""
-        events, ends = slice(first, last), np.append(self.starts, len(self.start))
-        start, rows = ends[first], slice(ends[first], ends[last])
+        """The events from this place to before that one, one or more."""
+        events, start = slice(first, last), self.starts[first]
+        rows = slice(start, self.starts[last - 1] + self.sizes[last - 1])
         return ScoredEvents(
             self.features[rows],
             self.start[rows],
             self.starts[events] - start,
+            self.sizes[events],
             self.logged[events] - start,
             *(self.propensity[events], self.reward[events], self.weight[events]),
             *(self.prediction[rows], self.propensities[rows]),
@@ -79,7 +81,7 @@ class ScoredEvents(NamedTuple):
 
     def spread(self, of_events: Array) -> Array:
         """A number of each event, at each of its rows."""
-        return np.repeat(of_events, np.diff(np.append(self.starts, len(self.start))))
+        return np.repeat(of_events, self.sizes)
 
     def _by_position(self, weights: Array) -> Array:
         """The features [positions, .., d]: the actions of events by position, or all actions at the only position."""
@@ -155,8 +157,9 @@ class Learned(LearningPolicy):
         chosen, events = self._scored(log, state["weights"])
         places, found = np.append(0, np.cumsum(chosen)), [np.empty(0)]
         for first in range(0, len(chosen), log.block):
-            part = events.part(places[first], places[min(first + log.block, len(chosen))])
-            if len(part.starts):
+            start, end = places[first], places[min(first + log.block, len(chosen))]
+            if start < end:
+                part = events.part(start, end)
                 found.append(part.probabilities(state["weights"]))
                 if first + log.block <= len(chosen) and self.step:
                     state = self._learn(state, part, found[-1])
@@ -184,15 +187,22 @@ class Learned(LearningPolicy):
             bad |= np.isnan(sets.propensities)
         if not np.vdot(features, features) <= LARGEST_FEATURE:  # else none is too large
             bad[usable] |= ~(np.abs(features) <= LARGEST_FEATURE).all(axis=1)
-        chosen = (sets.index >= 0) & (np.bincount(sets.owner, weights=bad, minlength=len(sets.index)) == 0)
+        chosen = sets.index >= 0
+        if bad.any():
+            chosen &= np.bincount(sets.owner, weights=bad, minlength=len(sets.index)) == 0
         if self.per_action:
             chosen &= sets.sizes == len(weights)
-        rows, sizes = np.repeat(chosen, sets.sizes), sets.sizes[chosen]
+        sizes = sets.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
+        rows: slice | Mask = slice(None)
+        if not chosen.all():
+            rows = owned = np.repeat(chosen, sets.sizes)
+            features = features[owned[usable]]
         return chosen, ScoredEvents(
-            features if rows.all() else features[rows[usable]],
+            features,
             start[rows],
             starts,
+            sizes,
             starts + sets.index[chosen],
             *(log.propensity[chosen], log.reward[chosen], log.weight[chosen]),
             *(prediction[rows], sets.propensities[rows]),
@@ -233,25 +243,26 @@ class Learned(LearningPolicy):
         importance, known = probabilities[events.logged] / events.propensity, ~np.isnan(events.reward)
         limit = np.inf if self.clip is None else self.clip
         is_clipped, importance = importance > limit, np.minimum(importance, limit)
-        weight, (modelled, by_modelled) = np.where(known, events.weight, 0.0), self._modelled(events, probabilities)
+        weight = np.where(known, events.weight, 0.0)
         subtracted = events.prediction[events.logged] if self.objective == "dr" else baseline
         corrected = np.where(known, importance * (events.reward - subtracted), 0.0)
-        term = corrected + events.sums(modelled)
+        term, by_logarithm = corrected, np.zeros_like(probabilities)  # by the logarithms of probabilities
+        if self.needs_prediction:
+            modelled, by_logarithm = self._modelled(events, probabilities)
+            term = term + events.sums(modelled)
         total = float(weight.sum()) or 1.0
         mean = float(weight @ term) / total
         spread = float(np.sqrt(weight @ (term - mean) ** 2)) / total  # sqrt(var / n)
         by_term = weight / total
         if self.variance and spread > 0:
             by_term = by_term * (1 - self.variance * (term - mean) / (total * spread))
-        by_logarithm = events.spread(by_term) * by_modelled  # of the probabilities of actions
+        by_logarithm *= events.spread(by_term)
         by_logarithm[events.logged] += np.where(is_clipped, 0.0, by_term * corrected)
         by_score = by_logarithm - probabilities * events.spread(events.sums(by_logarithm))
         return mean - self.variance * spread, by_score
 
     def _modelled(self, events: ScoredEvents, probabilities: Array) -> tuple[Array, Array]:
         """Each action's part in the terms by the model, and its derivative by the logarithm of the probability."""
-        if not self.needs_prediction:
-            return np.zeros_like(probabilities), np.zeros_like(probabilities)
         whole = probabilities * events.prediction
         if self.objective == "dr" or self.clip is None:
             return whole, whole

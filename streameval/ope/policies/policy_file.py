@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,10 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from streameval.common.arrays import Array
 from streameval.errors import InputError
 from streameval.ope.policies.learned import Learned
+from streameval.ope.policies.of_reward_model import OfRewardModel
 
 POLICY_SUFFIX = ".npz"
 FILE_SCHEMA = 1
 """The version of the format."""
+LEARNED = "learned"
+"""The kind of the policies that are read again."""
 _LEARNED: TypeAdapter[Learned] = TypeAdapter(Learned)
 
 
@@ -31,10 +35,25 @@ def to_bytes(policy: Learned, weights: Array, events: int) -> bytes:
     >>> of_bytes(content).weights, of_bytes(content).step
     (((1.0, -0.5),), 0.1)
     """
-    described = {"schema": FILE_SCHEMA, **asdict(policy), "events": events}
+    described = asdict(policy)
     del described["weights"]
+    return _written(described, events, weights=np.asarray(weights, dtype=float))
+
+
+def of_model(policy: OfRewardModel, coefficients: Array, reward_range: tuple[float, float], events: int) -> bytes:
+    """The content of a file of a policy that follows a linear reward model, of three arrays.
+
+    `coefficients` [1 or positions, 1 + features], the constant first, become `intercept` [1 or positions] and `weights`
+    [1 or positions, features]. The `description` also has the `reward_range`, to which predictions are cut.
+    """
+    arrays = {"weights": coefficients[:, 1:], "intercept": coefficients[:, 0]}
+    return _written({**asdict(policy), "reward_range": reward_range}, events, **arrays)
+
+
+def _written(described: Mapping[str, Any], events: int, **arrays: Array) -> bytes:
+    description = json.dumps({"schema": FILE_SCHEMA, **described, "events": events})
     file = io.BytesIO()
-    np.savez(file, weights=np.asarray(weights, dtype=float), description=np.array(json.dumps(described)))
+    np.savez(file, allow_pickle=False, description=np.array(description), **arrays)
     return file.getvalue()
 
 
@@ -56,6 +75,9 @@ def options_of(content: bytes) -> dict[str, Any]:
     if found != FILE_SCHEMA:
         hint = "use the version of streameval that wrote it"
         raise InputError(f"the policy file has schema {found}, this version reads {FILE_SCHEMA}", hint=hint)
+    if described.get("kind", LEARNED) != LEARNED:
+        hint = "a recommender serves it; candidates start from files of policies of kind learned"
+        raise InputError(f"the policy file is of kind {described['kind']}, which no candidate starts from", hint=hint)
     return {**described, "weights": weights.tolist()}
 
 

@@ -82,11 +82,10 @@ class FrozenPolicy(LearningPolicy):
         """The name of the candidate."""
         return f"{self.of}-{self.number}"
 
-    def file(self, state: State) -> str | None:
-        """The name of its file: of the weights, or of the content that code gives; None where there is neither."""
-        if isinstance(self.policy, ExternalPolicy):
-            return None if self.policy.content(state) is None else f"{self.name}{CONTENT_SUFFIX}"
-        return f"{self.name}{POLICY_SUFFIX}" if isinstance(self.policy, Learned) else None
+    @property
+    def file(self) -> str:
+        """The name of its file, if it has one: of its weights, or of the content that code gives."""
+        return f"{self.name}{CONTENT_SUFFIX if self.is_external else POLICY_SUFFIX}"
 
     @property
     def is_external(self) -> bool:

@@ -104,6 +104,13 @@ class RewardModel(Component):
         """
         raise NotImplementedError
 
+    def coefficients(self, state: State) -> Array | None:
+        """Of a linear model that has learned, the constant and the coefficients of features, [1 or positions, 1 + d].
+
+        Predictions are those of the line, cut to the reward range.
+        """
+        return None
+
     def taught(self, before: State, after: State, events: int) -> State:
         """The state from one block of this many events alone, which has moved a state from `before` to `after`.
 

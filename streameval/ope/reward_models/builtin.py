@@ -205,6 +205,18 @@ class Ridge(RewardModel):
     def with_taught(self, state: State, taught: State, events: int) -> State:
         return self._of_positions(taught, state, events, 1.0)
 
+    def coefficients(self, state: State) -> Array | None:
+        states = state["positions"] if self.per_action else [state]
+        if not states or any(each["square"] is None for each in states):
+            return None
+        return np.stack([self._coefficients(each) for each in states])
+
+    def _coefficients(self, state: State) -> Array:
+        """The averaged coefficients of one position."""
+        solved = _solved(state["square"] + self.penalty * np.eye(state["square"].shape[-1]), state["product"])
+        shares, _ = _shares(state["errors"], np.zeros(1), np.zeros((1, len(solved))), block=0)
+        return np.asarray(shares[0] @ solved)
+
     def _of_positions(self, new: State, old: State, events: int, sign: float) -> State:
         """`_added` for each position; one that has no state yet is as before the first event."""
         if not self.per_action:

@@ -159,18 +159,61 @@ def test_new_copies_are_reported_after_an_interruption_too() -> None:
     assert resumed.take_versions() == []
 
 
+READER = (ROOT / "deploy" / "README.md").read_text().partition("## Candidates that learn")[2].partition("\n## ")[0]
+NAMES: dict[str, Any] = {}
+exec(READER.partition("```python\n")[2].partition("```")[0], NAMES)
+
+
 def test_the_reader_of_the_deployment_guide_gives_the_probabilities_of_the_copy(tmp_path: Path) -> None:
-    guide = (ROOT / "deploy" / "README.md").read_text()
-    section = guide.partition("## Candidates that learn")[2].partition("\n## ")[0]
-    names: dict[str, Any] = {}
-    exec(section.partition("```python\n")[2].partition("```")[0], names)
     cohorts, batch = evaluator(), log(400)
     cohorts.update(batch)
     keep_files(tmp_path, state_of(cohorts))
-    (version, learned) = next(iter(CohortEvaluator.versions_in(state_of(cohorts))))
+    version, learned, _ = next(iter(CohortEvaluator.versions_in(state_of(cohorts))))
     sets = batch.action_sets
     assert sets is not None
     (expected, _), _ = version.fold(learned, Log(sets, batch.propensity, batch.reward, np.ones(400), 100))
     features = np.asarray(sets.features.values).reshape(400, ACTIONS, WIDTH)  # type: ignore[union-attr]
-    found = [names["probabilities"](tmp_path / "frozen-1.npz", each) for each in features]
+    found = [NAMES["probabilities"](tmp_path / "frozen-1.npz", each) for each in features]
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-12)
+
+
+FOLLOWERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "greedy": ({}, {}),
+    "explores, forgets": ({"epsilon": 0.2}, {"horizon": 500}),
+    "softmax, per action": ({"temperature": 0.1}, {"per_action": True}),
+}
+
+
+def following(policy: dict[str, Any], model: dict[str, Any]) -> CohortEvaluator:
+    follower = {"kind": "of_reward_model", **policy}
+    settings: dict[str, Any] = {
+        "estimators": ["ips"],
+        "averages": ["cumulative"],
+        "drift": "off",
+        "reward_model": model,
+    }
+    policies = {"candidates": {"apprentice": follower, "frozen": FROZEN}}
+    return CohortEvaluator(Config.model_validate({"policies": policies, **settings}).plan())
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_a_copy_of_the_reward_models_policy_is_a_file_for_the_same_reader(name: str, tmp_path: Path) -> None:
+    options, model = FOLLOWERS[name]
+    cohorts, batch = following(options, {"kind": "ridge", **model}), log(700)
+    cohorts.update(batch[:600])
+    keep_files(tmp_path, state_of(cohorts))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-1.npz", "frozen-2.npz"]
+    cohorts.update(batch[600:])
+    features = np.asarray(batch.action_sets.features.values).reshape(700, ACTIONS, WIDTH)[600:]  # type: ignore[union-attr]
+    found = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", each) for each in features])
+    logged = batch.action_sets.index[600:]  # type: ignore[union-attr]
+    value = np.mean(found[np.arange(100), logged] / batch.propensity[600:] * batch.reward[600:])
+    cohorts.fold_pending()
+    assert cohorts.report().get("frozen-2", "ips", "cumulative").value == pytest.approx(value, rel=1e-9)
+
+
+def test_a_copy_that_follows_means_of_actions_has_no_file(tmp_path: Path) -> None:
+    cohorts = following({}, {"kind": "tabular"})
+    cohorts.update(log(300))
+    keep_files(tmp_path, state_of(cohorts))
+    assert not list(tmp_path.iterdir())

@@ -58,7 +58,9 @@ def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
     prediction, propensities = rng.uniform(0, 1, (2, events * actions))
     propensities /= np.repeat(propensities.reshape(events, actions).sum(axis=1), actions)
     propensities[logged] = propensity
-    return ScoredEvents(features, start, starts, logged, propensity, reward, np.ones(events), prediction, propensities)
+    sizes = np.full(events, actions)
+    known = (propensity, reward, np.ones(events), prediction, propensities)
+    return ScoredEvents(features, start, starts, sizes, logged, *known)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -97,7 +99,8 @@ def test_an_objective_is_the_estimate_of_its_name(estimator: Estimator) -> None:
     evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
     logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
     rows = propensities.ravel()
-    events = ScoredEvents(nothing, rows, starts, logged, rows[logged], reward, np.ones(30), prediction.ravel(), rows)
+    known = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)
+    events = ScoredEvents(nothing, rows, starts, np.full(30, ACTIONS), logged, *known)
     value, _ = ESTIMATORS[estimator].objective_of(events, target.ravel(), 0.0)
     assert value == pytest.approx(estimator.terms(evidence, estimator.start(1))[0].numerator.mean(), rel=1e-12)
 
@@ -229,6 +232,7 @@ def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
         events.features.reshape(6, -1)[twice].reshape(-1, WIDTH),
         events.start.reshape(6, -1)[twice].ravel(),
         starts,
+        np.full(len(twice), ACTIONS),
         starts + (events.logged % ACTIONS)[twice],
         events.propensity[twice],
         events.reward[twice],
