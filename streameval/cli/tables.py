@@ -206,7 +206,10 @@ def plan_table(config: Config) -> Table:
         ("rejected", _dead_letters(config.dead_letters)),
     ]
     if config.decisions is not None:
-        rows.append(("decisions", f"a message for each transition, to the topic {config.decisions.topic}"))
+        of = ["transition"] if config.promotion else []
+        of += ["frozen copy"] if config.policies.versions else []
+        what = " and ".join(f"each {each}" for each in of)
+        rows.append(("decisions", f"a message for {what}, to the topic {config.decisions.topic}"))
     return facts(rows)
 
 

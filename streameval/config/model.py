@@ -136,7 +136,7 @@ class DeadLetterTopic(StrictModel):
 
 
 class DecisionTopic(StrictModel):
-    """A topic of messages, one for each transition of a promotion rule."""
+    """A topic of messages, one for each transition of a promotion rule and each frozen copy of a policy."""
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source; created if absent")
@@ -205,7 +205,9 @@ class Config(StrictModel):
         None, description="destination of rejected messages, e.g. {kind: file, path: rejected.ndjson}"
     )
     decisions: DecisionTopic | None = Field(
-        None, description="topic of a message for each transition of a promotion rule, e.g. {topic: decisions}"
+        None,
+        description="topic of a message for each transition of a promotion rule, and each frozen copy of a policy, "
+        "e.g. {topic: decisions}",
     )
     engine: Annotated[SparkSettings | None, BeforeValidator(engine_as_mapping)] = Field(
         None, description="where events are evaluated if one process is too slow, e.g. {kind: spark, master: local[4]}"
@@ -445,7 +447,7 @@ def _problems(config: Config) -> Iterator[Problem]:
 
 def _reward_problems(config: Config) -> Iterator[Problem]:
     yield from reward_problems(config.reward, config.rewards)
-    if config.written == "dsjson":
+    if config.written == "dsjson" and config.reward_topic is None:
         yield from _dsjson_problems(config)
     if not config.rewards:
         return
@@ -546,8 +548,9 @@ def _decision_problems(config: Config) -> Iterator[Problem]:
     if config.kept_state() is None:
         hint = "write state: {dir: DIRECTORY}: a decision is sent once a snapshot holds it"
         yield Problem(("decisions",), expecting("a state", "state: off"), hint)
-    if config.promotion is None:
-        yield Problem(("decisions",), expecting("promotion rules", "promotion: off"), "leave decisions out")
+    if config.promotion is None and not config.policies.versions:
+        expected = "promotion rules, or frozen copies of a policy (versions_of)"
+        yield Problem(("decisions",), expecting(expected, "promotion: off"), "leave decisions out")
 
 
 def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Problem]:

@@ -82,6 +82,7 @@ class DsjsonDecoder(JsonDecoder):
             field of the line, whose number is the reward
         further: the further rewards, each a cost or another field of the line; an event then needs one of all rewards
             only. A field of the line is the reward of the event, also where only the first slot is used
+        rewarded: False if rewards arrive separately, by `EventId`. Costs then only tell slates from conditional slots
 
     Raises:
         ValueError: The only reward is another field, or a reward is a field with another meaning.
@@ -105,14 +106,15 @@ class DsjsonDecoder(JsonDecoder):
         named: bool = False,
         estimated: bool = False,
         further: Sequence[RewardField] = (),
+        rewarded: bool = True,
     ) -> None:
-        if reward_field not in COSTS and not further:
+        if reward_field not in COSTS and not further and rewarded:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
         options |= {"estimated": estimated, "further": [_written(each) for each in further]}
-        super().__init__(policies, "reward", reward_range, scores, **options)
+        super().__init__(policies, "reward", reward_range, scores, rewarded, **options)
         self.reward_field = reward_field
-        named_fields = (reward_field, *(each.field for each in further))
+        named_fields = (reward_field, *(each.field for each in further)) if rewarded else ()
         self._rewards = {f"reward{place or ''}": field for place, field in enumerate(named_fields)}
         changed = self._fields_of_line()
         if self._any_fields is not None:
@@ -156,6 +158,8 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
         if line.deferred and not any(observation.activated for observation in line.observations or ()):
             raise _UnusableError("missing_field", "_label_cost: the deferred decision was not activated")
+        if not self.rewarded and line.event_id is None:
+            raise _UnusableError("missing_field", "EventId: missing, and rewards are joined by it")
         if line.dropped is not None and not 0 <= line.dropped < 1:
             raise _UnusableError("propensity_range", f"pdrop: {line.dropped:.10g} is not in [0, 1)")
         if line.outcomes is None:
@@ -205,7 +209,7 @@ class DsjsonDecoder(JsonDecoder):
                 rewards[attribute] = None if cost is None else 0.0 - cost
             else:
                 rewards[attribute] = getattr(line, attribute)
-        if all(reward is None for reward in rewards.values()):
+        if self.rewarded and all(reward is None for reward in rewards.values()):
             raise _UnusableError("missing_field", f"{where}{self._missing_field}: missing")
         return rewards
 

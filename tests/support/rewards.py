@@ -1,14 +1,17 @@
-"""Rewards that come as separate messages, and a join that waits for them."""
+"""Rewards that come as separate messages, a join that waits for them, and estimates of the same reward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+import pytest
 
 from streameval.events import Origin, RewardBatch, fingerprints
 from streameval.ingest.stages import EventOrder, RewardStore
+from streameval.ope.report import Estimate
 from support.arrivals import TOPIC
 
 REWARDS = "rewards"
@@ -44,3 +47,18 @@ def rewards_of(earned: Sequence[Earned]) -> RewardBatch:
     )
     times, rewards = ([float(getattr(each, name)) for each in earned] for name in ("timestamp", "reward"))
     return RewardBatch(np.array(rewards), np.array(times), origin)
+
+
+def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> None:
+    """All numbers are equal, in units of the width of the reward range."""
+    for name, number in msgspec.to_builtins(own).items():
+        other = getattr(found, name)
+        if name == "details":
+            assert other.keys() == number.keys()
+            for key, value in number.items():
+                assert other[key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if value is not None else None), key
+        elif name != "reward" and isinstance(number, float):
+            size = 200.0 if found.reward == "revenue" else 1.0
+            assert other == pytest.approx(number, rel=tolerance, abs=10 * tolerance * size), name
+        elif name != "reward":
+            assert other == number

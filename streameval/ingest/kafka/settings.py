@@ -71,8 +71,6 @@ class KafkaSettings(KafkaTopic, LogSettings):
     def _rewards_can_be_joined(self) -> KafkaSettings:
         if self.rewards is not None and self.rewards.topic == self.topic:
             raise ValueError("rewards must be in another topic than the decisions")
-        if self.rewards is not None and self.format == "dsjson":
-            raise ValueError("rewards cannot be joined to dsjson, which has them in its decisions")
         if self.rewards is not None and self.order == "arrival":
             raise ValueError("rewards are joined in event time: order cannot be arrival")
         return self

@@ -170,6 +170,24 @@ def test_slots_without_costs_are_rejected_whatever_the_line_earned() -> None:
     assert [each.detail for each in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
 
 
+@pytest.mark.parametrize("base", [BANDIT, SLOTS, SLATE])
+def test_rewards_of_a_line_do_not_count_where_they_come_separately(base: dict[str, Any]) -> None:
+    batch = DsjsonDecoder(rewarded=False, identified=True, further=[REVENUE]).decode_batch(
+        [line(base, EventId="e-1", revenue="unknown"), line(base, EventId=...)]
+    )
+    assert np.isnan(batch.reward).all()
+    assert batch.further is not None
+    assert np.isnan(batch.further.values).all()
+    assert [each.detail for each in batch.rejected] == ["EventId: missing, and rewards are joined by it"]
+
+
+def test_a_line_needs_no_reward_where_rewards_come_separately() -> None:
+    slots = line(SLOTS, EventId="e-2", _outcomes=[{"_a": [1, 0], "_p": [0.5, 0.5]}])
+    batch = DsjsonDecoder(rewarded=False).decode_batch([line(_label_cost=..., EventId="e-1"), slots])
+    assert len(batch) == 1
+    assert [each.detail for each in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
+
+
 def test_a_field_of_ds_json_cannot_be_a_reward() -> None:
     with pytest.raises(ValueError, match="pdrop of ds-json cannot be a reward"):
         DsjsonDecoder(further=[RewardField("kept", "pdrop", 0.0, 1.0)])

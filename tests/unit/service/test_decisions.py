@@ -28,6 +28,7 @@ from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedM
 from streameval.service.startup import configuration
 from support.alternating import PROMOTION, STRETCH, columns
 from support.factories import wait_until
+from support.learning import log as learnable
 
 TRANSITIONS, KILLS = 50, 20
 SOURCE = {"kind": "kafka", "topic": "interactions"}
@@ -226,6 +227,25 @@ def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twen
     assert len(runs.topic.messages) > TRANSITIONS, "some were sent again"
 
 
+def test_frozen_copies_have_messages_without_promotion() -> None:
+    learner = {"kind": "learned", "objective": "ips"}
+    copies = {"kind": "versions_of", "policy": "apprentice", "every": 1_000}
+    policies = {"candidates": {"apprentice": learner, "frozen": copies}}
+    topic, settings = Topic(), CONFIG | {"policies": policies, "promotion": "off"}
+    evaluator, box = CohortEvaluator(Config.model_validate(settings).plan()), outbox(topic)
+    evaluator.update(learnable(2_000))
+    evaluator.fold_pending()
+    box.collect(evaluator, evaluator.take_versions())
+    box.saved(box.state())
+    wait_until(lambda: box.status().done == 2)
+    box.close()
+    found = [msgspec.json.decode(message.value) for message in topic.messages]
+    assert [(each["kind"], each["policy"], each["event"]) for each in found] == [
+        ("version", "frozen-1", 1_000),
+        ("version", "frozen-2", 2_000),
+    ]
+
+
 def test_the_configuration_has_another_fingerprint_with_another_margin_but_not_with_another_candidate() -> None:
     def fingerprint(**changed: Any) -> str:
         return configuration(Config.model_validate(CONFIG | changed))
@@ -241,7 +261,7 @@ def test_the_configuration_has_another_fingerprint_with_another_margin_but_not_w
     ("changed", "problem"),
     [
         ({"state": "off"}, "expected a state"),
-        ({"promotion": "off"}, "expected promotion rules"),
+        ({"promotion": "off"}, "expected promotion rules, or frozen copies"),
         ({"source": {"kind": "file", "path": "log.ndjson"}}, "expected a source that is a topic"),
         ({"decisions": {"topic": "interactions"}}, "expected its own topic"),
         ({"dead_letters": {"kind": "kafka", "topic": "decisions"}}, "expected its own topic"),

@@ -9,7 +9,7 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
-from streameval.ope.report import Estimate
+from support.rewards import assert_equal
 
 EVENTS = 2_050
 GUARDED = {"click": {}, "hide": {"guardrail": {"max_loss": 0.05}}}
@@ -37,21 +37,6 @@ def batch_of(columns: Mapping[str, Array], kept: Array | slice = slice(None), se
 
 
 LIMITS: dict[str, dict[str, Any]] = {"click": {}, "revenue": {"max": 200.0}, "hide": {"min": -1.0, "max": 0.0}}
-
-
-def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> None:
-    """All numbers are equal, in units of the width of the reward range."""
-    for name, number in msgspec.to_builtins(own).items():
-        other = getattr(found, name)
-        if name == "details":
-            assert other.keys() == number.keys()
-            for key, value in number.items():
-                assert other[key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if value is not None else None), key
-        elif name != "reward" and isinstance(number, float):
-            size = 200.0 if found.reward == "revenue" else 1.0
-            assert other == pytest.approx(number, rel=tolerance, abs=10 * tolerance * size), name
-        elif name != "reward":
-            assert other == number
 
 
 def test_each_reward_has_the_numbers_of_its_own_evaluator() -> None:

@@ -1,0 +1,99 @@
+"""Several rewards that come late, for decisions in JSON and in ds-json: each has the numbers of its own daemon."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval.config.model import Config
+from streameval.ingest.base import Records
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.report import Report
+from streameval.service.startup import pipeline_of
+from support.rewards import assert_equal
+
+START, EVENTS = 1_700_000_000.0, 1_200
+REWARDS = {"click": {}, "revenue": {"max": 200}, "hide": {"min": -1, "max": 0, "guardrail": {"max_loss": 0.05}}}
+PLAIN = {"click": {}, "revenue": {"max": 200}, "hide": {"min": -1, "max": 0}}
+
+
+def json_decision(number: int, time: float, chosen: int, propensity: float) -> dict[str, Any]:
+    return {
+        "event_id": f"e-{number}",
+        "timestamp": time,
+        "actions": [1, 2],
+        "action": chosen,
+        "propensities": [propensity, 1 - propensity] if chosen == 1 else [1 - propensity, propensity],
+        "policies": {"baseline": [1.0, 0.0]},
+    }
+
+
+def dsjson_decision(number: int, time: float, chosen: int, propensity: float) -> dict[str, Any]:
+    return {
+        "EventId": f"e-{number}",
+        "Timestamp": datetime.fromtimestamp(time, UTC).isoformat(),
+        "_label_cost": -17.0,  # the rewards of a line do not count
+        "_label_probability": propensity,
+        "_label_Action": chosen,
+        "a": [chosen, 3 - chosen],
+        "p": [propensity, 1 - propensity],
+        "_ba": [1],
+    }
+
+
+def records(decision: Any) -> list[Records]:
+    """Decisions in two partitions, and messages with one or two of the rewards of some of them."""
+    rng, written = np.random.default_rng(3), dict[tuple[str, int], list[dict[str, Any]]]()
+    for number in range(EVENTS):
+        time, chosen, propensity = START + number, int(rng.integers(1, 3)), float(rng.choice([0.25, 0.5, 0.75]))
+        written.setdefault(("decisions", number % 2), []).append(decision(number, time, chosen, propensity))
+        message = {"event_id": f"e-{number}", "timestamp": time + 5}
+        if rng.random() < 0.3:
+            earned = {"click": 1} | ({"revenue": float(rng.integers(1, 200))} if chosen == 1 else {})
+            written.setdefault(("outcomes", 0), []).append(message | earned)
+        if rng.random() < 0.1:
+            written["outcomes", 0].append({**message, "timestamp": time + 9, "hide": -1})
+    return [
+        Records(*place, range(len(found)), [json.dumps(each).encode() for each in found])
+        for place, found in written.items()
+    ]
+
+
+def report(form: str, rewards: dict[str, Any], read: list[Records]) -> Report:
+    source = {"topic": "decisions", "format": form, "rewards": {"topic": "outcomes", "window": "20s"}}
+    settings = {"candidates": ["baseline"]}, ["ips", "snips", "stratified_ips"], ["cumulative", "mixture"]
+    parts = dict(zip(("policies", "estimators", "averages"), settings, strict=True))
+    config = Config.model_validate({"source": source, "rewards": rewards, "drift": "off", **parts})
+    pipeline, evaluator = pipeline_of(config), CohortEvaluator(config.plan())
+    ends: dict[tuple[str, int], float | None] = {(part.topic, part.partition): None for part in read}
+    for first in range(0, EVENTS, 100):
+        some = [Records(part.topic, part.partition, part.offsets[first:][:100], part.values[first:][:100]) for part in read]
+        evaluator.update(pipeline.take([part for part in some if part.values], ends))
+    evaluator.update(pipeline.flush())
+    return evaluator.report()
+
+
+DECISIONS = {"json": json_decision, "dsjson": dsjson_decision}
+
+
+@pytest.mark.parametrize(("form", "decision"), DECISIONS.items())
+def test_each_late_reward_has_the_numbers_of_its_own_daemon(form: str, decision: Any) -> None:
+    read = records(decision)
+    together = report(form, REWARDS, read)
+    assert together.events.accepted == EVENTS
+    for name, limits in PLAIN.items():
+        alone = report(form, {name: limits}, read)
+        assert alone.events.accepted == EVENTS
+        for each in alone.estimates:
+            assert each.value
+            assert_equal(together.get(each.policy, each.estimator, each.average, name), each)
+
+
+def test_late_rewards_of_ds_json_are_those_of_json() -> None:
+    reports = [report(form, REWARDS, records(decision)) for form, decision in DECISIONS.items()]
+    for one, other in zip(*(each.estimates for each in reports), strict=True):
+        assert_equal(one, other)
