@@ -154,10 +154,7 @@ class DsjsonDecoder(JsonDecoder):
             return Fault(*unusable.args)
 
     def _event(self, line: Any) -> Event:
-        if line.skipped:
-            raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
-        if line.deferred and not any(observation.activated for observation in line.observations or ()):
-            raise _UnusableError("missing_field", "_label_cost: the deferred decision was not activated")
+        self._require_activated(line)
         if not self.rewarded and line.event_id is None:
             raise _UnusableError("missing_field", "EventId: missing, and rewards are joined by it")
         if line.dropped is not None and not 0 <= line.dropped < 1:
@@ -179,6 +176,14 @@ class DsjsonDecoder(JsonDecoder):
         fields = self._common_fields(line, first.actions) | self._rewards_of(line, first, "_outcomes[0].")
         fields |= self._choice(line, 0, first.actions, first.probabilities)
         return self._event_type(**fields, action=first.actions[0], propensity=first.probabilities[0])
+
+    @staticmethod
+    def _require_activated(line: Any) -> None:
+        """Require that the decision was activated; others have no reward."""
+        if line.skipped:
+            raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
+        if line.deferred and not any(observation.activated for observation in line.observations or ()):
+            raise _UnusableError("missing_field", "_label_cost: the deferred decision was not activated")
 
     def _bandit(self, line: Interaction) -> Event:
         rewards, action = self._rewards_of(line, line), line.action

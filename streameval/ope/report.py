@@ -24,6 +24,7 @@ __all__ = [
     "EventCounts",
     "Examined",
     "Failure",
+    "GuardrailCheck",
     "Learner",
     "NewVersion",
     "PolicyCounts",
@@ -106,6 +107,20 @@ class Estimate(msgspec.Struct, frozen=True):
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
 
 
+class GuardrailCheck(msgspec.Struct, frozen=True):
+    """Whether a candidate keeps a guardrail: whether the decision bound of its lift is above `-max_loss`, and why.
+
+    `reward`: the guardrail. `lift`: the estimated lift of this reward; `lower`: its decision bound by the rule.
+    """
+
+    reward: str
+    max_loss: float
+    ok: bool
+    reason: str
+    lift: float | None = None
+    lower: float | None = None
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Whether a candidate may replace production by a promotion rule, and why (not).
 
@@ -115,7 +130,7 @@ class Decision(msgspec.Struct, frozen=True):
     with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
     became promotable; `promotable_events`: for how many events in total. `estimator`, `average`: those whose lift
     decides, once it is known. `reward`: the goal. `more`: how many more events are needed, at the present rate; None
-    if it is not known. `propensity`: as of an `Estimate`.
+    if it is not known. `propensity`: as of an `Estimate`. `guardrails`: the rewards that it must not lose.
     """
 
     policy: str
@@ -139,6 +154,7 @@ class Decision(msgspec.Struct, frozen=True):
     more: float | None = None
     reward: str = "reward"
     propensity: str = "logged"
+    guardrails: tuple[GuardrailCheck, ...] = ()
 
 
 class TrustCheck(msgspec.Struct, frozen=True):

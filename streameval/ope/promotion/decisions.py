@@ -14,7 +14,7 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor, known, transitions
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
+from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck
 
 CORRELATED = 1.5
 """A design effect that independent events seldom show: 64 signs estimate it to about 18 %."""
@@ -111,9 +111,11 @@ def _decision(
     promotable = held >= monitor.promotion.hold and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift
+    guardrails = _guardrails(monitor, rule, state, place, held)
     if can_decide:
         reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
-        reason = "; ".join([reason, *(() if promotable else _failing_guardrails(monitor, rule, state, place))])
+        failing = (f"guardrail {each.reward}: {each.reason}" for each in guardrails if not each.ok)
+        reason = "; ".join([reason, *failing])
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
         reason += warning
@@ -142,6 +144,7 @@ def _decision(
         estimator=estimator,
         average=average,
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
+        guardrails=guardrails,
     )
 
 
@@ -164,13 +167,15 @@ def _reason(
     return f"{reason}, held for {held:,.0f} of {counted(settings.hold, 'block end')}" if held else reason
 
 
-def _failing_guardrails(monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int) -> Iterator[str]:
-    """Why the candidate does not pass each guardrail that it fails."""
-    for guardrail in monitor.guardrails:
-        known = state["guardrails"][guardrail.name]["rules"][rule.label]
-        reason = guardrail.reason(rule, known, place, monitor.promotion.min_events)
-        if reason:
-            yield reason
+def _guardrails(
+    monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int, held: int
+) -> tuple[GuardrailCheck, ...]:
+    """Whether the candidate keeps each guardrail; `held`: the block ends in a row at which it passed the rule."""
+    settings, of_rules = monitor.promotion, {name: kept["rules"] for name, kept in state["guardrails"].items()}
+    return tuple(
+        each.check(rule, of_rules[each.name][rule.label], place, settings.min_events, held >= settings.hold)
+        for each in monitor.guardrails
+    )
 
 
 def _more(last: Mapping[str, float], least: int) -> float | None:

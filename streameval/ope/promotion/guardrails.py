@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from streameval.common.component import strict
 from streameval.ope.averages import Lift
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion.rules import PromotionRule, RuleContext
+from streameval.ope.report import GuardrailCheck
 
 
 @dataclass(frozen=True, config=strict)
@@ -65,6 +67,11 @@ class Guardrail:
     place: int
     context: RuleContext
 
+    @property
+    def max_loss(self) -> float:
+        """By how much a promotable candidate may be worse than production."""
+        return 0.0 - self.context.margin
+
     def start(self, rule: PromotionRule) -> State:
         """The state of a rule about this reward before the first event."""
         state = start_rule(rule, self.context)
@@ -83,15 +90,20 @@ class Guardrail:
         last = {**judgement.last, "passes": enter[-1].astype(float)}
         return enter, stay, {**state, "memory": memory, "last": last}
 
-    def reason(self, rule: PromotionRule, state: State, place: int, min_events: int) -> str:
-        """Why the candidate at this place does not pass; empty if it does."""
+    def check(
+        self, rule: PromotionRule, state: State, place: int, min_events: int, is_promotable: bool
+    ) -> GuardrailCheck:
+        """Whether the candidate at this place passes after the last block, and why (not).
+
+        `is_promotable`: by the rule, which it stays only while all guardrails let it.
+        """
         lower = rule.lower(state["memory"], state["last"], self.context)
         last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
-        if last["passes"]:
-            return ""
+        reason = (rule.reason_to_stay if is_promotable else rule.reason)(last, self.context.margin)
         if last["events"] < min_events:
-            return f"guardrail {self.name}: only {last['events']:,.0f} of {min_events:,} events"
-        return f"guardrail {self.name}: {rule.reason(last, self.context.margin)}"
+            reason = f"only {last['events']:,.0f} of {min_events:,} events"
+        numbers = (None if math.isnan(last[name]) else last[name] for name in ("lift", "lower"))
+        return GuardrailCheck(self.name, self.max_loss, is_promotable or bool(last["passes"]), reason, *numbers)
 
 
 def start_rule(rule: PromotionRule, context: RuleContext) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,8 +72,8 @@ def report(form: str, rewards: dict[str, Any], read: list[Records]) -> Report:
     pipeline, evaluator = pipeline_of(config), CohortEvaluator(config.plan())
     ends: dict[tuple[str, int], float | None] = {(part.topic, part.partition): None for part in read}
     for first in range(0, EVENTS, 100):
-        some = [Records(part.topic, part.partition, part.offsets[first:][:100], part.values[first:][:100]) for part in read]
-        evaluator.update(pipeline.take([part for part in some if part.values], ends))
+        polled = [replace(part, offsets=part.offsets[first:][:100], values=part.values[first:][:100]) for part in read]
+        evaluator.update(pipeline.take([part for part in polled if part.values], ends))
     evaluator.update(pipeline.flush())
     return evaluator.report()
 

@@ -199,6 +199,27 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
     assert promotable_at_any_time(log, {"click": {}, "stay": {}})[0]
 
 
+@pytest.mark.parametrize(("harm", "kept"), [(0.2, False), (0.0, True)])
+def test_a_decision_says_of_each_guardrail_whether_it_is_kept_and_by_which_bound(harm: float, kept: bool) -> None:
+    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None)
+    evaluator.update(guarded_log(30_000, harm, seed=11))
+    (decision,) = evaluator.report().promotion
+    (found,) = decision.guardrails
+    assert (found.reward, found.max_loss, found.ok, decision.promotable) == ("stay", 0.03, kept, kept)
+    assert found.lower is not None
+    assert found.lift is not None
+    assert (found.lower > -0.03) is kept
+    assert found.lower < found.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
+    assert found.reason.startswith(f"decision bound of lift {found.lower:.2g}"[:24])
+    assert ("guardrail stay" in decision.reason) is not kept
+
+
+def test_a_goal_has_no_guardrails() -> None:
+    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], drift=None)
+    evaluator.update(guarded_log(1_000, 0.0, seed=11))
+    assert [each.guardrails for each in evaluator.report().promotion] == [()]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_harmful_candidate_is_never_promotable_and_a_harmless_one_as_often_as_without_a_guardrail() -> None:
