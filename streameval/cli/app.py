@@ -524,6 +524,7 @@ def _print_report(report: Report, everything: bool) -> None:
         answer_lines,
         calibration_table,
         events_line,
+        guardrails_table,
         recommended_rows,
         report_table,
         segments_table,
@@ -533,6 +534,8 @@ def _print_report(report: Report, everything: bool) -> None:
     for line in answer_lines(report, everything):
         print(line)
     console().print(report_table(report, events_line(report), rows))
+    if any(each.guardrails for each in report.promotion):
+        console().print(guardrails_table(report))
     if report.segments_by_lift():
         console().print(segments_table(report, everything))
     if report.calibration:

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from streameval.cli.tables import events_line, facts, new_table, report_table
+from streameval.cli.tables import events_line, facts, guardrails_table, new_table, report_table
 from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
@@ -94,7 +94,10 @@ def contents_table(values: dict[str, Any]) -> Group:
     """The contents of a snapshot as tables."""
     report = values["report"]
     waiting = _waiting_table(values["waiting"]) if values["waiting"] else Text()
-    return Group(facts(_facts(values)), waiting, report_table(report, title=events_line(report)))
+    estimates = report_table(report, title=events_line(report))
+    guarded = any(each.guardrails for each in report.promotion)
+    guardrails = guardrails_table(report) if guarded else Text()
+    return Group(facts(_facts(values)), waiting, estimates, guardrails)
 
 
 def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:

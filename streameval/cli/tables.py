@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.common.component import Component
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, utc_time
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, significant, utc_time
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
 from streameval.ope.answer import answers, calibrated, percentage, recommended, seen_lifts
 from streameval.ope.estimators import AnyEstimator
@@ -132,6 +132,17 @@ def calibration_table(report: Report, everything: bool) -> Table:
             interval_text(each.error_lower, each.error_upper, decimals, signed=True),
             Text(finding, style="red" if finding == "failed" else ""),
         )
+    return table
+
+
+def guardrails_table(report: Report) -> Table:
+    """Whether each candidate keeps each guardrail, by which bound."""
+    rows = [(decision, each) for decision in report.promotion for each in decision.guardrails]
+    table = new_table("Guardrails", "policy", "rule", "reward", ">may lose", ">lift", ">decision bound", "guardrail")
+    for decision, each in rows:
+        numbers = (significant(number, 2) for number in (each.max_loss, each.lift, each.lower))
+        verdict = Text(each.verdict, style="red" if each.verdict == "not kept" else "")
+        table.add_row(decision.policy, decision.rule, each.reward, *numbers, verdict)
     return table
 
 

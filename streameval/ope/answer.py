@@ -203,7 +203,10 @@ def _missing(report: Report, decision: Decision | None, failed: str, estimate: E
         rate = events.accepted / span if span > 0 else None
     needed = rounded_up(max(decision.more, 1.0))
     time = f" ({in_words(decision.more / rate)})" if rate else ""
-    return f"needs about {needed} more event{'' if needed == '1' else 's'}{time}"
+    broken = "".join(
+        f"; guardrail {each.reward}: {each.reason}" for each in decision.guardrails if each.verdict == "not kept"
+    )
+    return f"needs about {needed} more event{'' if needed == '1' else 's'}{time}{broken}"
 
 
 def _so_far(estimate: Estimate | None) -> str:

@@ -120,6 +120,13 @@ class GuardrailCheck(msgspec.Struct, frozen=True):
     lift: float | None = None
     lower: float | None = None
 
+    @property
+    def verdict(self) -> Literal["kept", "not kept yet", "not kept"]:
+        """`not kept` where the lift itself is too large a loss; `not kept yet` where more events may help."""
+        if self.ok:
+            return "kept"
+        return "not kept" if self.lift is not None and self.lift <= -self.max_loss else "not kept yet"
+
 
 class Decision(msgspec.Struct, frozen=True):
     """Whether a candidate may replace production by a promotion rule, and why (not).

@@ -152,6 +152,11 @@ def _lateness(status: DaemonStatus) -> Iterable[Series]:
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
 
 
+def _guardrails(status: DaemonStatus) -> Iterator[Series]:
+    for (policy, rule), decision in _reported("promotion", "policy", "rule")(status):
+        yield from (((policy, rule, each.reward), each) for each in decision.guardrails)
+
+
 def _deciding(status: DaemonStatus) -> Iterable[Series]:
     """A series for each candidate; all rules that read a lift read the same one."""
     rows = (row for row, decision in _reported("promotion", *PER_REWARD)(status) if decision.estimator)
@@ -187,6 +192,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
     "segments": (("segment", "value", "policy"), _reported("segments", "segment", "segment_value", "policy")),
     "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
+    "guardrails": (("policy", "rule", "reward"), _guardrails),
     "deciding": (PER_REWARD, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
     "policies": (("policy",), _policies),

@@ -22,6 +22,7 @@ from streameval.ope.report import (
     Decision,
     Estimate,
     EventCounts,
+    GuardrailCheck,
     Learner,
     PolicyCounts,
     Report,
@@ -134,6 +135,15 @@ def with_segments(report: Report) -> Report:
         for country, lift in lifts.items()
     ]
     return structs.replace(report, segments=tuple(rows))
+
+
+def with_a_guardrail(report: Report, *verdicts: bool, lower: float = -0.002) -> Report:
+    """The Report with a second reward, which every candidate must not lose; `verdicts`: whether each one keeps it."""
+    further = tuple(structs.replace(each, reward="stay", value=0.9) for each in report.estimates)
+    checks = [GuardrailCheck("stay", 0.001, ok, f"decision bound {lower:g}", lower + 0.002, lower) for ok in verdicts]
+    decisions = zip(report.promotion, checks, strict=True)
+    kept = tuple(structs.replace(decision, guardrails=(check,)) for decision, check in decisions)
+    return structs.replace(report, estimates=report.estimates + further, promotion=kept)
 
 
 def _lift(lift: float) -> dict[str, float]:

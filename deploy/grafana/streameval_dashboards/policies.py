@@ -131,9 +131,9 @@ def _ship() -> Placed:
 def _rewards() -> AnyPanel:
     selected = f'{POLICY}, estimator="$estimator", average="$average"'
 
-    def of_rewards(operation: str, metric: str) -> str:
+    def of_rewards(operation: str, metric: str, of: str = selected) -> str:
         row = '"policy", ", ", "policy", "reward"'
-        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{selected}}}, {row}))"
+        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{of}}}, {row}))"
 
     queries = [
         Query(of_rewards("avg", "value"), "value of the policy"),
@@ -141,19 +141,27 @@ def _rewards() -> AnyPanel:
         Query(of_rewards("avg", "lift"), "lift"),
         Query(of_rewards("max", "lift_upper"), "lift, at most"),
         Query(of_rewards("avg", "lift_ratio"), "relative lift"),
+        *(
+            Query(of_rewards(operation, f"guardrail_{metric}", POLICY), name)
+            for operation, metric, name in (
+                ("min", "max_loss", "may lose"),
+                ("min", "lift_bound", "decision bound"),
+                ("min", "kept", "guardrail kept"),
+            )
+        ),
     ]
     return columns(
         About(
             "Lift of every reward",
             "One row per candidate and reward, by the chosen estimator and average, the lowest lower bound of the lift "
-            "first. A guardrail holds while the decision bound of its lift is above -max_loss; the status page "
-            "names the one that fails.",
+            "first. A guardrail is kept while the decision bound of its lift is above minus what it may lose; other "
+            "rewards are not guardrails. A candidate is promotable only while it keeps all of them.",
             "short",
         ),
         "policy",
         queries,
         sorted_by="lift, at least",
-        yes_or_no={},
+        yes_or_no={"guardrail kept": ("green", "red")},
         percent=("relative lift",),
         descending=False,
     )

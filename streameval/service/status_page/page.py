@@ -18,7 +18,7 @@ from markupsafe import Markup
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
 from streameval.ope.answer import CandidateAnswer, answers, percentage, seen_lifts
 from streameval.ope.intervals import KINDS
-from streameval.ope.report import Estimate, Report, TrustCheck
+from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     ChartScale,
@@ -115,6 +115,7 @@ class StatusPage:
             ahead=_ahead(found),
             shown=SEGMENTS_SHOWN,
             rewards=_rewards(now.report, deciding) if now.report else [],
+            guardrails=_guardrails(now.report) if now.report else {},
             sections=sections,
             marked=_marked(sections),
             firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
@@ -229,6 +230,15 @@ def _rewards(report: Report, deciding: Mapping[str, Estimate]) -> list[Estimate]
     order = [each.policy for each in report.policies if not each.production]
     shown = [each for each in rows if each.policy in order]
     return sorted(shown, key=lambda each: order.index(each.policy)) if len(report.rewards) > 1 else []
+
+
+def _guardrails(report: Report) -> dict[tuple[str, str], list[tuple[str, GuardrailCheck]]]:
+    """By candidate and reward, whether it keeps a guardrail, by each rule."""
+    found: dict[tuple[str, str], list[tuple[str, GuardrailCheck]]] = {}
+    for decision in report.promotion:
+        for each in decision.guardrails:
+            found.setdefault((decision.policy, each.reward), []).append((decision.rule, each))
+    return found
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:

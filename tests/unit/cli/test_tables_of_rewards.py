@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from streameval.cli.tables import answer_lines, calibration_table, recommended_rows, report_table
+from streameval.cli.tables import answer_lines, calibration_table, guardrails_table, recommended_rows, report_table
 from streameval.ope.report import TrustCheck
-from support.factories import make_report
+from support.factories import make_report, with_a_guardrail
 
 
 def test_tables_name_the_reward_of_a_row() -> None:
@@ -40,3 +40,20 @@ def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_pa
     every = calibration_table(replace(report, trust=()), everything=True)
     assert list(every.columns[1].cells) == ["cumulative", "decay"]
     assert {str(cell) for cell in every.columns[-1].cells} == {"too few events yet"}
+
+
+def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept() -> None:
+    report = with_a_guardrail(make_report(candidates=2), True, False, lower=-0.004)
+    cells = [list(map(str, column.cells)) for column in guardrails_table(report).columns]
+    assert cells[:4] == [["challenger-a", "challenger-b"], ["paired"] * 2, ["stay"] * 2, ["0.001"] * 2]
+    assert cells[4:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
+
+
+def test_the_answer_names_a_guardrail_that_more_events_will_not_mend() -> None:
+    report = with_a_guardrail(make_report(candidates=1), False, lower=-0.004)
+    (decision,) = report.promotion
+    report = replace(report, promotion=(replace(decision, promotable=False, more=700.0),), calibration=())
+    (answer,) = answer_lines(report, everything=False)
+    assert "needs about 700 more events" in answer
+    assert answer.endswith("; guardrail stay: decision bound -0.004")
+    assert "guardrail" not in next(answer_lines(with_a_guardrail(report.of_goal(), False), everything=False))

@@ -18,7 +18,15 @@ from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
-from support.factories import NOW, make_estimate, make_published, make_report, make_unknown, with_segments
+from support.factories import (
+    NOW,
+    make_estimate,
+    make_published,
+    make_report,
+    make_unknown,
+    with_a_guardrail,
+    with_segments,
+)
 
 PER_ESTIMATE = {"policy", "estimator", "average", "reward"}
 PROMISED: dict[str, set[str]] = {
@@ -84,7 +92,7 @@ dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event
 engine_age_seconds engine_batch_duration_seconds engine_batch_events engine_executors_lost_total
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
 events_rejected_total events_since_start
-policy_bias_bound
+policy_bias_bound policy_guardrail_kept policy_guardrail_lift_bound policy_guardrail_max_loss
 last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
@@ -371,3 +379,14 @@ def test_further_rewards_have_values_and_lifts_and_the_goal_has_the_rest() -> No
     for name in ("streameval_policy_interval_info", "streameval_policy_importance_weight_mean"):
         assert samples[name] == alone[name]
     assert {sample.labels["reward"] for sample in samples["streameval_policy_promotable"]} == {"reward"}
+
+
+def test_guardrails_have_their_bound_and_whether_they_are_kept() -> None:
+    samples = scrape(make_published(with_a_guardrail(make_report(candidates=2), True, False)))
+    (name,) = {sample.labels["reward"] for sample in samples["streameval_policy_guardrail_kept"]}
+    assert name == "stay"
+    labels = {"policy": "challenger-b", "rule": "paired"}
+    assert one(samples, "streameval_policy_guardrail_kept", **labels) == 0
+    assert one(samples, "streameval_policy_guardrail_kept", policy="challenger-a") == 1
+    assert one(samples, "streameval_policy_guardrail_lift_bound", **labels) == -0.002
+    assert one(samples, "streameval_policy_guardrail_max_loss", **labels) == 0.001

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from streameval.ope.report import Report
 from streameval.service.status_page.page import StatusPage
-from support.factories import make_published, make_report
+from support.factories import make_published, make_report, with_a_guardrail
 
 
 def with_a_second_reward() -> Report:
@@ -23,3 +25,37 @@ def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_
     alone = StatusPage().render(make_published(report.of_goal()))
     assert "Lift of every reward" not in alone
     assert page.count('class="chart"') == alone.count('class="chart"')
+
+
+def rows_of(report: Report) -> list[str]:
+    """The texts of the rows about `stay`, as a screen reader reads them."""
+    page = StatusPage().render(make_published(report))
+    table = page.partition('<table id="rewards">')[2].partition("</table>")[0]
+    spoken = re.sub(r'<span aria-hidden="true">.*?</span>', "", table)
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in spoken.split("<tr>")]
+    return [row for row in rows if " stay " in row]
+
+
+def test_a_guardrail_is_named_with_what_it_allows_and_whether_it_is_kept() -> None:
+    report = with_a_guardrail(make_report(candidates=2), True, False)
+    kept, failed = rows_of(report)
+    assert " stay guardrail kept 0.9 " in kept
+    assert " stay guardrail not kept yet 0.9 " in failed
+    assert kept.endswith(" may lose 0.001, decision bound -0.002")
+    (worse, _) = rows_of(with_a_guardrail(make_report(candidates=2), False, False, lower=-0.004))
+    assert " stay guardrail not kept 0.9 " in worse
+    assert worse.endswith(" decision bound -0.004")
+
+
+def test_a_guardrail_names_the_rule_where_there_are_several() -> None:
+    report = with_a_guardrail(make_report(candidates=1), False)
+    (decision,) = report.promotion
+    several = replace(report, promotion=(decision, replace(decision, rule="sea")))
+    (row,) = rows_of(several)
+    assert "guardrail not kept yet by paired guardrail not kept yet by sea" in row
+    assert "decision bound -0.002 by paired; " in row
+    assert row.endswith("by sea")
+
+
+def test_there_is_no_column_of_guardrails_without_one() -> None:
+    assert "Guardrail" not in StatusPage().render(make_published(with_a_second_reward()))
