@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from itertools import chain, cycle, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from streameval.events import EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.power import PowerReport, smallest_lift
-from streameval.ope.report import Estimate, Report, Transition
+from streameval.ope.report import Calibration, Estimate, Report, Transition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,12 @@ HEIGHT, HEAD, LIFTS, PANEL, STRIP = 5.2, 1.3, 2.2, 2.0, 0.25
 """Inches: of a plot, its texts, and the panel of lifts; of the panel of one candidate, and the strip of one rule."""
 MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
 SUFFIXES = (".png", ".svg", ".pdf")
+BESIDE = 0.015  # of the time that is drawn: the distance of what an arm earned from the ends of the curves
 UNSETTLED_SHARE = 0.15  # share of the first points that do not set the scale: their intervals are wide
+
+
+Bar: TypeAlias = tuple[float | None, float | None, float | None, str]
+"""A number, its bounds, and a colour."""
 
 
 class TracePoint(NamedTuple):
@@ -86,7 +91,8 @@ class Trace:
         self.last = report
         self.transitions.update(report.transitions)
         if self.taken % self.every:
-            self.kept.append(TracePoint(report.events.accepted, report.events.last_timestamp, report.estimates))
+            estimates = report.of_goal().estimates
+            self.kept.append(TracePoint(report.events.accepted, report.events.last_timestamp, estimates))
 
     def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Array]:
         """By policy, production first: the value or lift and its bounds, [3, points]; NaN where unknown."""
@@ -162,6 +168,8 @@ class _Moment(msgspec.Struct):
 class ReplayPlot:
     """The value and the lift of each policy over time, and when the first promotion rule would have promoted.
 
+    At the end stands what policies earned on their own events, where `logging_policy` names them.
+
     `path`: its suffix selects PNG, SVG or PDF. `choices`: pairs of an estimator and an average; the first one that is
     in the Report is drawn. `truth`: what `read_truth` returns; these lines are dashed. `margin`: what a lift must
     exceed, None without promotion. `by_rule`: draw the lift of each candidate in its own panel, with every rule.
@@ -215,6 +223,8 @@ class ReplayPlot:
         last = {policy: float(value[-1]) for policy, (value, _, _) in curves.items()}
         colours = dict(zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False))
         dashed = ["dashed: true values"] if self.truth else []
+        seen = _seen(report, average)
+        dashed += ["◇ seen on its own events"] if seen else []
         events = f"{counted(report.events.accepted, 'event')}, production: {report.production}"
         shaded = f"shaded: {report.confidence * 100:g}% intervals"
         heights = [HEIGHT - HEAD, LIFTS] if lifts else [HEIGHT - HEAD]
@@ -230,11 +240,12 @@ class ReplayPlot:
             _curve(axes, trace, curves[policy], colours[policy], linewidth=width, zorder=order, label=label)
         for policy in self.truth.keys() & curves.keys():
             _dash(axes, trace, np.interp(trace.counts, *self.truth[policy]), colours[policy])
-        _fit(axes, list(curves.values()))
+        bars = [(each.value, each.lower, each.upper, colours[policy]) for policy, each in seen.items()]
+        _fit(axes, list(curves.values()), also=_draw_seen(axes, trace, bars))
         make_plain(axes, "y")
         axes.set_title("reward per event", loc="left", fontsize=9, color=FAINT)
         if lifts:
-            self._lifts(panels[1], trace, lifts, colours, rules)
+            self._lifts(panels[1], trace, lifts, colours, rules, seen)
             margin = "" if self.margin is None else f", line: margin {self.margin:g}"
             panels[1].set_title(f"lift over {report.production}{margin}", loc="left", fontsize=9, color=FAINT)
         _plain_moments(panels[-1], trace)
@@ -248,6 +259,7 @@ class ReplayPlot:
         lifts: Mapping[str, Array],
         colours: Mapping[str, str],
         rules: Sequence[str],
+        seen: Mapping[str, Calibration],
     ) -> None:
         levels = [] if self.margin is None else [self.margin]
         for level in levels:
@@ -256,7 +268,8 @@ class ReplayPlot:
             _curve(axes, trace, lift, colours[policy], linewidth=1.7, zorder=3)
             for rule in rules:
                 _marks(axes, trace, lift[0], list(trace.promotable(policy, rule)), colours[policy])
-        _fit(axes, list(lifts.values()), *levels)
+        bars = [(each.lift, each.lift_lower, each.lift_upper, colours[policy]) for policy, each in seen.items()]
+        _fit(axes, list(lifts.values()), *levels, also=_draw_seen(axes, trace, bars))
         make_plain(axes, "y")
 
     def _decisions(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
@@ -274,12 +287,14 @@ class ReplayPlot:
             "strips: promotable",
         ]
         captions += [counted(report.events.accepted, "event"), *(["dashed: true values"] if self.truth else [])]
+        captions += ["◇ seen on its own events"] if _seen(report, average) else []
         left_out = len(candidates) - MAX_CANDIDATES
         captions += [f"{counted(left_out, 'candidate')} left out"] if left_out > 0 else []
         heights = [PANEL, STRIP * len(rules)] * len(drawn)
         figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
         lifts, unknown = trace.curves(estimator, average, "lift"), np.full((3, len(trace.kept)), np.nan)
+        seen = _seen(report, average)
         for policy, colour, above, below in zip(drawn, cycle(COLOURS), panels[::2], panels[1::2], strict=False):
             lift = lifts.get(policy, unknown)
             _curve(above, trace, lift, colour, linewidth=1.8)
@@ -289,7 +304,9 @@ class ReplayPlot:
             for start, length in trace.promotable(policy, rules[0]):
                 above.axvspan(start, start + length, color=colour, alpha=0.1, linewidth=0)
             above.axhline(margin, color=INK, linewidth=0.9, zorder=3)
-            _fit(above, [lift], margin)
+            each = seen.get(policy)
+            bars = [(each.lift, each.lift_lower, each.lift_upper, colour)] if each else []
+            _fit(above, [lift], margin, also=_draw_seen(above, trace, bars))
             make_plain(above, "y")
             above.spines["bottom"].set_visible(False)
             above.set_title(policy, loc="left", fontsize=10.5, fontweight="bold", color=INK)
@@ -301,6 +318,26 @@ class ReplayPlot:
         _plain_moments(panels[-1], trace)
         panels[-1].spines["bottom"].set_visible(False)
         return figure
+
+
+def _seen(report: Report, average: str) -> dict[str, Calibration]:
+    """What policies earned on the events that they chose themselves, over the average that is drawn."""
+    return {each.policy: each for each in report.calibration if each.average == average}
+
+
+def _draw_seen(axes: Axes, trace: Trace, bars: Sequence[Bar]) -> list[float]:
+    """Draw seen numbers with their intervals beside the ends of the curves; returns the numbers and bounds."""
+    first, *_, last = trace.moments
+    drawn: list[float] = []
+    for place, (value, lower, upper, colour) in enumerate(bars, start=1):
+        if value is None:
+            continue
+        ends = [value if end is None else end for end in (lower, upper)]
+        moment = last + BESIDE * place * (last - first)
+        axes.plot([moment, moment], ends, color=colour, linewidth=1.4, marker="_", markersize=6, clip_on=False)
+        axes.plot([moment], [value], "D", color=colour, markerfacecolor="white", markersize=5, zorder=6, clip_on=False)
+        drawn += [value, *ends]
+    return drawn
 
 
 def _marks(axes: Axes, trace: Trace, lift: Array, spans: Sequence[tuple[float, float]], colour: str) -> None:
@@ -466,12 +503,15 @@ def _note(axes: Axes, height: float, text: str, colour: str) -> None:
     axes.text(1.01, height, text, transform=transform, va="center", fontsize=9, color=colour)
 
 
-def _fit(axes: Axes, curves: Sequence[Array], *levels: float) -> None:
-    """Fit the y axis to levels, and to values and bounds after the start: the first intervals are too wide."""
+def _fit(axes: Axes, curves: Sequence[Array], *levels: float, also: Sequence[float] = ()) -> None:
+    """Fit the y axis to levels, and to values and bounds after the start: the first intervals are too wide.
+
+    `also`: other numbers that it shows.
+    """
     settled = np.concatenate([curve[:, int(curve.shape[1] * UNSETTLED_SHARE) :].ravel() for curve in curves])
     settled = settled[np.isfinite(settled)]
     if len(settled) or levels:
-        ends = np.append(np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels)
+        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels, also])
         low, high = ends.min(), ends.max()
         room = 0.06 * (high - low) or 0.5
         axes.set_ylim(0.0 if not levels and 0 <= low < room else low - room, high + room)

@@ -18,7 +18,7 @@ from streameval.ope.report import Examined, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus, EngineStatus
-from support.factories import make_published, make_report, with_segments
+from support.factories import make_published, make_report, with_a_guardrail, with_segments
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -54,7 +54,7 @@ def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
     report = replace(
-        with_segments(make_report()),
+        with_a_guardrail(with_segments(make_report()), True, True, False),
         reward_model=RewardModelAccuracy("ridge", 0.1, 0.2),
         examination=looks,
         propensity_model=PropensityModel("tabular", 100, 3, 0.5, 0.7),

@@ -23,6 +23,7 @@ from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Window
 from streameval.ope.estimators import IPS
 from support.commands import Outcome, command
+from support.ramps import three_actions
 
 POLICIES = {"better": 0.9, "worse": 0.2}
 PROGRAM = "from streameval.cli.app import main; main()"
@@ -197,6 +198,49 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
     assert dashed.get_color() == solid[0].get_color()
     assert np.asarray(dashed.get_ydata())[-1] == 1.0
     assert any("dashed: true values" in word for word in words)
+
+
+def ramped(rewards: bool = False) -> Trace:
+    """The trace of a ramp, whose events name the policy that chose."""
+    columns = three_actions(seed=1, events=20_020)
+    goal = {"reward": columns["reward"], "rewards": {"other": 7.0 + columns["reward"]}} if rewards else {}
+    named = {"rewards": {"click": {}, "other": {"max": 9.0}}} if rewards else {}
+    evaluated = Evaluator(["challenger"], ["ips"], ["cumulative"], production="production", drift=None, **named)
+    trace = Trace([("ips", "cumulative")], points=10, every=1_000)
+    trace.update(evaluated, EventBatch.from_arrays(**columns | goal))
+    trace.finish(evaluated.report())
+    return trace
+
+
+@pytest.mark.parametrize("by_rule", [False, True])
+def test_what_an_arm_earned_stands_beside_its_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_rule: bool
+) -> None:
+    trace = ramped()
+    drawing = ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], "", margin=0.0, by_rule=by_rule)
+    figure, words = texts(monkeypatch, drawing, trace)
+    assert "seen on its own events" in " ".join(" ".join(words).split())
+    assert trace.last is not None
+    row = next(each for each in trace.last.calibration if each.policy == "challenger")
+    lifts = figure.axes[0 if by_rule else 1]
+    diamond = next(line for line in lifts.lines if line.get_marker() == "D")
+    bar = next(line for line in lifts.lines if line.get_marker() == "_")
+    assert list(np.asarray(diamond.get_ydata())) == [row.lift]
+    assert list(np.asarray(bar.get_ydata())) == [row.lift_lower, row.lift_upper]
+    curve = next(line for line in lifts.lines if len(np.asarray(line.get_xdata())) > 2)
+    assert np.asarray(diamond.get_xdata())[0] > np.asarray(curve.get_xdata())[-1]
+    assert diamond.get_color() == curve.get_color()
+
+
+def test_a_log_without_arms_has_no_bars_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), traced(2_000))
+    assert not any("seen" in word for word in words)
+    assert not [line for axes in figure.axes for line in axes.lines if line.get_marker() == "D"]
+
+
+def test_curves_of_several_rewards_are_those_of_the_goal_to_the_end() -> None:
+    curves = ramped(rewards=True).curves("ips", "cumulative")
+    assert np.abs(np.diff(curves["challenger"][0])).max() < 0.2
 
 
 def test_wide_intervals_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

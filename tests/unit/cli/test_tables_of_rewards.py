@@ -49,7 +49,7 @@ def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept()
     assert cells[4:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
 
 
-def test_the_answer_names_a_guardrail_that_more_events_will_not_mend() -> None:
+def test_the_answer_names_a_guardrail_that_more_events_will_not_help() -> None:
     report = with_a_guardrail(make_report(candidates=1), False, lower=-0.004)
     (decision,) = report.promotion
     report = replace(report, promotion=(replace(decision, promotable=False, more=700.0),), calibration=())
