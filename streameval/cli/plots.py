@@ -34,7 +34,7 @@ HEIGHT, HEAD, LIFTS, PANEL, STRIP = 5.2, 1.3, 2.2, 2.0, 0.25
 """Inches: of a plot, its texts, and the panel of lifts; of the panel of one candidate, and the strip of one rule."""
 MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
 SUFFIXES = (".png", ".svg", ".pdf")
-BESIDE = 0.015  # of the time that is drawn: the distance of what an arm earned from the ends of the curves
+APART = 0.015  # of the time that is drawn: the distance of what an arm earned from the ends of the curves
 UNSETTLED_SHARE = 0.15  # share of the first points that do not set the scale: their intervals are wide
 
 
@@ -321,19 +321,19 @@ class ReplayPlot:
 
 
 def _seen(report: Report, average: str) -> dict[str, Calibration]:
-    """What policies earned on the events that they chose themselves, over the average that is drawn."""
+    """By policy, its mean reward on the events that it chose itself, over the average that is drawn."""
     return {each.policy: each for each in report.calibration if each.average == average}
 
 
 def _draw_seen(axes: Axes, trace: Trace, bars: Sequence[Bar]) -> list[float]:
-    """Draw seen numbers with their intervals beside the ends of the curves; returns the numbers and bounds."""
+    """Draw seen numbers with their intervals next to the ends of the curves; returns the numbers and bounds."""
     first, *_, last = trace.moments
     drawn: list[float] = []
     for place, (value, lower, upper, colour) in enumerate(bars, start=1):
         if value is None:
             continue
         ends = [value if end is None else end for end in (lower, upper)]
-        moment = last + BESIDE * place * (last - first)
+        moment = last + APART * place * (last - first)
         axes.plot([moment, moment], ends, color=colour, linewidth=1.4, marker="_", markersize=6, clip_on=False)
         axes.plot([moment], [value], "D", color=colour, markerfacecolor="white", markersize=5, zorder=6, clip_on=False)
         drawn += [value, *ends]

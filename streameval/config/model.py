@@ -462,9 +462,7 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
         two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
         production, candidates = config.policies.production, config.policies.evaluated
         for index, estimator in enumerate(config.estimators):
-            hint = "take pseudo_inverse or ips, which weigh the rewards of a slate, or leave further rewards out"
-            if "scored" in estimator.needs:
-                hint = "take a daemon for each metric, with its values in `scored.values`"
+            hint = "take a daemon for each metric, with its values in `scored.values`"
             check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
             yield from refusal(("estimators", index), check, hint)
 

@@ -13,7 +13,14 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
-from streameval.events.from_arrays import choice_columns, column, identifier_column, named_actions, reward_columns
+from streameval.events.from_arrays import (
+    choice_columns,
+    column,
+    further_reward_columns,
+    identifier_column,
+    named_actions,
+    reward_columns,
+)
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
@@ -214,7 +221,7 @@ class EventBatch(Batch):
         if self.slates is not None:
             yield from slate_rules(self.slates, self.policies)
             if rewarded:
-                yield from slot_reward_rules(self.slates, self.reward)
+                yield from self._slot_reward_rules(self.slates)
         if self.scored is not None:
             yield from outcome_rules(self.scored, self.policies)
         if self.rankings is not None:
@@ -222,6 +229,12 @@ class EventBatch(Batch):
         yield from choice_rules(self.policies, self.probabilities, self._required(estimated), self.action_sets)
         if reward_range is not None and rewarded:
             yield from self._range_rules(*reward_range, further)
+
+    def _slot_reward_rules(self, slates: SlateColumns) -> Iterator[BrokenRule]:
+        yield from slot_reward_rules(slates, self.reward)
+        if self.further is not None:
+            for place, name in enumerate(self.further.names):
+                yield from slot_reward_rules(slates.of_further(place), self.further.values[:, place], name)
 
     def _required(self, estimated: bool) -> Array:
         """The propensities [n], 1 where none is needed."""
@@ -242,6 +255,14 @@ class EventBatch(Batch):
         yield broken, reason, detail
         if self.slates is not None:
             yield slot_rewards_within(self.slates, low, high)
+            for each in further:
+                place = None if self.further is None else self.further.place(each.name)
+                yield slot_rewards_within(self.slates.of_further(place), each.low, each.high)
+
+    def of_reward(self, name: str) -> EventBatch:
+        """The batch with this further reward in place of the first one; NaN where events or slots lack it."""
+        known = self.further or FurtherRewards((), np.zeros((len(self), 0)))
+        return replace(self, reward=known.of(name), slates=self.slates and self.slates.of_further(known.place(name)))
 
     def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
         """Reject the events whose rewards are not in [low, high]; `further`: the ranges of further rewards."""
@@ -307,7 +328,8 @@ class EventBatch(Batch):
             unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
             logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
-            rewards: [n] further rewards by name; NaN = the event lacks it. With any, `reward` may be NaN, too
+            rewards: [n] further rewards by name, or [n, l] those of slots; NaN = the event lacks it. With any, `reward`
+                may be NaN, too
             segments: [n] values of segments by name: text, whole numbers or truth values; None = the event lacks it
 
         Raises:
@@ -334,9 +356,8 @@ class EventBatch(Batch):
         if estimated and action is not None and batch.action_sets is None:
             batch = replace(batch, actions=named_actions(action, len(batch)))
         if rewards is not None:
-            columns = [column(name, values, len(batch)) for name, values in rewards.items()]
-            values = np.array(columns).reshape(len(columns), len(batch)).T
-            batch = replace(batch, further=FurtherRewards(tuple(rewards), values))
+            further, slates = further_reward_columns(rewards, len(batch), batch.slates)
+            batch = replace(batch, further=further, slates=slates)
         if segments is not None:
             batch = replace(batch, segments=SegmentColumns.of(segments, len(batch)))
         return batch._without_faults(estimated)

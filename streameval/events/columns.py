@@ -141,11 +141,19 @@ def floats_or(numbers: Sequence[Any], absent: float) -> Array:
 
 
 def further_rewards(fields: Sequence[RewardField], messages: Sequence[Any]) -> FurtherRewards:
-    """Return the further rewards of decoded messages."""
+    """Return the further rewards of decoded messages, or of slots, which have none in ds-json."""
     columns = [
-        floats_or([getattr(each, f"reward{place}") for each in messages], NAN) for place in range(1, len(fields) + 1)
+        floats_or([getattr(each, f"reward{place}", None) for each in messages], NAN)
+        for place in range(1, len(fields) + 1)
     ]
     return FurtherRewards(tuple(each.name for each in fields), np.array(columns).reshape(len(fields), len(messages)).T)
+
+
+def with_further_rewards(batch: EventBatch, fields: Sequence[RewardField], events: Sequence[Any]) -> EventBatch:
+    """Return the batch with the further rewards of its events and of their slots."""
+    slots = [slot for event in events for slot in event.slots or ()]
+    slates = batch.slates and replace(batch.slates, further=further_rewards(fields, slots).values)
+    return replace(batch, further=further_rewards(fields, events), slates=slates)
 
 
 def _propensity(choices: Choices) -> Array:

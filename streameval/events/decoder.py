@@ -20,6 +20,7 @@ from streameval.events.columns import (
     named_policies,
     ragged_columns,
     seconds,
+    with_further_rewards,
 )
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.further_rewards import FurtherRewards, RewardField
@@ -208,7 +209,7 @@ class JsonDecoder:
         if self.estimated:
             batch = batch.without_propensities()
         if self.further:
-            batch = replace(batch, further=further_rewards(self.further, events))
+            batch = with_further_rewards(batch, self.further, events)
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
         ranges = () if self.reward_range is None else self.further

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
@@ -51,6 +52,28 @@ def reward_columns(
         return column("reward", reward, None), None
     of_slots = column("reward", reward, *slots)
     return of_slots.sum(axis=1), of_slots
+
+
+def further_reward_columns(
+    rewards: Mapping[str, ArrayLike], n: int, slates: SlateColumns | None
+) -> tuple[FurtherRewards, SlateColumns | None]:
+    """Return the further rewards of n events, and their slates with those of the slots, [n, l], where slots have them.
+
+    Raises:
+        ValueError: A reward has another shape.
+    """
+    columns, of_slots = [], []
+    slots = 0 if slates is None else len(slates.reward)
+    for name, values in rewards.items():
+        if slates is not None and np.ndim(values) == 2:
+            given = column(name, values, n, slots // max(n, 1))
+            columns.append(given.sum(axis=1))
+            of_slots.append(given.ravel())
+        else:
+            columns.append(column(name, values, n))
+            of_slots.append(np.full(slots, np.nan))
+    further = FurtherRewards(tuple(rewards), np.array(columns).reshape(len(columns), n).T)
+    return further, slates and replace(slates, further=np.array(of_slots).reshape(len(columns), slots).T)
 
 
 def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:

@@ -35,11 +35,14 @@ class FurtherRewards(Columns):
     names: Sequence[str]
     values: Array
 
+    def place(self, name: str) -> int | None:
+        """The number of the column of this name, if there is one."""
+        return list(self.names).index(name) if name in self.names else None
+
     def of(self, name: str) -> Array:
         """The reward of this name, [n]; NaN without such a column."""
-        if name not in self.names:
-            return np.full(len(self.values), np.nan)
-        return np.asarray(self.values[:, list(self.names).index(name)])
+        place = self.place(name)
+        return np.full(len(self.values), np.nan) if place is None else np.asarray(self.values[:, place])
 
     def infinite(self) -> Iterator[BrokenRule]:
         """The rules that no reward is infinite."""

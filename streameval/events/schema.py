@@ -180,7 +180,8 @@ def event_type(
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
     optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
-    of_slots: list[Any] = [("reward", SlotReward if rewarded else Raw | UnsetType, optional_name)]
+    slot_form: Any = SlotReward if rewarded else Raw | UnsetType
+    of_slots: list[Any] = [("reward", slot_form, optional_name), *_further_rewards(further_fields, (), slot_form)]
     if policies is not None:
         known = policies_type(policies)
         cells: Any = ("policies", known, msgspec.field(default_factory=known))

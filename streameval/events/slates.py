@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
@@ -54,6 +54,7 @@ class SlateColumns(Ragged):
 
     propensity: [S] the logging policy's marginal probability of the action in the slot
     reward: [S] the reward of the slot; NaN where slots have none
+    further: [S, rewards] the further rewards of the slot, in the order of those of events; None if there is one reward
     probabilities: [S, P] the policies' probabilities of it, contiguous over slots; NaN = missing
     actions: the action sets of the slots; slots take the part of events
     logging: [n] `FACTORED`, `UNIFORM_RANKING`, `LISTED` or `PLACKETT_LUCE`
@@ -61,7 +62,9 @@ class SlateColumns(Ragged):
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"logging": np.int8(FACTORED), "listed": ...}
-    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "reward", "probabilities", "actions")}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "offsets": ("propensity", "reward", "further", "probabilities", "actions")
+    }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"actions": ActionSets, "listed": ListedSlates}
 
     propensity: Array
@@ -70,6 +73,13 @@ class SlateColumns(Ragged):
     actions: ActionSets
     logging: NDArray[np.int8]
     listed: ListedSlates
+    further: Array | None = None
+
+    def of_further(self, place: int | None) -> SlateColumns:
+        """The same slots with one of their further rewards in place of the first; None = with none."""
+        if self.further is None or place is None:
+            return replace(self, reward=np.full(len(self.reward), np.nan))
+        return replace(self, reward=self.further[:, place])
 
     @property
     def position(self) -> Index:

@@ -407,20 +407,20 @@ def _of_outcomes(
     return _of_rows(rule, scored, lambda *_: "scored.values.")
 
 
-def slot_reward_rules(slates: SlateColumns, reward: Array) -> Iterator[BrokenRule]:
+def slot_reward_rules(slates: SlateColumns, reward: Array, name: str = "reward") -> Iterator[BrokenRule]:
     """Yield the rules for the rewards of slots: finite, of all slots or of none, and `reward` [n] is their sum."""
-    given, infinite = ~np.isnan(slates.reward), finite("reward", slates.reward, np.isinf(slates.reward))
+    given, infinite = ~np.isnan(slates.reward), finite(name, slates.reward, np.isinf(slates.reward))
     yield _of_rows(infinite, slates, lambda _, slot: f"slots.{slot}.")
     count = slates.per_event(given[:, None].astype(float))[:, 0]
     partly = (~given) & ((count > 0) & (count < slates.sizes))[slates.owner]
-    lacking: BrokenRule = partly, "missing_field", lambda _: "reward: missing, and another slot has one"
+    lacking: BrokenRule = partly, "missing_field", lambda _: f"{name}: missing, and another slot has one"
     yield _of_rows(lacking, slates, lambda _, slot: f"slots.{slot}.")
     sums, sizes = slates.per_event(np.nan_to_num(np.stack([slates.reward, np.abs(slates.reward)], axis=1))).T
     apart = (count > 0) & (np.abs(sums - reward) > NOISE * np.maximum(sizes, np.abs(reward)))
     yield (
         apart,
         "malformed",
-        lambda row: f"reward: {reward[row]:.10g}, but the rewards of its slots sum to {sums[row]:.10g}",
+        lambda row: f"{name}: {reward[row]:.10g}, but the rewards of its slots sum to {sums[row]:.10g}",
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from support.ramps import failed_checks, sessions, three_actions
+from streameval import Evaluator, EventBatch
+from support.ramps import POLICIES, THREE, failed_checks, sessions, three_actions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RUNS, RUNS_WRONG, EVENTS = 400, 100, 100_000
 """Ramps with correct propensities, those with each kind of wrong ones, and the events of each."""
+RUNS_COVERED, EVENTS_COVERED = 1_000, 10_000
+"""Ramps whose intervals are looked at once, at their end, and the events of each."""
 RUNS_OF_SESSIONS, ACTIVE = 60, (1, 20, 200)
 """Ramps of users who keep their arm for a session of 10 to 50 events, and how many sessions are active at a time."""
 
@@ -52,3 +57,31 @@ def test_sessions_with_propensities_wrong_by_a_fifth_fail_the_check_in_at_least_
     found = [check in failed_checks(log, until=check) for log in logs]
     print(sum(found))
     assert sum(found) / len(found) >= 0.9
+
+
+@pytest.mark.parametrize("active", [None, 20], ids=["events", "sessions"])
+def test_intervals_of_the_seen_value_of_its_lift_and_of_the_error_cover_the_truth(active: int | None) -> None:
+    """The error is 0 where propensities are right, whatever the average."""
+    covered, value = Counter[tuple[str, str]](), float(POLICIES[1] @ THREE)
+    lift = value - float(POLICIES[0] @ THREE)
+    for seed in range(RUNS_COVERED):
+        evaluator = Evaluator(
+            ["challenger"], ["ips"], ["cumulative", "decay", "mixture"], production="production", drift=None
+        )
+        columns = sessions(seed, EVENTS_COVERED, active=active) if active else three_actions(seed, EVENTS_COVERED)
+        evaluator.update(EventBatch.from_arrays(**columns))
+        for row in evaluator.report().calibration:
+            if row.policy == "challenger":
+                intervals = {
+                    "value": (value, row.lower, row.upper),
+                    "lift": (lift, row.lift_lower, row.lift_upper),
+                    "error": (0.0, row.error_lower, row.error_upper),
+                }
+                for name, (truth, lower, upper) in intervals.items():
+                    assert lower is not None
+                    assert upper is not None
+                    covered[name, row.average] += lower <= truth <= upper
+    shares = {place: count / RUNS_COVERED for place, count in covered.items()}
+    print(shares)
+    assert len(shares) == 9
+    assert min(shares.values()) >= 0.94

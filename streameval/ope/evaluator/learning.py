@@ -243,8 +243,7 @@ def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
     """The column of the reward at this place; the goal is the first."""
     if not place:
         return events.reward
-    name = plan.rewards[place].name
-    return np.full(len(events), np.nan) if events.further is None else events.further.of(name)
+    return events.of_reward(plan.rewards[place].name).reward
 
 
 def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, State]:
@@ -287,7 +286,8 @@ def _with_learned(
             predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
         known, after["predictions"] = known.with_predictions(predicted[0]), predicted[1]
     if forms(grids):
-        known, after["slates"] = known.with_forms(events, plan.policies, forms(grids), own["slates"])
+        of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
+        known, after["slates"] = known.with_forms(of_reward, plan.policies, forms(grids), own["slates"])
     return known, after
 
 

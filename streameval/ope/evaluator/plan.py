@@ -29,7 +29,7 @@ from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, Cl
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.propensities import EstimatedPropensity
-from streameval.ope.evidence.actions import REWARDED, Requirement, Requirements
+from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
@@ -196,8 +196,6 @@ class Plan:
             return
         _require_distinct("rewards", [reward.name for reward in self.rewards])
         for label, each in self.estimators.items():
-            if each.needs & {*REWARDED}:
-                raise ValueError(f"{label} estimates rewards of slots; several rewards are those of events")
             if "scored" in each.needs:
                 raise ValueError(f"{label} estimates one metric of an outcome, and not several rewards")
         if self.ranking is not None:

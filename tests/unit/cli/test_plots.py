@@ -213,7 +213,7 @@ def ramped(rewards: bool = False) -> Trace:
 
 
 @pytest.mark.parametrize("by_rule", [False, True])
-def test_what_an_arm_earned_stands_beside_its_estimate(
+def test_the_seen_lift_of_an_arm_is_next_to_its_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_rule: bool
 ) -> None:
     trace = ramped()

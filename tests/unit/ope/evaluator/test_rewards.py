@@ -9,6 +9,8 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
+from streameval.events import JsonDecoder
+from streameval.events.further_rewards import RewardField
 from support.rewards import assert_equal
 
 EVENTS = 2_050
@@ -155,10 +157,66 @@ def test_each_reward_of_slates_has_the_numbers_of_its_own_evaluator(estimator: s
             assert_equal(together.report().get(each.policy, each.estimator, each.average, name), each)
 
 
-@pytest.mark.parametrize("estimator", ["iips", "rips"])
-def test_estimators_of_the_rewards_of_slots_take_one_reward(estimator: str) -> None:
-    with pytest.raises(ValueError, match=f"{estimator} estimates rewards of slots"):
-        Evaluator(["one"], estimators=[estimator], rewards=LIMITS)
+def of_slots(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """The rewards shared out over two slots, [n, 2]."""
+    share = np.random.default_rng(5).choice([0.0, 0.5, 1.0], EVENTS)
+    return {name: np.stack([share * column, (1 - share) * column], axis=1) for name, column in columns.items()}
+
+
+def test_each_reward_of_slots_has_the_numbers_of_its_own_evaluator() -> None:
+    columns, parts = of_slots(rewards()), {"estimators": ["iips", "rips"], "averages": ["cumulative", "mixture"]}
+    first, log = Evaluator(["one", "other"], rewards=LIMITS, drift=None, **parts), slates_of(columns)
+    first.update(log[:730])
+    together = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(first.state())))
+    together.update(EventBatch.concat([log[730:1_000], log[1_000:]]))
+    for name, limits in LIMITS.items():
+        span = (limits.get("min", 0.0), limits.get("max", 1.0))
+        alone = Evaluator(["one", "other"], reward_range=span, drift=None, **parts)
+        alone.update(slates_of({name: columns[name]}))
+        for each in alone.report().estimates:
+            assert each.value is not None
+            assert_equal(together.report().get(each.policy, each.estimator, each.average, name), each)
+
+
+def test_a_reward_that_slots_lack_is_missing_for_this_reward_alone() -> None:
+    whole, lacking = rewards(), np.arange(EVENTS) % 7 == 0
+    columns, parts = of_slots(whole), {"estimators": ["iips"], "averages": ["cumulative"], "drift": None}
+    columns["revenue"][lacking] = np.nan
+    together = Evaluator(["one", "other"], rewards=LIMITS, **parts)
+    together.update(slates_of(columns))
+    for name, kept in {"click": lacking | True, "revenue": ~lacking}.items():
+        alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0), **parts)
+        alone.update(slates_of({name: np.nan_to_num(columns[name])}).take(np.flatnonzero(kept)))
+        found, own = (
+            each.report().get("one", "iips", "cumulative", reward) for each, reward in ((together, name), (alone, None))
+        )
+        assert (found.value, found.lift) == (pytest.approx(own.value), pytest.approx(own.lift))
+
+
+def test_rewards_of_slots_add_up_to_the_reward_of_their_name() -> None:
+    limits = RewardField("revenue", "revenue", 0.0, 9.0)
+    decoder = JsonDecoder(["one"], reward_range=(0, 1), further=[limits])
+    slot = {"action": 1, "propensity": 0.5, "policies": {"one": 0.25}}
+    event = {"event_id": 1, "timestamp": 0}
+    messages = [
+        {
+            "reward": 1,
+            "revenue": 3,
+            "slots": [{**slot, "reward": 1, "revenue": 1}, {**slot, "reward": 0, "revenue": 2}],
+        },
+        {"reward": 1, "revenue": 4, "slots": [{**slot, "revenue": 1}, {**slot, "revenue": 2}]},
+        {"revenue": 3, "slots": [{**slot, "revenue": 3}, slot]},
+        {"revenue": 9, "slots": [{**slot, "revenue": 10}, {**slot, "revenue": -1}]},
+    ]
+    batch = decoder.decode_batch([msgspec.json.encode(event | each) for each in messages])
+    assert batch.slates is not None
+    assert batch.slates.further is not None
+    assert batch.slates.further.tolist() == [[1.0], [2.0]]
+    assert [each.detail for each in batch.rejected] == [
+        "revenue: 4, but the rewards of its slots sum to 3",
+        "slots.1.revenue: missing, and another slot has one",
+        "slots: rewards of one sign sum to 10, which is not in [0, 9]",
+    ]
 
 
 def guarded_log(events: int, harm: float, seed: int) -> EventBatch:
