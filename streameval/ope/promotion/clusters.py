@@ -46,6 +46,11 @@ def start() -> State:
     return {"units": False, "filled": 0, "means": np.zeros(STRETCH), "sums": np.zeros(3)}
 
 
+def without_order(units: bool) -> State:
+    """The state for events without an order, about which the check finds nothing; `units`: see `start`."""
+    return {**start(), "units": units, "sums": np.full(3, np.nan)}
+
+
 def fold(state: State, evidence: Evidence) -> State:
     """The state after some whole blocks."""
     with np.errstate(over="ignore"):
@@ -64,9 +69,16 @@ def fold(state: State, evidence: Evidence) -> State:
 
 
 def check(state: State, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
-    """The name of the check, whether it passes, and why; nothing before three stretches are known."""
+    """The name of the check, whether it passes, and why; nothing before three stretches are known.
+
+    Events without an order pass.
+    """
     excess, stretches, squares = state["sums"].tolist()
     if stretches <= 2:
+        return
+    if math.isnan(stretches):
+        reason = "not known past one process, where blocks have no order: log a `unit`"
+        yield "clusters", True, "events log their `unit`" if state["units"] else reason
         return
     deviation = math.sqrt(_form()[2] * squares)
     ok = excess - TOLERATED * stretches <= NormalDist().inv_cdf(1 - error / LOOKS) * deviation

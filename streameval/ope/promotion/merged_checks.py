@@ -16,7 +16,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, per_block, running_max, running_sum
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import mean_weight
+from streameval.ope.promotion import clusters, mean_weight
 from streameval.ope.promotion.mean_weight import RUINED
 from streameval.ope.promotion.monitor import PromotionMonitor, block_sums, differing_blocks
 from streameval.ope.promotion.trust_checks import PEAKS, TOTALS, WeightFigures
@@ -96,4 +96,5 @@ def monitor_state(monitor: PromotionMonitor, state: State, sums: Mapping[str, Ar
         "totals": np.moveaxis(totals, -1, 0),
         "peaks": np.moveaxis(peaks, -1, 0),
     }
-    return {**state, "trust": trust, "differs": sums["largest difference"] > 0}
+    known = clusters.without_order("trust signed" in sums)
+    return {**state, "trust": trust, "differs": sums["largest difference"] > 0, "clusters": known}

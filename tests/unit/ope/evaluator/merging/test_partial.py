@@ -451,9 +451,19 @@ def test_trust_checks_are_those_of_one_process(factor: float) -> None:
     found = merged(evaluator.plan, partials(evaluator.plan, batch, {0: [1, 1234, 2000]})).report(now=START)
     expected = evaluator.report(now=START)
     left_out = ("clusters", "propensities")
-    assert found.trust == tuple(each for each in expected.trust if each.check not in left_out)
+    mine, theirs = ([each for each in report.trust if each.check not in left_out] for report in (found, expected))
+    assert mine == theirs
     assert {each.check: each.ok for each in found.trust if each.policy == "a"}["mean_weight"] == (factor == 1)
     assert found.promotion == expected.promotion
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_the_check_of_clusters_says_that_it_needs_a_unit(units: bool) -> None:
+    plan = Evaluator(["a", "b"], ESTIMATORS, ["cumulative"], drift=None).plan
+    batch = in_partitions(make_log(4_000, units=units))
+    found = {each.reason for each in merged(plan, partials(plan, batch, {})).report().trust if each.check == "clusters"}
+    log_it = "not known past one process, where blocks have no order: log a `unit`"
+    assert found == {"events log their `unit`" if units else log_it}
 
 
 def test_a_table_of_actions_learns_from_any_cutting() -> None:
