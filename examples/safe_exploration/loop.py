@@ -15,8 +15,8 @@ CHALLENGER = "challenger"
 NEVER = "never"
 """No rule: the challenger learns from the baseline's log alone."""
 RULES = ("bsea", "sea", "anytime", "paired", NEVER)
-TAU = 5_000
-"""`anytime` proves the lift over at most the last 10,000 events: a challenger is bad when it starts to learn."""
+TAU = 10_000
+"""`anytime` proves the lift over at most the last 20,000 events: a challenger is bad when it starts to learn."""
 LOOK = 1_000
 """Events between two looks at the decision; deployment takes no time."""
 EVENTS = 100_000

@@ -115,7 +115,7 @@ CONSTANTS = {
         *("DCG at 10", "of 30,000 pages", "95 % intervals", "100 runs of 300 to 30,000 pages", "first 8 documents"),
         *("After 40,000 pages", "1 / √k", "1 / k"),
     },
-    SAFE: {"700 events to learn from", "over 5 seeds", "it should be 1"},
+    SAFE: {"700 events to learn from", "over 5 seeds", "it should be 1", "On seeds from 100", "than 10000 and 20000"},
     OBJECTIVES: {
         *("of 200,000 events", "mean weight is 1", "the 95 % sequence", "probability of .001"),
         *("from 5,000 events in 20", "every 25,000 events"),
