@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
-from streameval.ingest.kafka.registry import RegistryFormat, reader_of
+from streameval.ingest.kafka.registry import DescribedReader, reader_of
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
@@ -166,10 +166,13 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     """Whether the registry answers, and the newest schema of the topic has the fields of events."""
-    if not isinstance(source.format, RegistryFormat):
+    if isinstance(source.format, str):
         return
     try:
         reader = reader_of(source.format)
+        if isinstance(reader, DescribedReader):
+            yield from _column_findings(config, source, f"of {reader.name}", reader.paths())
+            return
         newest = reader.registry.newest(source.topic)
         paths = [] if newest is None else reader.paths(newest)
     except StreamevalError as error:
@@ -181,6 +184,11 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
         yield Finding("source.format", f"the schema registry has no schema {subject}", "warning", hint)
         return
     yield Finding("source.format", f"the schema registry has a schema {subject}")
+    yield from _column_findings(config, source, subject, paths)
+
+
+def _column_findings(config: Config, source: KafkaSettings, subject: str, paths: Sequence[str]) -> Iterator[Finding]:
+    """The fields of events that a schema does not have; `paths`: those that it has."""
     columns, goal = config.columns, config.reward_fields[0].field
     needed = {"event_id": columns.event_id or "event_id", "timestamp": columns.timestamp, "action": columns.action}
     needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}

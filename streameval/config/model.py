@@ -39,6 +39,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.ope.evaluator.propensities import EstimatedPropensity
+from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.examination import GivenExamination
@@ -449,6 +450,11 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
     yield from reward_problems(config.reward, config.rewards)
     if config.written == "dsjson" and config.reward_topic is None:
         yield from _dsjson_problems(config)
+    for index, estimator in enumerate(config.estimators if config.reward_topic is not None else ()):
+        if estimator.needs & {*REWARDED}:
+            found = expecting("an estimator of whole rewards", f"'{estimator.label}', which needs rewards of slots")
+            hint = "take pseudo_inverse: messages of `source.rewards` have rewards of whole slates"
+            yield Problem(("estimators", index), found, hint)
     if not config.rewards:
         return
     if "reward" in config.model_fields_set:

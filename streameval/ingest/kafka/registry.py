@@ -66,6 +66,16 @@ class ProtobufFormat(RegistryFormat):
     kind: Literal["protobuf"]
 
 
+class DescribedProtobuf(StrictModel):
+    """Protobuf, with its schema in a file: messages are of one type, and have no number of a schema."""
+
+    kind: Literal["protobuf"]
+    descriptor: ExistingFile = Field(
+        description="Schemas in one file, with those that they refer to: protoc --include_imports --descriptor_set_out."
+    )
+    message: str = Field(min_length=1, description="The full name of the type of the messages, e.g. shop.Decision.")
+
+
 class Schema(msgspec.Struct):
     """A schema as the registry returns it."""
 
@@ -192,12 +202,14 @@ class SchemaReader(ABC):
         """The names of the fields of a schema, as `columns` has them; raises the errors of `parsed`."""
 
 
-def reader_of(settings: AvroFormat | ProtobufFormat) -> SchemaReader:
+def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> SchemaReader | DescribedReader:
     """The reader of a format.
 
     Raises:
-        InputError: The library that it needs is not installed.
+        InputError: The library that it needs is not installed, or a file does not have the schema.
     """
+    if isinstance(settings, DescribedProtobuf):
+        return DescribedReader(settings)
     return AvroReader(settings) if settings.kind == "avro" else ProtobufReader(settings)
 
 
@@ -277,12 +289,7 @@ class ProtobufReader(SchemaReader):
     form = "serialized"  # a FileDescriptorProto in base64: the runtime cannot read the text of a schema
 
     def __init__(self, settings: RegistryFormat) -> None:
-        try:
-            from google.protobuf.message import DecodeError
-        except ImportError as error:
-            hint = "pip install 'streameval[protobuf]'"
-            raise InputError("Protobuf needs protobuf, which is not installed", hint=hint) from error
-        self._refusal = DecodeError
+        self._refusal = _decode_error()
         super().__init__(settings)
 
     def record(self, message: bytes, schema: ProtobufSchema, number: int) -> Any:
@@ -319,15 +326,76 @@ class ProtobufReader(SchemaReader):
             if reference.name not in known:
                 known[reference.name] = None
                 self._added(self.registry.referred(reference), pool, known, reference.name)
-        for other in file.dependency:
-            if other not in known and other.startswith("google/protobuf/"):
-                known[other] = None
-                _add_well_known(other, pool)
-        try:
-            pool.AddSerializedFile(file.SerializeToString())
-        except TypeError as error:
-            raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
+        _add_with_well_known(file, pool, known)
         return file
+
+
+class DescribedReader:
+    """Reads Protobuf of one type, whose schema is in a file, as `ProtobufReader` does.
+
+    Raises:
+        InputError: protobuf is not installed, or the file does not have the type.
+    """
+
+    def __init__(self, settings: DescribedProtobuf) -> None:
+        self._refusal, self.name = _decode_error(), settings.message
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet
+        from google.protobuf.descriptor_pool import DescriptorPool
+
+        pool, known, found = DescriptorPool(), dict[str, Any](), f"source.format.descriptor: {settings.descriptor}"
+        try:
+            files = FileDescriptorSet.FromString(Path(settings.descriptor).read_bytes()).file
+        except (OSError, self._refusal) as error:
+            hint = "write it with protoc --include_imports --descriptor_set_out=FILE"
+            raise InputError(f"{found} holds no set of schemas: {error}", hint=hint) from error
+        known |= {file.name: None for file in files}
+        for file in files:
+            _add_with_well_known(file, pool, known)
+        try:
+            self._schema = ProtobufSchema(pool, pool.FindMessageTypeByName(settings.message).file)
+        except KeyError as error:
+            names = [".".join(filter(None, (file.package, each.name))) for file in files for each in file.message_type]
+            hint = f"the file has {', '.join(names) or 'no type'}"
+            raise InputError(f"{found} has no type '{settings.message}'", hint=hint) from error
+        self._kind = self._schema.named(settings.message)
+
+    def __call__(self, message: bytes) -> Any:
+        """The record of a message, or its `Fault`."""
+        try:
+            return self._schema.record(self._kind.FromString(message))
+        except self._refusal as error:
+            return Fault("malformed", f"not a message of the type {self.name}: {error}")
+
+    def paths(self) -> list[str]:
+        """The names of the fields of the type, as `columns` has them."""
+        return list(_paths_of_protobuf(self._kind.DESCRIPTOR))
+
+
+def _decode_error() -> type[Exception]:
+    """The error of the runtime of Protobuf for bytes that are not a message.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        hint = "pip install 'streameval[protobuf]'"
+        raise InputError("Protobuf needs protobuf, which is not installed", hint=hint) from error
+    refusal: type[Exception] = DecodeError
+    return refusal
+
+
+def _add_with_well_known(file: Any, pool: Any, known: dict[str, Any]) -> None:
+    """Add a schema to a pool, after those of the runtime that it refers to; `known`: those in the pool, by name."""
+    for other in file.dependency:
+        if other not in known and other.startswith("google/protobuf/"):
+            known[other] = None
+            _add_well_known(other, pool)
+    try:
+        pool.AddSerializedFile(file.SerializeToString())
+    except TypeError as error:
+        raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
 
 
 class ProtobufSchema:
@@ -351,6 +419,12 @@ class ProtobufSchema:
 
             self._types[place] = GetMessageClass(self._descriptor(place))
         return self._types[place]
+
+    def named(self, name: str) -> Any:
+        """The class of the messages of the type with this full name."""
+        from google.protobuf.message_factory import GetMessageClass
+
+        return GetMessageClass(self._pool.FindMessageTypeByName(name))
 
     def _descriptor(self, place: tuple[int, ...]) -> Any:
         names, types = [self._file.package] if self._file.package else [], self._file.message_type

@@ -25,8 +25,14 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.kafka.connection import KafkaTopic
-from streameval.ingest.kafka.registry import AvroFormat, ProtobufFormat, RegistryFormat, reader_of
+from streameval.ingest.kafka.registry import AvroFormat, DescribedProtobuf, ProtobufFormat, reader_of
 from streameval.ingest.stages import EventOrder, RewardStore
+
+
+def _kind_of_format(value: Any) -> str:
+    """The name, or the kind of mapping, that a format is."""
+    is_described = isinstance(value, DescribedProtobuf) or (isinstance(value, Mapping) and "descriptor" in value)
+    return "name" if isinstance(value, str) else "described" if is_described else "mapping"
 
 
 class KafkaSettings(KafkaTopic, LogSettings):
@@ -37,11 +43,13 @@ class KafkaSettings(KafkaTopic, LogSettings):
     kind: Literal["kafka"] = "kafka"
     format: Annotated[
         Annotated[Literal["json", "dsjson"], Tag("name")]
-        | Annotated[Annotated[AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")],
-        Discriminator(lambda value: "name" if isinstance(value, str) else "mapping"),
+        | Annotated[Annotated[AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")]
+        | Annotated[DescribedProtobuf, Tag("described")],
+        Discriminator(_kind_of_format),
     ] = Field(
         "json",
-        description=f"{JSON_FORMATS}; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}.",
+        description=f"{JSON_FORMATS}; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}; "
+        "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}.",
     )
     order: Literal["event_time", "arrival"] | None = Field(
         None,
@@ -93,11 +101,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     @property
     def wire_format(self) -> WireFormat:
-        return self.format.kind if isinstance(self.format, RegistryFormat) else self.format
+        return self.format if isinstance(self.format, str) else self.format.kind
 
     def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
         form = self.format
-        return partial(RecordDecoder, reader_of(form), columns) if isinstance(form, RegistryFormat) else None
+        return None if isinstance(form, str) else partial(RecordDecoder, reader_of(form), columns)
 
     @property
     def clock_tolerance(self) -> float:

@@ -791,6 +791,10 @@ def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
         ("{a: {}}\nranking: {metric: dcg, examination: power}", "expected nothing next to `ranking`"),
         ("{a: {}}\nranking: {metric: dcg, examination: power}", "for several rewards, log pages as `slots`"),
         ("{a: {}, b: {}}\nestimators: [scored_ips]", "hint: take a daemon for each metric"),
+        (
+            "{a: {}}\nsource: {topic: t, rewards: {topic: r}}\nestimators: [iips]",
+            "'iips', which needs rewards of slots",
+        ),
         ("{a: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one of reward, _label_cost or"),
         ("{a: {}, b: {field: p}}\nsource: {kind: file, path: log, format: dsjson}", "p of ds-json cannot be a reward"),
         ("{a: {}, b: {field: a}}", "each reward needs its own field"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +47,14 @@ def dsjson_decision(number: int, time: float, chosen: int, propensity: float) ->
     }
 
 
+def slate_decision(number: int, time: float, chosen: int, propensity: float) -> dict[str, Any]:
+    slots = [
+        {"action": action, "propensity": share, "policies": {"baseline": 0.5}, "reward": "unknown"}
+        for action, share in ((chosen, propensity), (7, 0.5))
+    ]
+    return {"event_id": f"e-{number}", "timestamp": time, "slots": slots}
+
+
 def records(decision: Any) -> list[Records]:
     """Decisions in two partitions, and messages with one or two of the rewards of some of them."""
     rng, written = np.random.default_rng(3), dict[tuple[str, int], list[dict[str, Any]]]()
@@ -64,9 +73,14 @@ def records(decision: Any) -> list[Records]:
     ]
 
 
-def report(form: str, rewards: dict[str, Any], read: list[Records]) -> Report:
+def report(
+    form: str,
+    rewards: dict[str, Any],
+    read: list[Records],
+    estimators: Sequence[str] = ("ips", "snips", "stratified_ips"),
+) -> Report:
     source = {"topic": "decisions", "format": form, "rewards": {"topic": "outcomes", "window": "20s"}}
-    settings = {"candidates": ["baseline"]}, ["ips", "snips", "stratified_ips"], ["cumulative", "mixture"]
+    settings = {"candidates": ["baseline"]}, list(estimators), ["cumulative", "mixture"]
     parts = dict(zip(("policies", "estimators", "averages"), settings, strict=True))
     config = Config.model_validate({"source": source, "rewards": rewards, "drift": "off", **parts})
     pipeline, evaluator = pipeline_of(config), CohortEvaluator(config.plan())
@@ -90,6 +104,15 @@ def test_each_late_reward_has_the_numbers_of_its_own_daemon(form: str, decision:
         alone = report(form, {name: limits}, read)
         assert alone.events.accepted == EVENTS
         for each in alone.estimates:
+            assert each.value
+            assert_equal(together.get(each.policy, each.estimator, each.average, name), each)
+
+
+def test_each_late_reward_of_slates_has_the_numbers_of_its_own_daemon() -> None:
+    read, estimators = records(slate_decision), ("pseudo_inverse", "ips")
+    together = report("json", REWARDS, read, estimators)
+    for name, limits in PLAIN.items():
+        for each in report("json", {name: limits}, read, estimators).estimates:
             assert each.value
             assert_equal(together.get(each.policy, each.estimator, each.average, name), each)
 

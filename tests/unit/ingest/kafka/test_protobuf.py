@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,13 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from streameval.cli.check import schema_findings
 from streameval.config.model import Config
+from streameval.errors import InputError
 from streameval.events import EventBatch
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import Daemon
 from support.factories import ListSource, Recorder, records, running, wait_until
@@ -127,3 +133,56 @@ def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
         with schema_registry(port) as registry:
             register(registry)
             wait_until(lambda: daemon.published.ready and len(learner.rewards) == 2)
+
+
+def described(folder: Path, message: str = "shop.Decision", **columns: Any) -> Config:
+    """A configuration with the schemas in a file, as protoc writes them, but for those of the runtime."""
+    (folder / "schemas.pb").write_bytes(FileDescriptorSet(file=[choice_file(), event_file()]).SerializeToString())
+    form = {"kind": "protobuf", "descriptor": str(folder / "schemas.pb"), "message": message}
+    source = {"kind": "kafka", "topic": "decisions", "format": form}
+    parts = {"source": source, "policies": {"candidates": ["challenger"]}, "columns": EVENT_COLUMNS | columns}
+    return Config.model_validate(parts)
+
+
+def test_without_a_registry_messages_are_those_of_a_registry_without_their_prefix(
+    tmp_path: Path, registry: Registry
+) -> None:
+    events = [decision(0), decision(1, unit="u", sampling_probability={"value": 0.5}), decision(2, reward=None)]
+    batch = described(tmp_path).event_format().decode_batch([each.SerializeToString() for each in events])
+    other = decode(registry.url, *(framed(each, 7) for each in events))
+    np.testing.assert_array_equal(batch.probabilities, other.probabilities)
+    np.testing.assert_array_equal(batch.timestamp, other.timestamp)
+    np.testing.assert_array_equal(batch.sampling_probability, other.sampling_probability)
+    assert [each.detail for each in batch.rejected] == [each.detail for each in other.rejected]
+
+
+def test_the_type_of_a_file_may_be_within_another_one(tmp_path: Path) -> None:
+    inner = decision(0, "shop.Envelope.Inner").SerializeToString()
+    assert len(described(tmp_path, "shop.Envelope.Inner").event_format().decode_batch([inner])) == 1
+
+
+def test_what_is_not_a_message_of_the_type_is_rejected(tmp_path: Path) -> None:
+    batch = described(tmp_path).event_format().decode_batch([b"\xff\xff", None, b""])
+    assert [each.reason for each in batch.rejected] == ["malformed", "malformed", "missing_field"]
+    assert batch.rejected[0].detail.startswith("not a message of the type shop.Decision: ")
+
+
+def test_a_file_without_the_type_or_without_schemas_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no type 'shop.Decisoin'") as refused:
+        described(tmp_path, "shop.Decisoin").event_format()
+    assert refused.value.hint == "the file has shop.Choice, shop.Decision, shop.Envelope"
+    config = described(tmp_path)
+    (tmp_path / "schemas.pb").write_bytes(b"message Decision {}")
+    with pytest.raises(InputError, match="holds no set of schemas"):
+        config.event_format()
+
+
+def test_check_compares_the_columns_with_the_type(tmp_path: Path) -> None:
+    config = described(tmp_path, action="choice.baner")
+    settings = config.required_source()
+    assert isinstance(settings, KafkaSettings)
+    (found,) = schema_findings(config, settings)
+    assert (found.level, found.message) == (
+        "error",
+        "the schema of shop.Decision has no field 'choice.baner' for action",
+    )
