@@ -14,11 +14,9 @@ pytest.importorskip("google.protobuf")
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from streameval.cli.check import schema_findings
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import Daemon
 from support.factories import ListSource, Recorder, records, running, wait_until
@@ -161,7 +159,7 @@ def test_the_type_of_a_file_may_be_within_another_one(tmp_path: Path) -> None:
     assert len(described(tmp_path, "shop.Envelope.Inner").event_format().decode_batch([inner])) == 1
 
 
-def test_what_is_not_a_message_of_the_type_is_rejected(tmp_path: Path) -> None:
+def test_other_bytes_than_messages_of_the_type_are_rejected(tmp_path: Path) -> None:
     batch = described(tmp_path).event_format().decode_batch([b"\xff\xff", None, b""])
     assert [each.reason for each in batch.rejected] == ["malformed", "malformed", "missing_field"]
     assert batch.rejected[0].detail.startswith("not a message of the type shop.Decision: ")
@@ -175,14 +173,3 @@ def test_a_file_without_the_type_or_without_schemas_is_refused(tmp_path: Path) -
     (tmp_path / "schemas.pb").write_bytes(b"message Decision {}")
     with pytest.raises(InputError, match="holds no set of schemas"):
         config.event_format()
-
-
-def test_check_compares_the_columns_with_the_type(tmp_path: Path) -> None:
-    config = described(tmp_path, action="choice.baner")
-    settings = config.required_source()
-    assert isinstance(settings, KafkaSettings)
-    (found,) = schema_findings(config, settings)
-    assert (found.level, found.message) == (
-        "error",
-        "the schema of shop.Decision has no field 'choice.baner' for action",
-    )
