@@ -20,10 +20,10 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     mixture, count = Mixture(), len(policies)
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
-    blocks = Blocks.of(evidence, terms, components=True)
+    blocks = Blocks.of(evidence, terms, paired=False, components=True)
     start = mixture.start(layout.components, layout.candidates, BLOCK)
     values = DecayBank.after(start["values"], blocks, layout, mixture.rate)
-    differences = lift_blocks(blocks, values.path, layout)
+    differences = lift_blocks(blocks, values)
     lifts = DecayBank.after(start["lifts"], differences, lift_layout(layout), mixture.rate)
     return Known(
         _at_looks(values, start["values"]["spread"], blocks, every),

@@ -134,7 +134,7 @@ class AdaptiveDecay(Adaptive):
         noise, recent = self.variance(state["recent"], blocks)
         chosen = self.choose(rate, noise, events)
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
-        moments = fold(state["moments"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size)
+        moments = fold(state["moments"], blocks.decayed(alpha), alpha**blocks.size, 1 - alpha)
         after = {"events": int(events[-1]), "moments": moments, "recent": recent, "alpha": chosen[-1]}
         return after, 1 / (1 - alpha)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -19,7 +19,6 @@ from streameval.ope.averages.moments import (
     PAIR_SUMS,
     PAIR_VARIANCE,
     PAIRS,
-    PRODUCTS,
     ROWS,
     SQUARE_WEIGHTS,
     SUMS,
@@ -27,106 +26,12 @@ from streameval.ope.averages.moments import (
     MomentRow,
     PairRow,
 )
+from streameval.ope.averages.products import ProductTable, Series
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
-SAMPLED = 97
-"""One event in this many is compared first, to find series that cannot be equal."""
-
-
-class ProductTable:
-    """Products of numbers per event, [events, policies]; equal ones, as of rewards of 0 and 1, are kept once.
-
-    `seen` in its methods: 1 for the events that a column has, 0 for the others; None where it has all.
-    """
-
-    ONE = 0
-
-    def __init__(self, importance: Array) -> None:
-        self._importance = importance
-        self._kept: list[tuple[Array, ...]] = [()]  # a product without factors: 1
-        self._places: dict[tuple[int, ...], int] = {(): self.ONE}
-        self._equal: dict[int, Array] = {}  # by the identity of an array the equal one that is kept
-        self._alike: dict[bytes, list[int]] = {}
-        self._production: list[Array] = []
-
-    def place(self, *factors: Array | None) -> int:
-        """The place of the product of at most three factors; None counts as 1."""
-        given = tuple(self._equal.get(id(factor), factor) for factor in factors if factor is not None)
-        key = tuple(sorted(map(id, given)))
-        if key not in self._places:
-            self._places[key] = self._keep(given)
-        return self._places[key]
-
-    def _keep(self, factors: tuple[Array, ...]) -> int:
-        """The place of the product, or of an equal one that is kept already."""
-        sample = _product([factor[::SAMPLED] for factor in factors]).tobytes()
-        alike = self._alike.setdefault(sample, [])
-        if alike:
-            values = _product(factors)
-            for place in alike:
-                if np.array_equal(_product(self._kept[place]), values):
-                    if len(factors) == len(self._kept[place]) == 1:
-                        self._equal[id(factors[0])] = self._kept[place][0]
-                    return place
-        alike.append(len(self._kept))
-        self._kept.append(factors)
-        return alike[-1]
-
-    def rows(self, term: Terms, unsupported: Array | None, seen: Array | None, paired: bool) -> list[int]:
-        """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1.
-
-        `paired`: with the product of the term and the importance weight.
-        """
-        w, u, v = self._importance, term.numerator, term.denominator
-        terms = ((u,), (v,), (u, u), (u, v), (v, v))
-        every = ((), *terms, (w,), (w, w), (unsupported,), (u, w) if paired else ())
-        return [self.place(*product, seen) for product in every]
-
-    def pair_rows(self, u: Array, v: Array | None, seen: Array | None = None) -> list[int]:
-        """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
-
-        The sum of squared averaging weights is not a product of these; it has the place of 1.
-        """
-        w, pu, pv = self._importance, self._of_production(u), None if v is None else self._of_production(v)
-        terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
-        products = [(terms[one], terms[other]) for one, other in PRODUCTS]
-        singles = [(term,) for term in terms.values()]
-        every = ((), *singles, *products, (), (w,), (w, w), (u, w), (pu, w))
-        return [self.place(*product, seen) for product in every]
-
-    def weighted(self, sample_weight: Array, blocks: int) -> Array:
-        """All series times these averaging weights [events, policies], as [blocks, policies, series, events]."""
-        weights = [] if (sample_weight == 1.0).all() else [sample_weight]
-        events, policies = sample_weight.shape
-        weighted = np.empty((blocks, policies, len(self._kept), events // blocks))
-        for place, factors in enumerate(self._kept):
-            _product([per_block(factor, blocks) for factor in (*factors, *weights)], weighted[:, :, place])
-        return weighted
-
-    def _of_production(self, values: Array) -> Array | None:
-        """Production's column for every policy, the same array for equal columns; None where it is 1."""
-        column = values[:, :1]
-        if (column == 1.0).all():
-            return None
-        for known in self._production:
-            if np.array_equal(known[:, :1], column):
-                return known
-        self._production.append(np.broadcast_to(column, values.shape))
-        return self._production[-1]
-
-
-def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
-    """The product of some factors."""
-    if len(factors) > 1:
-        product = np.multiply(factors[0], factors[1], out=out)
-        for factor in factors[2:]:
-            product = np.multiply(product, factor, out=product)
-        return product
-    product = factors[0] if factors else np.ones(())
-    if out is not None:
-        out[...] = product
-    return product
+CACHED = 2**17
+"""Numbers of series that are weighed at once: a megabyte."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +42,7 @@ class Blocks:
     or there is one unfinished block.
 
     Attributes:
-        weighted: [blocks, policies, series, events] the series times the averaging weight
+        series: the products of terms and weights times the averaging weight
         shared: the same on the events that production has; None if it has all
         importance: [blocks, policies, 1 or estimators, events]
         times: [blocks, events] in seconds, NaN if unknown
@@ -145,11 +50,10 @@ class Blocks:
         evidence: of each term; terms of several rewards differ in the events that have the reward
         terms: the origin of the blocks
         parts: the columns of `components`: evidence, term, sums, and `seen` as in `ProductTable`
-        whole: of components, the blocks of the terms, with the same series
     """
 
-    weighted: Array
-    shared: Array | None
+    series: Series
+    shared: Series | None
     importance: Array
     times: Array
     sums: Integers
@@ -157,7 +61,6 @@ class Blocks:
     evidence: Sequence[Evidence]
     terms: Sequence[Terms]
     parts: Sequence[tuple[Evidence, Terms, list[int], Array | None]] = ()
-    whole: Blocks | None = None
 
     @classmethod
     def of(
@@ -175,12 +78,14 @@ class Blocks:
         every = [evidence] * len(terms) if isinstance(evidence, Evidence) else list(evidence)
         first, weight, seen = every[0], *_seen(every)
         blocks, importance = first.blocks, first.importance_weight
-        series = ProductTable(importance)
+        table = ProductTable(importance)
+        for each in {id(each): each for each in every}.values() if paired else ():
+            table.declare(each)
         columns = list(zip(every, terms, seen, strict=True))
-        sums = [series.rows(term, first.unsupported, has, paired) for _, term, has in columns]
-        pairs = [series.pair_rows(term.numerator, term.denominator, has) for _, term, has in columns] if paired else []
+        sums = [table.rows(term, first.unsupported, has, paired) for _, term, has in columns]
+        pairs = [table.pair_rows(term.numerator, term.denominator, has) for _, term, has in columns] if paired else []
         parts = [
-            (each, part, series.rows(part, first.unsupported, has, False), has)
+            (each, part, table.rows(part, first.unsupported, has, False), has)
             for each, term, has in (columns if components else ())
             for part in term.parts(each.recent.reward)
         ]
@@ -188,8 +93,8 @@ class Blocks:
         alike = not paired or np.array_equal(both, weight)
         times = first.timestamp
         return cls(
-            series.weighted(weight, blocks),
-            None if alike else series.weighted(both, blocks),
+            Series.of(table, weight, blocks),
+            None if alike else Series.of(table, both, blocks),
             _importance_by_column(importance, seen, blocks),
             np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
             np.array(sums),
@@ -200,12 +105,16 @@ class Blocks:
         )
 
     def __len__(self) -> int:
-        return int(self.weighted.shape[0])
+        return int(self.importance.shape[0])
 
     @property
     def size(self) -> int:
         """Events in each block."""
-        return int(self.weighted.shape[-1])
+        return int(self.importance.shape[-1])
+
+    @property
+    def _policies(self) -> int:
+        return int(self.importance.shape[1])
 
     @property
     def events(self) -> Integers:
@@ -241,7 +150,7 @@ class Blocks:
         units = self.evidence[0].signs
         if units is None or self.pairs is None:
             return None
-        signs, shared = units.reshape(len(self), self.size, -1), self.weighted if self.shared is None else self.shared
+        signs, shared = units.reshape(len(self), self.size, -1), self.shared or self.series
         return self._by_column(_signed_sums(shared, signs, self.pairs[:, [PairRow.WEIGHT]]))
 
     def lifts(self, centres: Array, denominators: Array, components: Sequence[int], rewards: int) -> Blocks:
@@ -268,7 +177,7 @@ class Blocks:
 
     def piece(self, block: int, start: int, stop: int) -> Blocks:
         """Consecutive events of one of the blocks."""
-        return self._with(lambda series: series[block : block + 1, :, :, start:stop])
+        return self._changed(lambda series: series[block : block + 1, :, :, start:stop])
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""
@@ -278,17 +187,20 @@ class Blocks:
             parts = series.reshape(blocks, policies, count, -1, resolution)
             return parts.transpose(0, 3, 1, 2, 4).reshape(-1, policies, count, resolution)
 
-        return self._with(split)
+        return self._changed(split)
 
-    def _with(self, change: Callable[[Array], Array]) -> Blocks:
+    def _changed(self, change: Callable[[Array], Array]) -> Blocks:
         """The same with a change to all series [blocks, policies, series, events], for their moments alone."""
-        return replace(
-            self,
-            weighted=change(self.weighted),
-            shared=None if self.shared is None else change(self.shared),
-            importance=change(self.importance),
-            whole=None,
-        )
+        series, shared = self.series.changed(change), self.shared and self.shared.changed(change)
+        return replace(self, series=series, shared=shared, importance=change(self.importance))
+
+    def _parts(self) -> Iterator[tuple[slice, Blocks]]:
+        """A few of the blocks after the other, so that their series fit the cache of the processor."""
+        step = max(1, CACHED // (self._policies * len(self.series.table) * self.size))
+        for first in range(0, len(self), step):
+            span = slice(first, first + step)
+            series, shared = self.series.part(span), self.shared and self.shared.part(span)
+            yield span, replace(self, series=series, shared=shared, importance=self.importance[span])
 
     @cached_property
     def components(self) -> Blocks:
@@ -303,8 +215,12 @@ class Blocks:
             evidence=evidence,
             terms=terms,
             parts=(),
-            whole=self,
         )
+
+    @cached_property
+    def unpaired(self) -> Blocks:
+        """The same terms without pair sums, for an average that keeps lifts apart."""
+        return self if self.pairs is None else replace(self, shared=None, pairs=None)
 
     @property
     def paired_components(self) -> Blocks:
@@ -319,7 +235,7 @@ class Blocks:
     @cached_property
     def prior(self) -> Array:
         """The value that a term starts from, as known after each block, [blocks, columns]; NaN: none."""
-        unknown = np.full((len(self), self.weighted.shape[1]), np.nan)
+        unknown = np.full((len(self), self._policies), np.nan)
         priors = [unknown if term.prior is None else term.prior for term in self.terms]
         return np.stack(priors, axis=-1).reshape(len(self), -1)
 
@@ -332,17 +248,19 @@ class Blocks:
 
     @cached_property
     def moments(self) -> Array:
-        """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        return self._moments(self._summed, self._shared, self._weights.max(axis=-1), self._largest_terms())
+        """Moments of each block, every event counting alike, [blocks, columns, rows]; without pairs no largest term."""
+        largest = np.array(np.nan)
+        if self.pairs is not None:
+            largest = self._by_numerator(lambda terms: np.abs(terms, out=terms).max(axis=-1))
+        return self._moments(self._summed, self._shared, self._weights.max(axis=-1), largest)
 
     @cached_property
     def spread(self) -> Array:
         """The rows that each block adds to a variance, [blocks, columns, rows]."""
-        blocks, policies = self.weighted.shape[:2]
         rows = NONZERO + 1 if self.pairs is None else PAIR_VARIANCE.stop
-        spread = np.empty((blocks, policies, len(self.sums), rows))
+        spread = np.empty((len(self), self._policies, len(self.sums), rows))
         _fill_variance(spread[..., OWN_VARIANCE], 2, self._summed, self.sums)
-        spread[..., NONZERO] = np.count_nonzero(self._magnitudes, axis=-1).take(self._numerators[1], axis=2)
+        spread[..., NONZERO] = self._by_numerator(lambda terms: (terms != 0).astype(float) @ np.ones(self.size))
         if self.pairs is not None:
             _fill_variance(spread[..., PAIR_VARIANCE], len(TERMS), self._shared, self.pairs)
         return self._by_column(spread)
@@ -361,10 +279,9 @@ class Blocks:
             return {"totals": totals}
         signs, rows = units.reshape(len(self), self.size, -1), []
         if self.pairs is not None:
-            shared = self.weighted if self.shared is None else self.shared
-            rows.append(_signed_sums(shared, signs, self.pairs[:, PAIR_SUMS]))
+            rows.append(_signed_sums(self.shared or self.series, signs, self.pairs[:, PAIR_SUMS]))
         if self.pairs is None or self.shared is not None:
-            rows.append(_signed_sums(self.weighted, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
+            rows.append(_signed_sums(self.series, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
         covered = totals[..., : 1 if self.pairs is None else 2] * (signs[:, :1, :1] != 0)
         return {"totals": totals, "signed": np.concatenate([covered, *map(self._by_column, rows)], axis=-1)}
 
@@ -379,16 +296,26 @@ class Blocks:
         `alpha` is one number, or [blocks, columns].
         """
         alpha = np.asarray(alpha)
-        alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
-        return self.weighed(powers(alpha, self.size))
+        if not alpha.ndim:
+            return self.weighed(powers(alpha[None], self.size))
+        alpha = alpha.reshape(len(self), self._policies, -1)
+        return np.concatenate([part._weighed_apart(powers(alpha[span], self.size)) for span, part in self._parts()])
 
     def weighed(self, kernel: Array) -> Array:
-        """The same for weights [blocks or 1, policies or 1, estimators or 1, events]."""
-        weight = self._weights * kernel
-        own = shared = _kernel_sums(self.weighted, kernel), _squares(weight)
+        """The same for weights of events, [blocks or 1, events]."""
+        series, shared = self.series.weighed(kernel), self.shared and self.shared.weighed(kernel)
+        return replace(self, series=series, shared=shared).moments
+
+    def _weighed_apart(self, kernel: Array) -> Array:
+        """The same for weights that differ, [blocks, policies or 1, estimators, events]."""
+        weight = kernel if self._counts_once else self._weights * kernel
+        own = shared = _kernel_sums(self.series.values, kernel), _squares(weight)
         if self.shared is not None:
-            shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared, self.sums) * kernel)
-        return self._moments(own, shared, weight.max(axis=-1), self._largest_terms(kernel))
+            shared = _kernel_sums(self.shared.values, kernel), _squares(_weights(self.shared, self.sums) * kernel)
+        numerators, places = self._numerators
+        magnitudes = self.series.take(numerators[places])
+        np.multiply(np.abs(magnitudes, out=magnitudes), kernel, out=magnitudes)
+        return self._moments(own, shared, weight.max(axis=-1), magnitudes.max(axis=-1))
 
     def by_group(self, kernel: Array) -> Array:
         """Moments of groups of the events of one block, under one estimator, [policies * groups, rows].
@@ -397,7 +324,7 @@ class Blocks:
         """
         assert self.pairs is not None
         several = replace(self, sums=np.repeat(self.sums, len(kernel), 0), pairs=np.repeat(self.pairs, len(kernel), 0))
-        return np.asarray(several.weighed(kernel[None, None])[0])
+        return np.asarray(several._weighed_apart(kernel[None, None])[0])
 
     def _moments(
         self, own: tuple[Array, Array], shared: tuple[Array, Array], largest_weight: Array, largest_term: Array
@@ -406,8 +333,7 @@ class Blocks:
 
         `shared`: the sums over the events that production has.
         """
-        blocks, policies = self.weighted.shape[:2]
-        moments = np.empty((blocks, policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
+        moments = np.empty((len(self), self._policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
         moments[..., SUMS] = _chosen(own[0], self.sums)
         if self.evidence[0].unsupported is None:
             moments[..., MomentRow.UNSUPPORTED] = 0.0
@@ -429,28 +355,25 @@ class Blocks:
         series, places = np.unique(self.sums[:, MomentRow.U], return_inverse=True)
         return series, places.ravel()
 
-    @cached_property
-    def _magnitudes(self) -> Array:
-        """`q |u|` of each numerator; `take`, unlike an index, leaves events side by side."""
-        magnitudes = self.weighted.take(self._numerators[0], axis=2)
-        return np.abs(magnitudes, out=magnitudes)
+    def _by_numerator(self, compute: Callable[[Array], Array]) -> Array:
+        """A number about each `q u` [blocks, policies, events] of a block, [blocks, policies, estimators]."""
+        series, places = self._numerators
+        found = [compute(self.series.take([each])[:, :, 0]) for each in series.tolist()]
+        return np.stack(found, axis=-1).take(places, axis=2)
 
-    def _largest_terms(self, kernel: Array | None = None) -> Array:
-        """The largest `q |u|` times the kernel of each estimator, [blocks, policies, estimators]."""
-        magnitudes, places = self._magnitudes, self._numerators[1]
-        if kernel is None or kernel.shape[2] == 1:
-            largest = (magnitudes if kernel is None else magnitudes * kernel).max(axis=-1)
-            return np.asarray(largest.take(places, axis=2))
-        return np.asarray((magnitudes.take(places, axis=2) * kernel).max(axis=-1))
+    @property
+    def _counts_once(self) -> bool:
+        """Whether every column has every event with a weight of 1."""
+        return self.series.weight is None and bool((self.sums[:, MomentRow.WEIGHT] == ProductTable.ONE).all())
 
     @cached_property
     def _weights(self) -> Array:
-        return _weights(self.weighted, self.sums)
+        return np.ones((1, 1, 1, self.size)) if self._counts_once else _weights(self.series, self.sums)
 
     @cached_property
     def _totals(self) -> Array:
         """The sums of all series."""
-        return _kernel_sums(self.weighted, np.ones((1, 1, 1, self.size))) if self.whole is None else self.whole._totals
+        return self.series.totals[..., None]
 
     @cached_property
     def _summed(self) -> tuple[Array, Array]:
@@ -462,7 +385,7 @@ class Blocks:
         """The same over the events that production has."""
         if self.shared is None:
             return self._summed
-        return _kernel_sums(self.shared, np.ones((1, 1, 1, self.size))), _squares(_weights(self.shared, self.sums))
+        return self.shared.totals[..., None], _squares(_weights(self.shared, self.sums))
 
     @cached_property
     def _largest_importance(self) -> Array:
@@ -519,16 +442,10 @@ def _importance_by_column(importance: Array, seen: Sequence[Array | None], block
     return np.stack([per_block(each, blocks) for each in columns], axis=2)
 
 
-def _weights(weighted: Array, sums: Integers) -> Array:
-    """The averaging weights, [blocks, policies, 1 or estimators, events]; one row for all if every event counts once.
-
-    `sums`: the places of the rows of each estimator.
-    """
+def _weights(series: Series, sums: Integers) -> Array:
+    """The averaging weights, [blocks, policies, 1 or estimators, events]. `sums`: the places of each estimator."""
     places = sums[:, MomentRow.WEIGHT]
-    if (places != ProductTable.ONE).any():
-        return np.asarray(weighted.take(places, axis=2))
-    weights = weighted[:, :, ProductTable.ONE, None]
-    return np.ones((1, 1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
+    return series.take(places if (places != ProductTable.ONE).any() else places[:1])
 
 
 def _squares(weights: Array) -> Array:
@@ -561,11 +478,12 @@ def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: I
     rows[..., -1] = rows[..., 0] > 0
 
 
-def _signed_sums(weighted: Array, signs: Array, terms: Integers) -> Array:
+def _signed_sums(series: Series, signs: Array, terms: Integers) -> Array:
     """The signed sums of terms, [blocks, policies, estimators, terms * signs]."""
-    blocks, policies, _, size = weighted.shape
     wanted, inverse = np.unique(terms, return_inverse=True)
-    sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
+    values = series.take(wanted)
+    blocks, policies, _, size = values.shape
+    sums = values.reshape(blocks, -1, size) @ signs
     by_series = sums.reshape(blocks, policies, len(wanted), -1)
     return by_series.take(inverse.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
 

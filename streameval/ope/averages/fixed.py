@@ -349,7 +349,7 @@ class TimedDecay(Kernel):
         events = state["events"]
         for own, factor in zip(weights.sum(axis=1), faded, strict=True):
             events = events * factor + own
-        moments = fold(state["moments"], blocks.weighed(weights[:, None, None]), faded)
+        moments = fold(state["moments"], blocks.weighed(weights), faded)
         after = {**state, "clock": float(clocks[-1]), "events": float(events), "moments": moments}
         return after, _horizon(state["clock"], clocks, self.horizon, blocks)
 
@@ -358,7 +358,7 @@ class TimedDecay(Kernel):
         if tail is not None:
             clocks = _clocks(state, tail)
             weights, faded = self._weights(tail, clocks), self._faded(_passed(state["clock"], clocks))[0]
-            moments = merge(fade(moments, faded), tail.weighed(weights[:, None, None])[0])
+            moments = merge(fade(moments, faded), tail.weighed(weights)[0])
             events = events * faded + weights.sum()
         return moments, None, {"horizon_events": np.full(len(moments), float(events))}
 

@@ -14,6 +14,7 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import (
+    ROUNDING,
     Array,
     Integers,
     Mask,
@@ -32,7 +33,7 @@ from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, FoldedState, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow
+from streameval.ope.averages.moments import ROWS, TERM_SUMS, MomentRow
 from streameval.ope.averages.moments import variance as variance_of
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
@@ -82,20 +83,6 @@ class ColumnLayout(NamedTuple):
         return self.policies * self.rewards
 
 
-class MixturePath(NamedTuple):
-    """The mixture along the blocks of one fold.
-
-    Before each block, [blocks, component columns]: `value_before`, the estimate; `denominator_before`, the recent mean
-    denominator. After each block, [blocks, columns]: `value`, and its variances by sampling and between the decays.
-    """
-
-    value_before: Array
-    denominator_before: Array
-    value: Array
-    sampling_variance: Array
-    memory_spread: Array
-
-
 @dataclass(frozen=True, config=strict)
 class Mixture(Average):
     """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
@@ -128,21 +115,21 @@ class Mixture(Average):
         layout = ColumnLayout(list(components), list(candidates), rewards)
         return {
             "layout": layout._asdict(),
-            "values": self._start_columns(layout, paired=True),
-            "lifts": self._start_columns(lift_layout(layout), paired=False),
+            "values": self._start_columns(layout),
+            "lifts": self._start_columns(lift_layout(layout)),
         }
 
     def fold(self, state: State, blocks: Blocks, rate: Array) -> FoldedState:
         """The state after whole blocks, and the lifts of every estimator."""
         layout, lifts = ColumnLayout(**state["layout"]), state["lifts"]
-        values, path = self._fold_columns(state["values"], blocks, layout)
+        values, bank = self._fold_columns(state["values"], blocks.unpaired, layout)
         if layout.policies < 2:
             return {**state, "values": values}, None
-        differences = lift_blocks(blocks, path, layout)
+        differences = lift_blocks(blocks, bank)
         effects = variance.design_effect(variance.path(lifts["spread"], differences, MEMORY))
-        lifts, path = self._fold_columns(lifts, differences, lift_layout(layout))
-        variances = path.sampling_variance * np.fmax(1.0, effects)
-        lift = Lift(path.value, variances, path.memory_spread, blocks.events_of_both)
+        lifts, bank = self._fold_columns(lifts, differences, lift_layout(layout))
+        value, sampling_variance, memory_spread = bank.path
+        lift = Lift(value, sampling_variance * np.fmax(1.0, effects), memory_spread, blocks.events_of_both)
         return {**state, "values": values, "lifts": lifts}, lift
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
@@ -157,7 +144,7 @@ class Mixture(Average):
         places = [place for each in estimators for place in range(first[each], first[each + 1])]
         of_reward = len(components) // state["layout"]["rewards"]
         rewards = sorted({each // of_reward for each in estimators})
-        columns = {"overlap": rewards, "terms": estimators, "spread": estimators}
+        columns = {"overlap": rewards, "diagnostics": rewards, "terms": estimators, "spread": estimators}
         parts = (("values", count, policies), ("lifts", count - 1, [place - 1 for place in policies[1:]]))
         kept = ColumnLayout(
             [components[each] for each in estimators], [candidates[each] for each in policies], len(rewards)
@@ -168,26 +155,26 @@ class Mixture(Average):
         }
         return {"layout": kept._asdict(), **selected}
 
-    def _start_columns(self, layout: ColumnLayout, paired: bool) -> State:
-        """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
+    def _start_columns(self, layout: ColumnLayout) -> State:
+        """The state of a mixture of terms."""
         decays, components = len(HORIZONS), layout.policies * layout.parts
         return {
             "events": 0,
             **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "excess_loss")},
-            "diagnostics": np.zeros((components, len(DIAGNOSTIC_ROWS), decays)),
+            "diagnostics": np.zeros((layout.groups, len(DIAGNOSTIC_ROWS), decays)),
             "overlap": np.zeros((layout.groups, decays, decays)),
-            "recent": np.zeros((components, NONZERO + 1)),
+            "recent": np.zeros((components, TERM_SUMS.stop)),
             **{name: np.full(components, np.nan) for name in ("prior", "prior_square")},
             "trend": np.zeros((components, 2)),
             "largest": np.zeros(components),
             "terms": np.zeros((layout.columns, len(TERM_ROWS), decays)),
-            "spread": variance.start(layout.columns, paired),
+            "spread": variance.start(layout.columns, paired=False),
         }
 
-    def _fold_columns(self, state: State, blocks: Blocks, layout: ColumnLayout) -> tuple[State, MixturePath]:
-        """The state after whole blocks of terms, and its path."""
+    def _fold_columns(self, state: State, blocks: Blocks, layout: ColumnLayout) -> tuple[State, DecayBank]:
+        """The state after whole blocks of terms, and the bank before them and after each."""
         bank = DecayBank.after(state, blocks, layout, self.rate)
-        return {**state, **bank.state, "spread": variance.fold(state["spread"], blocks, MEMORY)}, bank.path
+        return {**state, **bank.state, "spread": variance.fold(state["spread"], blocks, MEMORY)}, bank
 
     def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None) -> Reading:
         bank = DecayBank.now(state, layout, self.rate)
@@ -213,7 +200,8 @@ class DecayBank:
     """The decays, and their mixture, at some moments.
 
     `sums`: by the key in a state, [moments, columns, ...], those of every decay [decays, moments, columns, ...]; a
-    column is a component. Decays come first, so that what sums over them adds long rows.
+    column is a component. Decays come first, so that what sums over them adds long rows. Weights and ages that are the
+    same for all columns have one.
     """
 
     sums: State
@@ -237,18 +225,22 @@ class DecayBank:
         sums: State = {
             "events": np.cumsum([state["events"], *blocks.events]),
             "overlap": overlaps_of(state["overlap"], squares, fading),
-            "recent": with_start(state["recent"], decayed_path(state["recent"], parts.spread, forgetting)),
+            "recent": with_start(state["recent"], decayed_path(state["recent"], block[..., TERM_SUMS], forgetting)),
             "largest": with_start(state["largest"], np.maximum.accumulate(largest)),
             "prior": with_start(state["prior"], parts.prior),
             "prior_square": with_start(state["prior_square"], parts.prior_square),
         }
         mean = _block_means(state, block, size, cls(sums, layout, rate))
         weight, mean = _known(block[..., MomentRow.WEIGHT], mean)
-        steps = {"weight": weight, "total": weight * mean}
-        steps |= {"diagnostics": block[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
-        sums |= fading_paths(state, steps, fading)
-        aged = (size * fading).T[..., None] * sums["weight"][:, :-1] + weight * (size - 1) / 2
-        sums["age"] = fading_path(state["age"], aged, fading)
+        alike = all(_alike(state[name]) for name in ("weight", "age")) and _alike(weight.T)
+        counted = weight[:, :1] if alike else weight
+        before = state | {name: state[name][: counted.shape[1]] for name in ("weight", "age")}
+        steps = {"weight": counted, "total": weight * mean}
+        first = block[:, :: layout.parts // layout.rewards]  # of each group
+        steps |= {"diagnostics": first[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
+        sums |= fading_paths(before, steps, fading)
+        aged = (size * fading).T[..., None] * sums["weight"][:, :-1] + counted * (size - 1) / 2
+        sums["age"] = fading_path(before["age"], aged, fading)
         bank = cls(sums, layout, rate)
         losses = _excess_losses(bank.estimates[:, :-1], bank.noise[:-1], weight, mean)
         sums["excess_loss"] = fading_path(state["excess_loss"], losses, np.exp(-size / LOSS_MEMORY))
@@ -259,15 +251,19 @@ class DecayBank:
     def state(self) -> State:
         """The last moment as a state keeps it. Its memory order, that of a restored state, decides the last bit."""
         kept = {name: values[-1].copy() for name, values in self.sums.items() if name not in OF_DECAYS}
-        every = (self.layout.groups, *kept["overlap"].shape[1:])
         last = {name: np.moveaxis(self.sums[name][:, -1], 0, -1).copy() for name in OF_DECAYS}
-        return kept | last | {"overlap": np.broadcast_to(kept["overlap"], every).copy()}
+        columns = {"overlap": self.layout.groups, **dict.fromkeys(("weight", "age"), len(kept["prior"]))}
+        every: State = kept | last
+        for name, count in columns.items():
+            every[name] = np.broadcast_to(every[name], (count, *every[name].shape[1:])).copy()
+        return every
 
     @cached_property
     def pseudo_events(self) -> Array:
         """The pseudo-events left of each decay's start; none without a start-up value."""
-        left = PSEUDO_EVENTS * np.exp(-self.sums["events"] / HORIZONS[:, None])
-        return np.where(np.isnan(self.sums["prior"]), 0.0, left[..., None])
+        left = PSEUDO_EVENTS * np.exp(-self.sums["events"] / HORIZONS[:, None])[..., None]
+        unknown = np.isnan(self.sums["prior"])
+        return np.where(unknown, 0.0, left) if unknown.any() else left
 
     @cached_property
     def estimates(self) -> Array:
@@ -283,7 +279,8 @@ class DecayBank:
         mean = ratio(recent[..., MomentRow.U], weight)
         plain = (recent[..., MomentRow.UU] + expected) / (weight + prior) - mean**2
         linear = (weight * variance_of(recent) + expected) / (weight + prior)
-        return np.asarray(np.maximum(np.where(recent[..., MomentRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
+        is_mean = np.abs(recent[..., MomentRow.V] - weight) <= ROUNDING * weight
+        return np.asarray(np.maximum(np.where(is_mean, plain, linear), SMALLEST_VARIANCE))
 
     @cached_property
     def _pools(self) -> list[list[int]]:
@@ -411,16 +408,20 @@ class DecayBank:
     @property
     def known(self) -> Mask:
         """Whether there has been an event with the policy, for each estimator."""
-        return np.asarray(_over_components(self.sums["weight"][-1], self.layout, np.minimum) > 0)
+        weight = np.broadcast_to(self.sums["weight"][-1], self.value.shape)
+        return np.asarray(_over_components(weight, self.layout, np.minimum) > 0)
 
     @property
-    def path(self) -> MixturePath:
-        """The path through these moments."""
-        recent = self.sums["recent"][:-1]
-        denominator = ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
+    def denominator(self) -> Array:
+        """The recent mean denominator, [moments, columns]."""
+        recent = self.sums["recent"]
+        return ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
+
+    @property
+    def path(self) -> list[Array]:
+        """The value of each whole term after each block, and its variances by sampling and between the decays."""
         after = (self.value[1:], self.sampling_variance[1:], self.memory_spread[1:])
-        of_terms = (_over_components(values, self.layout, np.add) for values in after)
-        return MixturePath(self.value[:-1], denominator, *of_terms)
+        return [_over_components(values, self.layout, np.add) for values in after]
 
     @property
     def moments(self) -> Array:
@@ -437,7 +438,8 @@ class DecayBank:
         largest_squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, largest_squares, 0.0)
         seen = (self.kernel * sums["weight"]).sum(axis=0)
-        means = ratio((self.kernel[..., None] * sums["diagnostics"]).sum(axis=0), seen[..., None])
+        diagnostics = np.repeat(sums["diagnostics"], layout.parts // layout.rewards, axis=2)
+        means = ratio((self.kernel[..., None] * diagnostics).sum(axis=0), seen[..., None])
         means = _over_components(np.moveaxis(means, -1, 0), layout, np.minimum)
         moments[..., DIAGNOSTIC_ROWS] = np.moveaxis(means, 0, -1)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = _over_components(sums["largest"], layout, np.maximum)
@@ -484,6 +486,11 @@ def _block_means(state: State, block: Array, size: Integers, known: DecayBank) -
     return means
 
 
+def _alike(columns: Array) -> bool:
+    """Whether all entries of the first axis are the same."""
+    return bool((columns == columns[:1]).all())
+
+
 def _known(weight: Array, mean: Array) -> tuple[Array, Array]:
     """The weights and means of a block, 0 where there is no mean: weights that are all 0 make no ratio."""
     known = (weight > 0) & np.isfinite(mean)
@@ -522,7 +529,7 @@ def overlaps_of(state: Array, squares: Array, fading: Array) -> Array:
 
     One for all groups where they have had the same events. `fading` [blocks, decays].
     """
-    if (state == state[:1]).all() and (squares == squares[:, :1, :1]).all():
+    if _alike(state) and _alike(squares[:, :, :1].swapaxes(0, 1)):
         state, squares = state[:1], squares[:, :1]
     return recursion(state, squares[:, :, :1, None], fading[:, :, None] * fading[:, None])
 
@@ -532,9 +539,9 @@ def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     return ColumnLayout(layout.components, [True] * (layout.policies - 1), layout.rewards)
 
 
-def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> Blocks:
+def lift_blocks(blocks: Blocks, bank: DecayBank) -> Blocks:
     """The differences of all terms to those of production, and of their components, on the events that both have.
 
     A ratio is linearised around the estimates before the block, as in the mixture of values.
     """
-    return blocks.lifts(path.value_before, path.denominator_before, layout.components, layout.rewards)
+    return blocks.lifts(bank.value[:-1], bank.denominator[:-1], bank.layout.components, bank.layout.rewards)

@@ -169,12 +169,13 @@ def fade(moments: Array, factor: Array | float) -> Array:
     return faded
 
 
-def fold(state: Array, blocks: Array, factors: Array) -> Array:
-    """The loop `state = merge(fade(state, factor), block)` over `blocks` [B, columns, rows], all blocks at once.
+def fold(state: Array, blocks: Array, factors: Array, shares: Array | float = 1.0) -> Array:
+    """The loop `state = merge(fade(state, factor), fade(block, share))` over `blocks` [B, columns, rows], all at once.
 
-    `factors` is [B] or [B, columns].
+    `factors` and `shares` are [B] or [B, columns].
     """
     whole, later = _products(factors)
+    later = later * shares
     new = weighted_sum(blocks, later)
     new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
     fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))

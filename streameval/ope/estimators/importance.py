@@ -8,6 +8,7 @@ averages add the parts up again.
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -115,12 +116,18 @@ def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, A
     `sums` [P, 5]: recent sums of `1, w, term, w w, term w` before these events; those after them are returned too.
     """
     weight = evidence.importance_weight
-    path = evidence.recent_sums((None, weight, term, weight * weight, term * weight), sums)
+    weights = [evidence.of_weights(f"sum of w^{power}", partial(_power_sums, evidence, power)) for power in range(3)]
+    terms = evidence.block_sums(term), evidence.block_sums(term * weight)
+    path = evidence.recent_path((weights[0], weights[1], terms[0], weights[2], terms[1]), sums)
     count, total, reward, square, product = np.moveaxis(np.concatenate([sums[None], path[:-1]]), -1, 0)
     variance = square * count - total * total
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = np.where(variance > 1e-12 * square * count, (product * count - reward * total) / variance, 0.0)
     return np.repeat(slope.T, len(weight) // evidence.blocks, axis=1).T, path[-1]
+
+
+def _power_sums(evidence: Evidence, power: int) -> Array:
+    return evidence.block_sums(evidence.importance_weight**power if power else None)
 
 
 def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
@@ -158,13 +165,16 @@ class StratifiedIPS(Estimator):
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         weight, reward = evidence.importance_weight, evidence.weighted_reward
-        small = weight <= self.threshold
-        rare = np.where(small, 0.0, reward)
+        small = evidence.of_weights(f"w <= {self.threshold}", lambda: (weight <= self.threshold).astype(float))
+        common = small * reward
+        rare = reward - common
         beta, controlled = lagged_slope(evidence, rare, state["control"])
-        means = evidence.recent_sums((None, np.where(small, weight, 0.0)), state["means"])
+        sums = evidence.of_weights(f"sum of w <= {self.threshold}", lambda: evidence.block_sums(small * weight))
+        means = evidence.recent_path((evidence.block_sums(None), sums), state["means"])
         of_low, of_high = self.priors(evidence.recent.reward[:, None], {"means": means})
-        low = Terms(np.where(small, reward, 0.0), prior=of_low)
-        high = Terms(rare - beta * (weight - 1.0), prior=of_high)
+        low = Terms(common, prior=of_low)
+        surplus = evidence.of_weights("w - 1", lambda: weight - 1.0)
+        high = Terms(rare - beta * surplus, prior=of_high)
         after = {"control": controlled, "means": means[-1]}
         return Terms(low.numerator + high.numerator, components=(low, high)), after
 

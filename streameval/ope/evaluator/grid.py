@@ -151,8 +151,9 @@ class Grid:
         every = found.get(pair[1])
         if every is not None:
             first, count = [column.label for column in self.columns].index(pair[0]), len(self.columns)
-            columns = np.stack(every).reshape(4, -1, len(self.candidates) - 1, self.rewards, count)
-            lifts[:, :, kept] = np.moveaxis(columns[..., first], -1, 0)
+            for place, columns in enumerate(every):
+                by_reward = columns.reshape(-1, len(self.candidates) - 1, self.rewards, count)[..., first]
+                lifts[:, place, kept] = np.moveaxis(by_reward, -1, 0)
         return [Lift(*lift) for lift in lifts]
 
     def of_reward(self, state: State, place: int) -> tuple[Grid, State]:
@@ -205,7 +206,12 @@ class Grid:
             terms.append([term for term, _ in computed])
             after.append({column.label: each for column, (_, each) in zip(self.columns, computed, strict=True)})
         every = [each for each in evidence for _ in self.columns]
-        blocks = Blocks.of(every, [term for of_reward in terms for term in of_reward], components=self.mixes_components)
+        blocks = Blocks.of(
+            every,
+            [term for of_reward in terms for term in of_reward],
+            paired=not all(average.mixes_components for average in self.averages),
+            components=self.mixes_components,
+        )
         return terms, after, blocks
 
     def to_state(self, state: State) -> State:

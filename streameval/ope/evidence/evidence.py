@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -122,6 +122,7 @@ class Evidence:
             mean is not 1, and `reward` is 1, or -1 if less is better
         curve, by_rank: of rankings with learned probabilities of looks, the curve and the recent sums of clicks at each
             rank, both after each block
+        known: what `of_weights` has computed
     """
 
     importance_weight: Array
@@ -140,6 +141,7 @@ class Evidence:
     clicks: Clicks | None = None
     curve: LearnedCurve | None = None
     by_rank: Array | None = None
+    known: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
@@ -265,6 +267,9 @@ class Evidence:
         """
         earned = self.reward if self.clicks is None else self.weighted_reward[:, 0]
         logged = np.stack([np.ones_like(self.reward), earned, self.reward**2]) * self.event_weight
+        return logged.reshape(3, self.blocks, -1).sum(axis=-1).T, self.of_weights("recent", self._recent_weights)
+
+    def _recent_weights(self) -> Array:
         weight = self.importance_weight
         shared = (self.sample_weight[:, :1] > 0).astype(float)
         columns = (
@@ -273,7 +278,7 @@ class Evidence:
             self.block_sums(np.broadcast_to(shared, weight.shape)),
             self.block_sums(shared * (weight - weight[:, :1]) ** 2),
         )
-        return logged.reshape(3, self.blocks, -1).sum(axis=-1).T, np.stack(columns, axis=-1)
+        return np.stack(columns, axis=-1)
 
     def with_forms(
         self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
@@ -364,11 +369,11 @@ class Evidence:
 
     def paired_with_production(self) -> Evidence:
         """The evidence about all policies but production, on the events that have production."""
-        both = np.where(self.sample_weight[:, :1] > 0, self.sample_weight, 0.0)
+        weight = self.sample_weight
         return replace(
             self,
-            importance_weight=self.importance_weight[:, 1:],
-            sample_weight=both[:, 1:],
+            importance_weight=self.of_weights("others", lambda: self.importance_weight[:, 1:]),
+            sample_weight=self.of_weights("both", lambda: np.where(weight[:, :1] > 0, weight, 0.0)[:, 1:]),
             weighted=None if self.weighted is None else self.weighted[:, 1:],
             heaviest=None if self.heaviest is None else self.heaviest[:, 1:],
             unsupported=None,
@@ -439,8 +444,22 @@ class Evidence:
 
     def recent_sums(self, columns: Sequence[Array | None], before: Array) -> Array:
         """Decayed `block_sums` of the columns after each block, [blocks, P, columns]; `before`: the sums before it."""
-        sums = np.stack([self.block_sums(column) for column in columns], axis=-1)
-        return decayed_path(before, sums, fading_of(self.block))
+        return self.recent_path([self.block_sums(column) for column in columns], before)
+
+    def recent_path(self, sums: Sequence[Array], before: Array) -> Array:
+        """The same from sums of each block, [blocks, P] each."""
+        return decayed_path(before, np.stack(sums, axis=-1), fading_of(self.block))
+
+    def of_weights(self, name: str, compute: Callable[[], Array]) -> Array:
+        """What depends on the weights alone; computed once for all rewards that the same events have.
+
+        `name`: says what it is, with all settings that it depends on.
+        """
+        place, weights = (name, self.block), (self.importance_weight, self.sample_weight)
+        kept = self.known.get(place)
+        if kept is None or kept[0] is not weights[0] or kept[1] is not weights[1]:
+            kept = self.known[place] = (*weights, compute())
+        return kept[2]
 
 
 def _usable(weight: Array, reward: Array) -> Mask:

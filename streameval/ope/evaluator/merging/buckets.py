@@ -20,6 +20,7 @@ from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.moments import (
     MAXIMA,
+    NONZERO,
     OWN_TOTALS,
     PAIRS,
     ROWS,
@@ -142,11 +143,11 @@ class SummedBlocks:
     """Blocks of which the sums are known, and no event: whole buckets of time in order, as averages read `Blocks`.
 
     `events` [blocks]. `moments` [blocks, columns, rows] with pair sums, and what `variance` reads of them: `spread` and
-    `compared`. `parts`: the components of all terms, where an average mixes them. `prior`, `prior_square`: of
-    components. `ratio` [columns of a policy]: whether the term has a denominator. Of candidates alone, [blocks,
-    columns]: `events_of_both`; `differ`, the events with another term than production; `distance_square`, the second
-    moment assumed for a lift. `ones` [blocks, columns, signs]: the signed sums of the events of both; None without
-    units.
+    `compared`, empty for components. `parts`: the components of all terms, where an average mixes them. `prior`,
+    `prior_square`: of components. `ratio` [columns of a policy]: whether the term has a denominator. Of candidates
+    alone, [blocks, columns]: `events_of_both`; `differ`, the events with another term than production;
+    `distance_square`, the second moment assumed for a lift. `ones` [blocks, columns, signs]: the signed sums of the
+    events of both; None without units.
     """
 
     events: Integers
@@ -169,6 +170,15 @@ class SummedBlocks:
     def components(self) -> SummedBlocks:
         assert self.parts is not None
         return self.parts
+
+    @property
+    def unpaired(self) -> SummedBlocks:
+        """The same terms without pair sums: see `Blocks.unpaired`."""
+        compared = {"totals": self.spread[..., OWN_TOTALS]}
+        if "signed" in self.compared:
+            signed = self.compared["signed"]
+            compared["signed"] = np.concatenate([signed[..., :1], signed[..., 2 + len(TERMS) * SIGNS :]], axis=-1)
+        return replace(self, spread=self.spread[..., : NONZERO + 1], compared=compared)
 
     @cached_property
     def variance_steps(self) -> list[object]:

@@ -76,7 +76,7 @@ class MergedGrid(Grid):
         for kernel in kernels.values():
             if kernel.name not in moments:
                 weights = np.nan_to_num(kernel.weights(seconds))
-                moments[kernel.name] = blocks.weighed(weights[:, None, None])
+                moments[kernel.name] = blocks.weighed(weights)
         sums = {"nonzero": blocks.spread[..., NONZERO]}
         signed = blocks.compared.get("signed")
         if signed is not None:
@@ -194,11 +194,10 @@ class MergedGrid(Grid):
         )
         ratios = [(column.ratio, column.parts) for column in self.columns] * self.rewards
         spread = spread_of(moments, sums["nonzero"])
-        of_parts = spread_of(parts, np.zeros(parts.shape[:2]))[..., : NONZERO + 1]
         components = SummedBlocks(
             events,
             parts,
-            of_parts,
+            np.zeros((0, 0, 0)),
             {},
             ratio=np.repeat(*np.array(ratios).T).astype(bool),
             prior=prior,
