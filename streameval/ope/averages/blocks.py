@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State, per_block
+from streameval.common.arrays import Array, Integers, State, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     BOTH_TOTALS,
@@ -19,6 +19,7 @@ from streameval.ope.averages.moments import (
     PAIR_SUMS,
     PAIR_VARIANCE,
     PAIRS,
+    PRODUCTS,
     ROWS,
     SQUARE_WEIGHTS,
     SUMS,
@@ -26,12 +27,210 @@ from streameval.ope.averages.moments import (
     MomentRow,
     PairRow,
 )
-from streameval.ope.averages.products import ProductTable, Series
+from streameval.ope.averages.sums import (
+    by_block,
+    chosen,
+    difference,
+    evidence_of_lifts,
+    fill_variance,
+    importance_by_column,
+    kernel_sums,
+    powers,
+    product,
+    seen_by,
+    signed_sums,
+    squares,
+)
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
 CACHED = 2**17
 """Numbers of series that are weighed at once: a megabyte."""
+SAMPLED = 97
+"""One event in this many is compared first, to find series that cannot be equal."""
+
+
+class ProductTable:
+    """Products of numbers per event, [events, policies], each once.
+
+    `seen` in its methods: 1 for the events that a column has, 0 for the others; None where it has all.
+    """
+
+    ONE = 0
+
+    def __init__(self, importance: Array) -> None:
+        self._importance = importance
+        self._kept: list[tuple[Array, ...]] = [()]  # a product without factors: 1
+        self._places: dict[tuple[int, ...], int] = {(): self.ONE}
+        self._asked: dict[tuple[int, ...], int] = {}  # by the identities of factors
+        self._first: dict[int, Array] = {}  # by the identity of an array the first one that is equal
+        self._alike: dict[bytes, list[Array]] = {}
+        self._factors: dict[int, tuple[Array, ...]] = {}  # by the identity of an array
+        self._given: list[Array] = []  # kept, so that identities stay unique
+        self._masks: set[int] = set()  # the identities of columns of 0 and 1
+        self._production: list[Array] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Events and policies."""
+        return self._importance.shape
+
+    def declare(self, evidence: Evidence) -> None:
+        """Take a weighted reward as the product that it is, so that other products are known to be equal to it."""
+        if evidence.weighted is None:
+            reward = self._of_production(evidence.reward[:, None], self.shape)
+            known = self._unified(evidence.weighted_reward)
+            if reward is not None and id(known) not in self._factors:
+                self._factors[id(known)] = (reward, self._unified(self._importance))
+
+    def place(self, *factors: Array | None) -> int:
+        """The place of the product of at most three factors; None counts as 1."""
+        asked = tuple(map(id, factors))
+        if asked not in self._asked:
+            given = tuple(self._unified(factor) for factor in factors if factor is not None)
+            place = self._asked[asked] = self._places.setdefault(self._key(given), len(self._kept))
+            if place == len(self._kept):
+                self._kept.append(given)
+        return self._asked[asked]
+
+    def _key(self, factors: Sequence[Array]) -> tuple[int, ...]:
+        """The same for equal products, as of rewards of 0 and 1, whose squares are the rewards."""
+        every = [id(part) for factor in factors for part in self._factors.get(id(factor), (factor,))]
+        return tuple(
+            sorted([each for each in every if each not in self._masks] + list(self._masks.intersection(every)))
+        )
+
+    def _unified(self, column: Array) -> Array:
+        """The first of all equal columns."""
+        if id(column) not in self._first:
+            alike = self._alike.setdefault(column[::SAMPLED].tobytes(), [])
+            equal = next((each for each in alike if np.array_equal(each, column)), None)
+            if equal is None:
+                alike.append(column)
+            self._first[id(column)] = column if equal is None else equal
+            self._given.append(column)
+        return self._first[id(column)]
+
+    def rows(self, term: Terms, unsupported: Array | None, seen: Array | None, paired: bool) -> list[int]:
+        """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1.
+
+        `paired`: with the product of the term and the importance weight.
+        """
+        w, u, v = self._importance, term.numerator, term.denominator
+        terms = ((u,), (v,), (u, u), (u, v), (v, v))
+        every = ((), *terms, (w,), (w, w), (unsupported,), (u, w) if paired else ())
+        return [self.place(*product, seen) for product in every]
+
+    def pair_rows(self, u: Array, v: Array | None, seen: Array | None = None) -> list[int]:
+        """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
+
+        The sum of squared averaging weights is not a product of these; it has the place of 1.
+        """
+        w, pu = self._importance, self._of_production(u[:, :1], u.shape)
+        pv = None if v is None else self._of_production(v[:, :1], v.shape)
+        terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
+        products = [(terms[one], terms[other]) for one, other in PRODUCTS]
+        singles = [(term,) for term in terms.values()]
+        every = ((), *singles, *products, (), (w,), (w, w), (u, w), (pu, w))
+        return [self.place(*product, seen) for product in every]
+
+    def weighted(
+        self, weight: Array | None, blocks: int, span: slice | None, places: Sequence[int] | Integers | None = None
+    ) -> Array:
+        """The series times an averaging weight [events, policies], in a span of the blocks.
+
+        As [blocks, policies, series, events]. `weight`: None where it is 1. `span`, `places`: None for all.
+        """
+        kept = self._kept if places is None else [self._kept[place] for place in places]
+        ((*axes, events),) = (column.shape for column in by_block((self._importance,), blocks, span))
+        weighted = np.empty((*axes, len(kept), events))
+        for place, factors in enumerate(kept):
+            product(by_block((*factors, weight), blocks, span), weighted[:, :, place])
+        return weighted
+
+    def totals(self, weight: Array | None, blocks: int) -> Array:
+        """The sums of all series times an averaging weight over each block, [blocks, policies, series]."""
+        events, policies = self.shape
+        totals = np.empty((blocks, policies, len(self._kept)))
+        for place, factors in enumerate(self._kept):
+            *others, last = by_block((*factors, weight), blocks) or [np.ones((blocks, policies, events // blocks))]
+            if others:
+                np.einsum("bpn,bpn->bp", product(others), last, out=totals[:, :, place])
+            else:
+                last.sum(axis=-1, out=totals[:, :, place])
+        return totals
+
+    def _of_production(self, column: Array, shape: tuple[int, ...]) -> Array | None:
+        """Production's column [events, 1] for every policy, the same array for equal columns; None where it is 1."""
+        if (column == 1.0).all():
+            return None
+        for known in self._production:
+            if np.array_equal(known[:, :1], column):
+                return known
+        found = np.broadcast_to(column, shape)
+        self._production.append(found)
+        if ((column == 0.0) | (column == 1.0)).all():
+            self._masks.add(id(found))
+        return found
+
+
+@dataclass(frozen=True)
+class Series:
+    """The series of a table times an averaging weight [events, policies]; an array is made only where one is needed.
+
+    `weight`: None where it is 1. `span`: the blocks among all `blocks` of the table, None for all. `given`: the array,
+    where the events are others than those of the table.
+    """
+
+    table: ProductTable
+    weight: Array | None
+    blocks: int
+    span: slice | None = None
+    given: Array | None = None
+
+    @classmethod
+    def of(cls, table: ProductTable, weight: Array, blocks: int) -> Series:
+        """All series of a table."""
+        return cls(table, None if (weight == 1.0).all() else weight, blocks)
+
+    @cached_property
+    def values(self) -> Array:
+        """All series, [blocks, policies, series, events]."""
+        return self.table.weighted(self.weight, self.blocks, self.span) if self.given is None else self.given
+
+    @cached_property
+    def totals(self) -> Array:
+        """The sums of all series over each block, [blocks, policies, series]."""
+        if self.given is not None:
+            return np.asarray(self.given.sum(axis=-1))
+        return self.table.totals(self.weight, self.blocks)[self.span or slice(None)]
+
+    def take(self, places: Sequence[int] | Integers) -> Array:
+        """The series at these places; `take`, unlike an index, leaves events side by side."""
+        if self.given is None and "values" not in self.__dict__:
+            return self.table.weighted(self.weight, self.blocks, self.span, places)
+        return self.values.take(places, axis=2)
+
+    def changed(self, change: Callable[[Array], Array]) -> Series:
+        """The same with a change to the array."""
+        return replace(self, given=change(self.values))
+
+    def weighed(self, kernel: Array) -> Series:
+        """The same times the weight of each event, [blocks or 1, events]."""
+        if self.given is not None:
+            return replace(self, given=self.given * kernel[:, None, None])
+        of_events = np.broadcast_to(kernel, (self.blocks, kernel.shape[1])).ravel()
+        weight = (
+            np.broadcast_to(of_events, self.table.shape[::-1]) if self.weight is None else of_events * self.weight.T
+        )
+        return replace(self, weight=weight.T)
+
+    def part(self, span: slice) -> Series:
+        """Some of the blocks."""
+        return replace(self, span=span) if self.given is None else replace(self, given=self.given[span])
 
 
 @dataclass(frozen=True)
@@ -76,7 +275,7 @@ class Blocks:
         lifts over production, and for intervals by the mean weight. `components`: with those of all terms.
         """
         every = [evidence] * len(terms) if isinstance(evidence, Evidence) else list(evidence)
-        first, weight, seen = every[0], *_seen(every)
+        first, weight, seen = every[0], *seen_by(every)
         blocks, importance = first.blocks, first.importance_weight
         table = ProductTable(importance)
         for each in {id(each): each for each in every}.values() if paired else ():
@@ -95,7 +294,7 @@ class Blocks:
         return cls(
             Series.of(table, weight, blocks),
             None if alike else Series.of(table, both, blocks),
-            _importance_by_column(importance, seen, blocks),
+            importance_by_column(importance, seen, blocks),
             np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
             np.array(sums),
             np.array(pairs) if paired else None,
@@ -151,7 +350,7 @@ class Blocks:
         if units is None or self.pairs is None:
             return None
         signs, shared = units.reshape(len(self), self.size, -1), self.shared or self.series
-        return self._by_column(_signed_sums(shared, signs, self.pairs[:, [PairRow.WEIGHT]]))
+        return self._by_column(signed_sums(shared.take, signs, self.pairs[:, [PairRow.WEIGHT]]))
 
     def lifts(self, centres: Array, denominators: Array, components: Sequence[int], rewards: int) -> Blocks:
         """The differences of all terms to those of production, and of their components, on the events of both.
@@ -161,14 +360,14 @@ class Blocks:
         """
         centres, denominators = (each.reshape(len(self), -1, sum(components)) for each in (centres, denominators))
         found = [
-            _difference(component, centres[..., place], denominators[..., place])
+            difference(component, centres[..., place], denominators[..., place])
             for place, component in enumerate(self.components.terms)
         ]
         evidence, prior = [], np.zeros((len(self), centres.shape[1] - 1))
         of_reward = sum(components) // rewards
         for first in range(0, sum(components), of_reward):
             known = [mask for _, mask in found[first : first + of_reward] if mask is not None]
-            evidence.append(_evidence_of_lifts(self.components.evidence[first], known))
+            evidence.append(evidence_of_lifts(self.components.evidence[first], known))
         parts = [Terms(difference, prior=prior) for difference, _ in found]
         of_terms = [tuple(parts[first:stop]) for first, stop in pairwise(np.cumsum([0, *components]))]
         terms = [Terms(reduce(np.add, [part.numerator for part in of_term]), None, of_term) for of_term in of_terms]
@@ -209,7 +408,7 @@ class Blocks:
         return replace(
             self,
             shared=None,
-            importance=_importance_by_column(evidence[0].importance_weight, seen, len(self)),
+            importance=importance_by_column(evidence[0].importance_weight, seen, len(self)),
             sums=np.array(sums),
             pairs=None,
             evidence=evidence,
@@ -259,10 +458,10 @@ class Blocks:
         """The rows that each block adds to a variance, [blocks, columns, rows]."""
         rows = NONZERO + 1 if self.pairs is None else PAIR_VARIANCE.stop
         spread = np.empty((len(self), self._policies, len(self.sums), rows))
-        _fill_variance(spread[..., OWN_VARIANCE], 2, self._summed, self.sums)
+        fill_variance(spread[..., OWN_VARIANCE], 2, self._summed, self.sums)
         spread[..., NONZERO] = self._by_numerator(lambda terms: (terms != 0).astype(float) @ np.ones(self.size))
         if self.pairs is not None:
-            _fill_variance(spread[..., PAIR_VARIANCE], len(TERMS), self._shared, self.pairs)
+            fill_variance(spread[..., PAIR_VARIANCE], len(TERMS), self._shared, self.pairs)
         return self._by_column(spread)
 
     @cached_property
@@ -279,9 +478,9 @@ class Blocks:
             return {"totals": totals}
         signs, rows = units.reshape(len(self), self.size, -1), []
         if self.pairs is not None:
-            rows.append(_signed_sums(self.shared or self.series, signs, self.pairs[:, PAIR_SUMS]))
+            rows.append(signed_sums((self.shared or self.series).take, signs, self.pairs[:, PAIR_SUMS]))
         if self.pairs is None or self.shared is not None:
-            rows.append(_signed_sums(self.series, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
+            rows.append(signed_sums(self.series.take, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
         covered = totals[..., : 1 if self.pairs is None else 2] * (signs[:, :1, :1] != 0)
         return {"totals": totals, "signed": np.concatenate([covered, *map(self._by_column, rows)], axis=-1)}
 
@@ -309,9 +508,9 @@ class Blocks:
     def _weighed_apart(self, kernel: Array) -> Array:
         """The same for weights that differ, [blocks, policies or 1, estimators, events]."""
         weight = kernel if self._counts_once else self._weights * kernel
-        own = shared = _kernel_sums(self.series.values, kernel), _squares(weight)
+        own = shared = kernel_sums(self.series.values, kernel), squares(weight)
         if self.shared is not None:
-            shared = _kernel_sums(self.shared.values, kernel), _squares(_weights(self.shared, self.sums) * kernel)
+            shared = kernel_sums(self.shared.values, kernel), squares(_weights(self.shared, self.sums) * kernel)
         numerators, places = self._numerators
         magnitudes = self.series.take(numerators[places])
         np.multiply(np.abs(magnitudes, out=magnitudes), kernel, out=magnitudes)
@@ -334,7 +533,7 @@ class Blocks:
         `shared`: the sums over the events that production has.
         """
         moments = np.empty((len(self), self._policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
-        moments[..., SUMS] = _chosen(own[0], self.sums)
+        moments[..., SUMS] = chosen(own[0], self.sums)
         if self.evidence[0].unsupported is None:
             moments[..., MomentRow.UNSUPPORTED] = 0.0
         moments[..., MomentRow.WEIGHT_SQUARE] = own[1]
@@ -342,7 +541,7 @@ class Blocks:
         moments[..., MomentRow.LARGEST_TERM] = largest_term
         moments[..., MomentRow.LARGEST_IMPORTANCE] = self._largest_importance
         if self.pairs is not None:
-            moments[..., PAIRS] = _chosen(shared[0], self.pairs)
+            moments[..., PAIRS] = chosen(shared[0], self.pairs)
             moments[..., SQUARE_WEIGHTS[1]] = shared[1]
         return self._by_column(moments)
 
@@ -371,132 +570,23 @@ class Blocks:
         return np.ones((1, 1, 1, self.size)) if self._counts_once else _weights(self.series, self.sums)
 
     @cached_property
-    def _totals(self) -> Array:
-        """The sums of all series."""
-        return self.series.totals[..., None]
-
-    @cached_property
     def _summed(self) -> tuple[Array, Array]:
         """The sums of all series, and of `q^2`."""
-        return self._totals, _squares(self._weights)
+        return self.series.totals[..., None], squares(self._weights)
 
     @cached_property
     def _shared(self) -> tuple[Array, Array]:
         """The same over the events that production has."""
         if self.shared is None:
             return self._summed
-        return self.shared.totals[..., None], _squares(_weights(self.shared, self.sums))
+        return self.shared.totals[..., None], squares(_weights(self.shared, self.sums))
 
     @cached_property
     def _largest_importance(self) -> Array:
         return np.asarray(self.importance.max(axis=-1))
 
 
-def _evidence_of_lifts(evidence: Evidence, known: Sequence[Mask]) -> Evidence:
-    """The evidence about the differences to production, on the events that both have and whose terms are known."""
-    shared, recent = evidence.paired_with_production(), evidence.recent
-    recent = recent._replace(weight_square=recent.distance_square[:, 1:])
-    weight = shared.sample_weight
-    for mask in known:
-        weight = weight if mask.all() else np.where(mask, weight, 0.0)
-    return replace(shared, sample_weight=weight, recent=recent)
-
-
-def _difference(component: Terms, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
-    """A component of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
-
-    A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before each
-    block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side
-    of 0, as the estimates around which both are linearised differ in their last digit.
-    """
-    u, v = component.numerator, component.denominator
-    if v is None:
-        return u[:, 1:] - u[:, :1], None
-    centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        expected = centre * v
-        value = centre + (u - expected) / denominator
-        size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
-    difference = value[:, 1:] - value[:, :1]
-    known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
-    return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known
-
-
-def _seen(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:
-    """The averaging weight of an event that any of these has, [events, policies], and `seen` of each."""
-    weights = {id(each.sample_weight): each.sample_weight for each in evidence}
-    if len(weights) == 1:
-        return evidence[0].sample_weight, [None] * len(evidence)
-    weight = np.maximum.reduce([each.T for each in weights.values()]).T
-    seen: dict[int, Array | None] = {
-        key: None if np.array_equal(each, weight) else (each > 0).astype(float) for key, each in weights.items()
-    }
-    return weight, [seen[id(each.sample_weight)] for each in evidence]
-
-
-def _importance_by_column(importance: Array, seen: Sequence[Array | None], blocks: int) -> Array:
-    """The importance weights [blocks, policies, 1 or estimators, events], 0 for events that a column lacks."""
-    if all(each is None for each in seen):
-        return per_block(importance, blocks)[:, :, None]
-    columns = (importance if each is None else importance * each for each in seen)
-    return np.stack([per_block(each, blocks) for each in columns], axis=2)
-
-
 def _weights(series: Series, sums: Integers) -> Array:
     """The averaging weights, [blocks, policies, 1 or estimators, events]. `sums`: the places of each estimator."""
     places = sums[:, MomentRow.WEIGHT]
     return series.take(places if (places != ProductTable.ONE).any() else places[:1])
-
-
-def _squares(weights: Array) -> Array:
-    """Sums of squares over the last axis."""
-    return np.asarray(np.einsum("bpei,bpei->bpe", weights, weights))
-
-
-def _kernel_sums(weighted: Array, kernel: Array) -> Array:
-    """Sums of all series under each kernel [.., kernels, events], [blocks, policies, series, kernels]."""
-    if kernel.size == weighted.shape[-1]:
-        return np.asarray(weighted.reshape(-1, kernel.size) @ kernel.ravel()).reshape(*weighted.shape[:-1], 1)
-    return np.asarray(np.matmul(weighted, kernel.swapaxes(2, 3)))
-
-
-def _chosen(summed: Array, places: Integers) -> Array:
-    """The sums [blocks, policies, series, kernels] at these places, [blocks, policies, estimators, rows].
-
-    Each estimator has its own kernel, or there is one for all.
-    """
-    blocks, policies, series, kernels = summed.shape
-    own = np.arange(len(places))[:, None] if kernels > 1 else 0
-    return np.asarray(summed.reshape(blocks, policies, series * kernels).take(places * kernels + own, axis=-1))
-
-
-def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Integers) -> None:
-    """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
-    plain = 1 + terms + terms * (terms + 1) // 2
-    rows[..., :plain] = _chosen(sums[0], places[:, :plain])
-    rows[..., -2] = sums[1]
-    rows[..., -1] = rows[..., 0] > 0
-
-
-def _signed_sums(series: Series, signs: Array, terms: Integers) -> Array:
-    """The signed sums of terms, [blocks, policies, estimators, terms * signs]."""
-    wanted, inverse = np.unique(terms, return_inverse=True)
-    values = series.take(wanted)
-    blocks, policies, _, size = values.shape
-    sums = values.reshape(blocks, -1, size) @ signs
-    by_series = sums.reshape(blocks, policies, len(wanted), -1)
-    return by_series.take(inverse.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
-
-
-def powers(base: Array, count: int) -> Array:
-    """`base^(count - 1) .. base^0` on a new last axis, by doubling."""
-    result = np.empty((count, base.size))  # events first: long rows are multiplied faster
-    result[-1] = 1.0
-    done = 1
-    while done < count:
-        step = min(done, count - done)
-        np.multiply(
-            result[count - step :], result[-done] * base.ravel(), out=result[count - done - step : count - done]
-        )
-        done += step
-    return np.ascontiguousarray(result.T).reshape(*base.shape, count)
