@@ -26,23 +26,18 @@ from streameval.ope.averages.moments import (
     TERMS,
     MomentRow,
     PairRow,
-)
-from streameval.ope.averages.sums import (
     by_block,
     chosen,
-    difference,
-    evidence_of_lifts,
     fill_variance,
     importance_by_column,
     kernel_sums,
     powers,
     product,
-    seen_by,
     signed_sums,
     squares,
 )
 from streameval.ope.estimators import Terms
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, seen_by
 
 CACHED = 2**17
 """Numbers of series that are weighed at once: a megabyte."""
@@ -178,7 +173,7 @@ class ProductTable:
 
 
 @dataclass(frozen=True)
-class Series:
+class EventSeries:
     """The series of a table times an averaging weight [events, policies]; an array is made only where one is needed.
 
     `weight`: None where it is 1. `span`: the blocks among all `blocks` of the table, None for all. `given`: the array,
@@ -192,7 +187,7 @@ class Series:
     given: Array | None = None
 
     @classmethod
-    def of(cls, table: ProductTable, weight: Array, blocks: int) -> Series:
+    def of(cls, table: ProductTable, weight: Array, blocks: int) -> EventSeries:
         """All series of a table."""
         return cls(table, None if (weight == 1.0).all() else weight, blocks)
 
@@ -214,11 +209,11 @@ class Series:
             return self.table.weighted(self.weight, self.blocks, self.span, places)
         return self.values.take(places, axis=2)
 
-    def changed(self, change: Callable[[Array], Array]) -> Series:
+    def changed(self, change: Callable[[Array], Array]) -> EventSeries:
         """The same with a change to the array."""
         return replace(self, given=change(self.values))
 
-    def weighed(self, kernel: Array) -> Series:
+    def weighed(self, kernel: Array) -> EventSeries:
         """The same times the weight of each event, [blocks or 1, events]."""
         if self.given is not None:
             return replace(self, given=self.given * kernel[:, None, None])
@@ -228,14 +223,14 @@ class Series:
         )
         return replace(self, weight=weight.T)
 
-    def part(self, span: slice) -> Series:
+    def part(self, span: slice) -> EventSeries:
         """Some of the blocks."""
         return replace(self, span=span) if self.given is None else replace(self, given=self.given[span])
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Series of numbers per event, from which all sums over a block are made.
+    """EventSeries of numbers per event, from which all sums over a block are made.
 
     A column is one policy under one estimator: column `policy * E + estimator` of E estimators. The blocks are whole,
     or there is one unfinished block.
@@ -251,8 +246,8 @@ class Blocks:
         parts: the columns of `components`: evidence, term, sums, and `seen` as in `ProductTable`
     """
 
-    series: Series
-    shared: Series | None
+    series: EventSeries
+    shared: EventSeries | None
     importance: Array
     times: Array
     sums: Integers
@@ -292,8 +287,8 @@ class Blocks:
         alike = not paired or np.array_equal(both, weight)
         times = first.timestamp
         return cls(
-            Series.of(table, weight, blocks),
-            None if alike else Series.of(table, both, blocks),
+            EventSeries.of(table, weight, blocks),
+            None if alike else EventSeries.of(table, both, blocks),
             importance_by_column(importance, seen, blocks),
             np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
             np.array(sums),
@@ -360,14 +355,14 @@ class Blocks:
         """
         centres, denominators = (each.reshape(len(self), -1, sum(components)) for each in (centres, denominators))
         found = [
-            difference(component, centres[..., place], denominators[..., place])
+            component.over_production(centres[..., place], denominators[..., place])
             for place, component in enumerate(self.components.terms)
         ]
         evidence, prior = [], np.zeros((len(self), centres.shape[1] - 1))
         of_reward = sum(components) // rewards
         for first in range(0, sum(components), of_reward):
             known = [mask for _, mask in found[first : first + of_reward] if mask is not None]
-            evidence.append(evidence_of_lifts(self.components.evidence[first], known))
+            evidence.append(self.components.evidence[first].of_lifts(known))
         parts = [Terms(difference, prior=prior) for difference, _ in found]
         of_terms = [tuple(parts[first:stop]) for first, stop in pairwise(np.cumsum([0, *components]))]
         terms = [Terms(reduce(np.add, [part.numerator for part in of_term]), None, of_term) for of_term in of_terms]
@@ -586,7 +581,7 @@ class Blocks:
         return np.asarray(self.importance.max(axis=-1))
 
 
-def _weights(series: Series, sums: Integers) -> Array:
+def _weights(series: EventSeries, sums: Integers) -> Array:
     """The averaging weights, [blocks, policies, 1 or estimators, events]. `sums`: the places of each estimator."""
     places = sums[:, MomentRow.WEIGHT]
     return series.take(places if (places != ProductTable.ONE).any() else places[:1])

@@ -11,13 +11,14 @@ of the policy and `(pu, pv)` of production, over the events that have both since
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
+from streameval.common.arrays import ROUNDING, Array, Integers, beyond_rounding, per_block, ratio
 
 __all__ = ["ALL_ROWS", "fade", "fold", "merge", "nothing", "total"]
 
@@ -245,3 +246,84 @@ def variance(sums: Array) -> Array:
     size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]
     square = size - 2 * value * sums[..., MomentRow.UV]
     return ratio(beyond_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)
+
+
+def by_block(columns: Sequence[Array | None], blocks: int, span: slice | None = None) -> list[Array]:
+    """Those that are known, in a span of the blocks, [blocks, policies, events] each."""
+    found = (per_block(column, blocks)[span or slice(None)] for column in columns if column is not None)
+    return [each if each.strides[-1] == each.itemsize else np.ascontiguousarray(each) for each in found]
+
+
+def product(factors: Sequence[Array], out: Array | None = None) -> Array:
+    """The product of some factors."""
+    if len(factors) > 1:
+        product = np.multiply(factors[0], factors[1], out=out)
+        for factor in factors[2:]:
+            product = np.multiply(product, factor, out=product)
+        return product
+    product = factors[0] if factors else np.ones(())
+    if out is not None:
+        out[...] = product
+    return product
+
+
+def squares(weights: Array) -> Array:
+    """Sums of squares over the last axis."""
+    return np.asarray(np.einsum("bpei,bpei->bpe", weights, weights))
+
+
+def kernel_sums(weighted: Array, kernel: Array) -> Array:
+    """Sums of all series under each kernel [.., kernels, events], [blocks, policies, series, kernels]."""
+    if kernel.size == weighted.shape[-1]:
+        return np.asarray(weighted.reshape(-1, kernel.size) @ kernel.ravel()).reshape(*weighted.shape[:-1], 1)
+    return np.asarray(np.matmul(weighted, kernel.swapaxes(2, 3)))
+
+
+def chosen(summed: Array, places: Integers) -> Array:
+    """The sums [blocks, policies, series, kernels] at these places, [blocks, policies, estimators, rows].
+
+    Each estimator has its own kernel, or there is one for all.
+    """
+    blocks, policies, series, kernels = summed.shape
+    own = np.arange(len(places))[:, None] if kernels > 1 else 0
+    return np.asarray(summed.reshape(blocks, policies, series * kernels).take(places * kernels + own, axis=-1))
+
+
+def fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Integers) -> None:
+    """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
+    plain = 1 + terms + terms * (terms + 1) // 2
+    rows[..., :plain] = chosen(sums[0], places[:, :plain])
+    rows[..., -2] = sums[1]
+    rows[..., -1] = rows[..., 0] > 0
+
+
+def signed_sums(take: Callable[[Integers], Array], signs: Array, terms: Integers) -> Array:
+    """The signed sums of terms, [blocks, policies, estimators, terms * signs]; `take`: the series at some places."""
+    wanted, inverse = np.unique(terms, return_inverse=True)
+    values = take(wanted)
+    blocks, policies, _, size = values.shape
+    sums = values.reshape(blocks, -1, size) @ signs
+    by_series = sums.reshape(blocks, policies, len(wanted), -1)
+    return by_series.take(inverse.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
+
+
+def powers(base: Array, count: int) -> Array:
+    """`base^(count - 1) .. base^0` on a new last axis, by doubling."""
+    result = np.empty((count, base.size))  # events first: long rows are multiplied faster
+    result[-1] = 1.0
+    done = 1
+    while done < count:
+        step = min(done, count - done)
+        np.multiply(
+            result[count - step :], result[-done] * base.ravel(), out=result[count - done - step : count - done]
+        )
+        done += step
+    return np.ascontiguousarray(result.T).reshape(*base.shape, count)
+
+
+def importance_by_column(importance: Array, seen: Sequence[Array | None], blocks: int) -> Array:
+    """The importance weights [blocks, policies, 1 or estimators, events], 0 for events that a column lacks."""
+    if all(each is None for each in seen):
+        return per_block(importance, blocks)[:, :, None]
+    columns = (importance if each is None else importance * each for each in seen)
+    return np.stack([per_block(each, blocks) for each in columns], axis=2)

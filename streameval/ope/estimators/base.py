@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import ROUNDING, Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
@@ -34,6 +34,25 @@ class Terms(NamedTuple):
         """The components, or the whole term, whose initial value is the logging policy's mean reward [blocks]."""
         prior = np.repeat(mean_reward[:, None], self.numerator.shape[1], axis=1)
         return self.components or (self._replace(prior=prior),)
+
+    def over_production(self, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
+        """The terms of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
+
+        A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before
+        each block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on
+        one side of 0, as the estimates around which both are linearised differ in their last digit.
+        """
+        u, v = self.numerator, self.denominator
+        if v is None:
+            return u[:, 1:] - u[:, :1], None
+        centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            expected = centre * v
+            value = centre + (u - expected) / denominator
+            size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
+        difference = value[:, 1:] - value[:, :1]
+        known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
+        return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known
 
 
 class TermRange(NamedTuple):

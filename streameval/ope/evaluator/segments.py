@@ -21,8 +21,7 @@ from streameval.events.segments import SegmentColumns
 from streameval.ope.averages import AnyAverage, variance
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ALL_ROWS, fade, merge, nothing, pair_weight
-from streameval.ope.averages.sums import powers
+from streameval.ope.averages.moments import ALL_ROWS, fade, merge, nothing, pair_weight, powers
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan

@@ -379,6 +379,15 @@ class Evidence:
             unsupported=None,
         )
 
+    def of_lifts(self, known: Sequence[Mask]) -> Evidence:
+        """The evidence about the differences to production, on the events that both have and whose terms are known."""
+        shared, recent = self.paired_with_production(), self.recent
+        recent = recent._replace(weight_square=recent.distance_square[:, 1:])
+        weight = shared.sample_weight
+        for mask in known:
+            weight = weight if mask.all() else np.where(mask, weight, 0.0)
+        return replace(shared, sample_weight=weight, recent=recent)
+
     def with_predictions(self, prediction: Array) -> Evidence:
         """The same evidence with the reward model's prediction for each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
@@ -467,3 +476,15 @@ def _usable(weight: Array, reward: Array) -> Mask:
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.maximum(np.abs(reward), 1.0)[:, None] * weight
     return np.asarray(largest <= LARGEST_WEIGHT)
+
+
+def seen_by(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:
+    """The averaging weight of an event that any of these has, [events, policies], and `seen` of each."""
+    weights = {id(each.sample_weight): each.sample_weight for each in evidence}
+    if len(weights) == 1:
+        return evidence[0].sample_weight, [None] * len(evidence)
+    weight = np.maximum.reduce([each.T for each in weights.values()]).T
+    seen: dict[int, Array | None] = {
+        key: None if np.array_equal(each, weight) else (each > 0).astype(float) for key, each in weights.items()
+    }
+    return weight, [seen[id(each.sample_weight)] for each in evidence]
