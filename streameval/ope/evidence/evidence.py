@@ -122,7 +122,7 @@ class Evidence:
             mean is not 1, and `reward` is 1, or -1 if less is better
         curve, by_rank: of rankings with learned probabilities of looks, the curve and the recent sums of clicks at each
             rank, both after each block
-        known: what `of_weights` has computed
+        known: the arrays of `of_weights`
     """
 
     importance_weight: Array
@@ -460,9 +460,9 @@ class Evidence:
         return decayed_path(before, np.stack(sums, axis=-1), fading_of(self.block))
 
     def of_weights(self, name: str, compute: Callable[[], Array]) -> Array:
-        """What depends on the weights alone; computed once for all rewards that the same events have.
+        """An array that depends on the weights alone, computed once for all rewards that the same events have.
 
-        `name`: says what it is, with all settings that it depends on.
+        `name`: of the array, with all settings that it depends on.
         """
         place, weights = (name, self.block), (self.importance_weight, self.sample_weight)
         kept = self.known.get(place)
