@@ -10,6 +10,7 @@ from typing import Protocol
 
 from streameval.config.model import Config
 from streameval.engines.ranges import BatchTask, OffsetRange, RangeGone, RangeResult, RangeTask
+from streameval.errors import SourceError
 from streameval.ingest.background import Background
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Client, OffsetsGoneError
@@ -35,6 +36,9 @@ class Engine(Protocol):
 
     def executors_lost(self) -> int:
         """How many executors have ended unasked."""
+
+    def has_ended(self) -> bool:
+        """Whether it has ended unasked, and cannot start again."""
 
     def close(self) -> None:
         """End the executors."""
@@ -102,6 +106,9 @@ class EngineClient:
         self._paused = frozenset(partitions)
 
     def poll(self, timeout: float) -> list[Records]:
+        if self._engine.has_ended():
+            hint = "start the program again: it continues with the events after its last snapshot"
+            raise SourceError("the engine has ended", hint=hint)
         deadline = self._clock() + timeout
         if self._batch is None:
             time.sleep(max(0.0, min(self._due - self._clock(), timeout)))

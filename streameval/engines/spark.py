@@ -50,22 +50,28 @@ class Spark:
             raise ConfigError(f"engine: Spark cannot be started: {_reason(error)}", hint=hint) from error
         self._context.setLogLevel("ERROR")
         self._lost: set[str] = set()
+        self._parent, self._process = os.getppid(), getattr(self._context._gateway, "proc", None)
         log.info("engine_started", kind="spark", master=self._context.master, version=self._context.version)
 
     def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
-        self._context.setJobGroup(GROUP, f"{len(tasks)} ranges of offsets")
         try:
+            self._context.setJobGroup(GROUP, f"{len(tasks)} ranges of offsets")
             results = self._context.parallelize(tasks, len(tasks)).map(evaluate).collect()
             self._note_lost()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
             raise ClientError(_reason(error)) from error
         return list(results)
 
     def cancel(self) -> None:
-        self._context.cancelJobGroup(GROUP)
+        with suppress(Py4JError, OSError):  # it may have ended
+            self._context.cancelJobGroup(GROUP)
 
     def executors_lost(self) -> int:
         return len(self._lost)
+
+    def has_ended(self) -> bool:
+        """Whether Java has: our child process, or spark-submit, whose child we are and which passes no signal on."""
+        return os.getppid() != self._parent if self._process is None else self._process.poll() is not None
 
     def _note_lost(self) -> None:
         """Remember the executors that have ended; Spark forgets them in time."""

@@ -192,6 +192,19 @@ def test_a_driver_that_is_killed_before_and_after_a_snapshot_counts_each_event_o
     assert after > before
 
 
+def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(topic: Topic, tmp_path: Path) -> None:
+    """As when spark-submit gets a signal, which it does not pass on."""
+    runs = DaemonRuns(tmp_path / "runs", topic.with_engine(master="local[2]", most_per_partition=3_000))
+    runs.start()
+    runs.report_of(1)
+    assert runs.process is not None
+    (java,) = runs.java("SparkSubmit")
+    os.kill(java, signal.SIGTERM)
+    assert runs.process.wait(PATIENCE) == 1
+    assert "the engine has ended" in runs.log.read_text()
+    topic.require(runs.finish(EVENTS - EVENTS // REJECTED))
+
+
 def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     topic: Topic, tmp_path: Path
 ) -> None:
@@ -199,7 +212,7 @@ def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_n
     runs = DaemonRuns(tmp_path / "runs", topic.with_engine(**master))
     runs.start()
     runs.report_of(1)
-    os.kill(runs.executors()[0], signal.SIGKILL)
+    os.kill(runs.java("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
     report = runs.report_of(EVENTS - EVENTS // REJECTED)
     with asking(runs.logged("serving")[-1]["url"]) as client:
         wait_until(lambda: "streameval_engine_executors_lost_total 1.0" in client.get("/metrics").text, PATIENCE)

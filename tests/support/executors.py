@@ -49,7 +49,7 @@ class Executors:
         self._cluster = cluster
         self.batches: list[Sequence[RangeTask]] = []
         self.faults: list[Exception] = []
-        self.lost, self.closed = 0, False
+        self.lost, self.closed, self.ended = 0, False, False
         self.free = threading.Event()
         self.free.set()
         self._cancelled = False
@@ -74,6 +74,9 @@ class Executors:
 
     def executors_lost(self) -> int:
         return self.lost
+
+    def has_ended(self) -> bool:
+        return self.ended
 
     def close(self) -> None:
         self.closed = True

@@ -193,7 +193,7 @@ class Soak:
             self.runs.start()
             self._starts.append(self._now)
         elif kind == "executor":
-            os.kill(self.runs.executors()[0], signal.SIGKILL)
+            os.kill(self.runs.java("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
             self._starts.append(self._now)
         else:
             self.broker.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -73,13 +74,22 @@ class DaemonRuns:
                     found += map(int, task.read_text().split())
         return found
 
-    def executors(self) -> list[int]:
-        """The Java processes of Spark's executors below the run."""
+    def processor_seconds(self) -> float:
+        """The processor time of these processes so far, and of those below them that have ended."""
+        ticks = 0
+        for process in self.processes():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
+                ticks += sum(map(int, after_name.split()[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def java(self, program: str) -> list[int]:
+        """The processes below the run in which Java runs a program with this name."""
         found = []
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):
                 command = Path(f"/proc/{process}/cmdline").read_bytes()
-                if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
+                if program.encode() in command and b"java" in command.split(b"\0")[0]:
                     found.append(process)
         return found
 

@@ -178,6 +178,29 @@ def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> No
     assert executors.closed
 
 
+def test_the_end_of_the_engine_ends_the_daemon_and_the_snapshot_has_all_counted_events(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    daemon, executors = engine_daemon(cluster, config_of(tmp_path))
+    failures: list[SourceError] = []
+
+    def run() -> None:
+        try:
+            daemon.run()
+        except SourceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    reported(daemon, EVENTS)
+    executors.ended = True
+    thread.join(60.0)
+    assert failures[0].message == "the engine has ended"
+    again, _ = engine_daemon(cluster, config_of(tmp_path))
+    with running(again):
+        reported(again, EVENTS)
+
+
 def test_dead_letters_are_written_by_the_driver(cluster: FakeCluster, tmp_path: Path) -> None:
     path = tmp_path / "rejected.ndjson"
     daemon, _ = engine_daemon(cluster, config_of(dead_letters={"kind": "file", "path": str(path)}))
