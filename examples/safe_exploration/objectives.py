@@ -34,6 +34,8 @@ CANDIDATES: Mapping[str, Any] = {
     "dr": Learned(objective="dr", per_action=True),
     "cab": Learned(objective="cab", clip=10.0, per_action=True),
 }
+STEP, LONGER_STEP = 0.01, 0.02
+"""The learning rate, chosen on seeds from 100; and the default, for comparison."""
 MODEL = Ridge(horizon=100_000, per_action=True)
 SEQUENCE = "watched"
 """The average with a confidence sequence."""
@@ -69,11 +71,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return abs(self.estimate - self.truth) / self.error
 
 
-def on_digits(seed: int, events: int = EVENTS) -> list[Outcome]:
+def on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outcome]:
     """Production is a classifier of 25 images that explores; all candidates learn from its log."""
     digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 1])
     evaluator = Evaluator(
-        CANDIDATES,
+        {name: replace(candidate, step=step) for name, candidate in CANDIDATES.items()},
         estimators=["ips"],
         averages=["cumulative", {"kind": "cumulative", "name": SEQUENCE}],
         intervals={"cumulative": "normal", SEQUENCE: "confidence_sequence"},
@@ -263,6 +265,7 @@ STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
     "large_weights": (lambda seed: [on_large_weights(seed)], Comparison),
     "moving": (on_moving_digits, Course),
     "copies": (lambda seed: on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
+    "longer_steps": (lambda seed: on_digits(seed, step=LONGER_STEP), Outcome),
 }
 """By the name of the results: one run, and the type of its lines."""
 

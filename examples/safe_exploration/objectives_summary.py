@@ -14,6 +14,8 @@ from objectives import CANDIDATES, COPIED, EVERY, KEEP, LOOK, MOVING, PHASE, Com
 
 STANDARD_ERRORS = 3
 """An estimate is as good as the truth within this many of them."""
+WANTED = 0.92
+"""The accuracy that every run should end with."""
 
 
 def fill_in(
@@ -22,23 +24,23 @@ def fill_in(
     heavy: Sequence[Comparison],
     moving: Sequence[Course],
     copies: Sequence[Copy],
+    longer: Sequence[Outcome],
 ) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {"objectives": _objectives(digits), "moving": _moving(moving)}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(digits, heavy, moving) | of_copies(copies)
+    known = figures(digits, heavy, moving) | of_copies(copies) | of_longer_steps(longer)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
 
 
 def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequence[Course]) -> dict[str, str]:
     """The figures of the text by name."""
-    at_the_end = ([each.value for each in digits if each.candidate == name] for name in CANDIDATES)
     return {
-        "seeds": f"{len({each.seed for each in digits})}",
         "production": short(float(np.mean([each.production for each in digits]))),
-        "least": short(min(float(np.mean(values)) for values in at_the_end), 3),
-        "worst": short(min(each.value for each in digits), 3),
+        "reached": f"{sum(each.accuracy >= WANTED for each in digits)}",
+        "runs": f"{len(digits)}",
+        "worst": short(min(each.accuracy for each in digits), 3),
         "heavy_seeds": f"{len(heavy)}",
         "poem_wins": f"{sum(each.poem > each.ips for each in heavy)}",
         "poem": short(float(np.mean([each.poem for each in heavy]))),
@@ -48,6 +50,13 @@ def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequ
         "follows": f"{sum(ends(moving, 'dr, forgets') > ends(moving, 'dr'))}",
         "follows_ips": f"{sum(ends(moving, 'ips, forgets') > ends(moving, 'ips'))}",
     }
+
+
+def of_longer_steps(longer: Sequence[Outcome]) -> dict[str, str]:
+    """How many runs with longer steps end below the accuracy that is wanted, of how many, and the lowest accuracy."""
+    accuracies = [each.accuracy for each in longer]
+    below = sum(accuracy < WANTED for accuracy in accuracies)
+    return {"longer_low": f"{below}", "longer_runs": f"{len(longer)}", "longer_worst": short(min(accuracies), 3)}
 
 
 def of_copies(copies: Sequence[Copy]) -> dict[str, str]:
@@ -68,7 +77,7 @@ def ends(moving: Iterable[Course], candidate: str) -> np.ndarray:
 
 
 def _objectives(digits: Sequence[Outcome]) -> str:
-    head = ["objective", "runs", "value at the end: mean", "lowest", "likeliest digit is right"]
+    head = ["objective", "runs", "accuracy at the end: mean", "lowest", "value: mean", "lowest"]
     head += [f"estimate within {STANDARD_ERRORS} standard errors", "truth inside the confidence sequence throughout"]
     head += ["mean weight"]
     body = []
@@ -79,9 +88,10 @@ def _objectives(digits: Sequence[Outcome]) -> str:
             [
                 f"`{name}`",
                 f"{len(some)}",
+                of_mean([each.accuracy for each in some]),
+                short(min(each.accuracy for each in some), 3),
                 of_mean([each.value for each in some]),
                 short(min(each.value for each in some), 3),
-                short(float(np.mean([each.accuracy for each in some])), 3),
                 f"{sum(each.errors <= STANDARD_ERRORS for each in some)} of {len(some)}",
                 f"{sum(each.covered for each in some)} of {len(some)}",
                 f"{min(weights):.3f} to {max(weights):.3f}",

@@ -30,8 +30,16 @@ def test_estimates_are_true_while_each_objective_learns_to_the_accuracy_that_is_
     assert [(each.seed, each.events) for each in runs] == [(seed, 200_000) for seed in range(SEEDS)]
     assert sum(each.errors <= 3 for each in runs) >= 19
     assert sum(each.covered for each in runs) >= 19
-    assert np.mean([each.accuracy for each in runs]) >= 0.92
+    assert sum(each.accuracy >= 0.92 for each in runs) >= (19 if objective == "cab" else 20)
     assert np.mean([each.value for each in runs]) >= 0.92
+
+
+def test_longer_steps_end_lower_in_some_runs(study: ModuleType) -> None:
+    runs = study.stored("longer_steps")
+    assert [(each.seed, each.candidate) for each in runs] == [
+        (s, name) for s in range(SEEDS) for name in study.CANDIDATES
+    ]
+    assert min(each.accuracy for each in runs) < 0.92
 
 
 def test_the_penalty_of_poem_is_better_on_logs_with_large_weights(study: ModuleType) -> None:
