@@ -24,7 +24,7 @@ from support.asking import asking, report_of
 from support.factories import NOW, View, make_published, make_report
 from support.integration.browser import DESKTOP, PHONE, Tab, chromium, opened
 from support.ports import free_port
-from support.simulated_hours import hours
+from support.simulated_hours import hours, hours_of_a_ramp
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -235,6 +235,24 @@ def test_nothing_sticks_out_of_a_phone(browser: Browser, server: HttpServer) -> 
     with opened(browser, server.url, **LOOKS["phone"]) as tab:
         tab.page.evaluate(OPEN_ALL)
         assert tab.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+OVER_THE_EDGE = """[...document.querySelectorAll('.chart td.value')]
+    .filter(cell => cell.getClientRects().length && cell.scrollWidth > cell.clientWidth + 1)
+    .map(cell => cell.innerText)"""
+
+
+@pytest.mark.parametrize("look", ["light", "phone"])
+def test_lifts_and_guardrails_of_a_ramp_stay_inside_their_card_and_axe_finds_nothing_to_blame(
+    browser: Browser, look: str
+) -> None:
+    *_, last = hours_of_a_ramp(12_000)
+    with HttpServer(View(last), port=0) as server, opened(browser, server.url, **LOOKS[look]) as tab:
+        assert "guardrail kept" in tab.text("#rewards")
+        assert tab.page.evaluate(OVER_THE_EDGE) == []
+        assert tab.page.evaluate("document.documentElement.scrollWidth") == LOOKS[look]["viewport"]["width"]
+        found = Axe().run(tab.page)
+    assert found.violations_count == 0, found.generate_report()
 
 
 def test_long_strange_names_stay_inside(browser: Browser) -> None:
