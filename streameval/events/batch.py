@@ -328,8 +328,7 @@ class EventBatch(Batch):
             unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
             logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
-            rewards: [n] further rewards by name, or [n, l] those of slots; NaN = the event lacks it. With any, `reward`
-                may be NaN, too
+            rewards: further rewards by name, [n] or [n, l] of slots; NaN = missing, then possible in `reward`, too
             segments: [n] values of segments by name: text, whole numbers or truth values; None = the event lacks it
 
         Raises:
@@ -510,10 +509,7 @@ class EventBatch(Batch):
         return replace(batch, rankings=rankings)._without_faults()
 
     def to_state(self) -> State:
-        """Return the columns as a plain value with arrays as bytes, without the rejected messages.
-
-        Nothing is copied, because the arrays of a batch are never written to.
-        """
+        """Return the columns as a plain value, uncopied, with arrays as bytes and without the rejected messages."""
         state: State = to_plain(Columns.to_state(replace(self, rejected=())), lasting=True)
         return state
 

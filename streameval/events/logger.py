@@ -240,8 +240,7 @@ class EventLogger:
             policies: for each candidate, the ranks of the clicked items by item, from 1, or its whole list
             propensities: the probability of a look at the rank of each clicked item, in (0, 1]
             swap: the two ranks whose items were exchanged by chance
-            marginals: where production is random, for each item shown, the probability that production shows it at this
-                rank, and at the next one, [n, 2]
+            marginals: [n, 2] of a random production, its probability of each shown item at this rank and at the next
             features: numbers of the items for the reward model, [n, d]
             unit: id of the user or session
             event_id: a unique id; random by default
@@ -271,8 +270,7 @@ class EventLogger:
             unit: id of the user or session
             event_id: a unique id; random by default
             timestamp: time of the decision in seconds since 1970; now by default
-            fields: further fields of the event: `slate_logging`, `scores`, `slates`, `slate_propensities`,
-                `logging_policy`
+            fields: `slate_logging`, `scores`, `slates`, `slate_propensities` and `logging_policy` of the event
         """
         given = {"slots": slots, "reward": reward, "unit": unit, "context": context}
         return self._log_form("slate", event_id, timestamp, {**fields, **given})

@@ -341,8 +341,7 @@ class Evaluator:
     def fold_pending(self) -> None:
         """Fold the whole blocks that wait until `update` has enough of them to keep numpy busy.
 
-        `report` then needs no copy. Except for rounding, the state does not depend on how many blocks are folded
-        together.
+        `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
         if self._pending_events >= self.plan.block:
             self._process_pending(self.plan.block)
