@@ -142,14 +142,13 @@ def test_every_format_works_with_every_estimator_average_and_reward_model(
     file: str, estimator: dict[str, Any], tmp_path: Path
 ) -> None:
     for seed, model in enumerate(MODELS):
-        for name in CANDIDATES:
-            settings = {
-                "policies": {"candidates": {name: CANDIDATES[name]}},
-                "estimators": [estimator],
-                "averages": AVERAGES,
-                "reward_model": model,
-            }
-            check(tmp_path / file, settings, count=100, seed=seed, mutated=True)
+        settings = {
+            "policies": {"candidates": CANDIDATES},
+            "estimators": [estimator],
+            "averages": AVERAGES,
+            "reward_model": model,
+        }
+        check(tmp_path / file, settings, count=100, seed=seed, mutated=True)
 
 
 def page(chance: random.Random, number: int) -> dict[str, Any]:
