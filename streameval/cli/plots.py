@@ -287,14 +287,14 @@ class ReplayPlot:
             "strips: promotable",
         ]
         captions += [counted(report.events.accepted, "event"), *(["dashed: true values"] if self.truth else [])]
-        captions += ["◇ seen on its own events"] if _seen(report, average) else []
+        seen = _seen(report, average)
+        captions += ["◇ seen on its own events"] if seen else []
         left_out = len(candidates) - MAX_CANDIDATES
         captions += [f"{counted(left_out, 'candidate')} left out"] if left_out > 0 else []
         heights = [PANEL, STRIP * len(rules)] * len(drawn)
         figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
         lifts, unknown = trace.curves(estimator, average, "lift"), np.full((3, len(trace.kept)), np.nan)
-        seen = _seen(report, average)
         for policy, colour, above, below in zip(drawn, cycle(COLOURS), panels[::2], panels[1::2], strict=False):
             lift = lifts.get(policy, unknown)
             _curve(above, trace, lift, colour, linewidth=1.8)
