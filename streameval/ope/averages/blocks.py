@@ -230,7 +230,7 @@ class EventSeries:
 
 @dataclass(frozen=True)
 class Blocks:
-    """EventSeries of numbers per event, from which all sums over a block are made.
+    """Series of numbers per event, from which all sums over a block are made.
 
     A column is one policy under one estimator: column `policy * E + estimator` of E estimators. The blocks are whole,
     or there is one unfinished block.
