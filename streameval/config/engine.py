@@ -85,7 +85,7 @@ def engine_problems(
         hint = "join rewards before they are written to the topic, or leave engine out: no executor sees both topics"
         yield Problem(("source", "rewards"), expecting("nothing next to engine", "a topic of rewards"), hint)
     if source.duplicates:
-        hint = "remove copies before the topic, or leave engine out: no executor sees an event and all its copies"
+        hint = "remove copies before they reach the topic, or leave engine out: no executor sees all copies of an event"
         yield Problem(("source", "duplicates"), expecting("'off' next to engine", f"{source.duplicates}"), hint)
     if source.order == "event_time":
         hint = "write order: arrival; averages over all events or over time do not depend on the order"

@@ -62,8 +62,8 @@ class EngineClient:
     A batch has at most `most_per_partition` offsets of each partition. The next one starts `trigger` seconds after its
     start, or after its end if that is later; or at once, if a limit of its `BatchTask` has left offsets for it.
     Positions advance by whole batches: one that fails has read nothing. `requests` answers everything else, and reads
-    nothing. `task`: asked for at the start of each batch. `caught_up`: told when the end of the log was asked for, if
-    there is nothing to read up to it.
+    nothing. `task` is called at the start of each batch. `caught_up` is called when everything has been read, with the
+    time at which the end of the log was looked up.
     """
 
     def __init__(

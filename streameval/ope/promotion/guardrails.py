@@ -95,7 +95,7 @@ class Guardrail:
     ) -> GuardrailCheck:
         """Whether the candidate at this place passes after the last block, and why (not).
 
-        `is_promotable`: by the rule, which it stays only while all guardrails let it.
+        `is_promotable`: by the rule. A candidate stays promotable only while it passes all guardrails.
         """
         lower = rule.lower(state["memory"], state["last"], self.context)
         last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}

@@ -157,8 +157,8 @@ def test_messages_deleted_after_others_were_counted_leave_a_gap(cluster: FakeClu
     assert daemon.published.source.gaps["deleted"] == 1
 
 
-def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> None:
-    daemon, executors = engine_daemon(cluster, config_of())
+def started(daemon: EngineDaemon) -> tuple[threading.Thread, list[SourceError]]:
+    """The thread in which a daemon runs, and the error that it ends with."""
     failures: list[SourceError] = []
 
     def run() -> None:
@@ -169,6 +169,12 @@ def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> No
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
+    return thread, failures
+
+
+def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> None:
+    daemon, executors = engine_daemon(cluster, config_of())
+    thread, failures = started(daemon)
     reported(daemon, EVENTS)
     cluster.create_again()
     for partition in (0, 1):
@@ -182,16 +188,7 @@ def test_the_end_of_the_engine_ends_the_daemon_and_the_snapshot_has_all_counted_
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     daemon, executors = engine_daemon(cluster, config_of(tmp_path))
-    failures: list[SourceError] = []
-
-    def run() -> None:
-        try:
-            daemon.run()
-        except SourceError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    thread, failures = started(daemon)
     reported(daemon, EVENTS)
     executors.ended = True
     thread.join(60.0)
