@@ -30,8 +30,10 @@ from streameval.ope.promotion.rules.base import (
     staying_reason,
 )
 
-ENTERING, STAYING = 1.85 / 1.96, 0.9 / 1.96
+ENTERING, STAYING = 1.75 / 1.96, 0.9 / 1.96
 """Multiples of the normal quantile: of the bound that a candidate must pass, and of the one that it must keep."""
+CHANCE = 1.3
+"""The factor of what chance explains at one look: the rule looks after every block."""
 SURE = 1e9
 """The largest square of a lift in units of its error that counts."""
 NO_EVIDENCE = -1e300
@@ -48,18 +50,18 @@ class Paired(PromotionRule):
     were from their means.
 
     Among many candidates, the best one looks good by chance. With `x = (D - margin)^2 / e^2` of each candidate,
-    Stein's estimator shrinks all lifts by `B = 1 - (K + 1) / (1 + sum of x)`: to nothing where chance explains them,
-    hardly where most candidates differ from production. A candidate needs `B x > (1.85 z / 1.96)^2`, with the two-sided
-    normal quantile `z` of the confidence; `q^2` is the least such x. At 95 %, `q` is 2.3 for one candidate, about 4 for
-    each of twenty that equal production, and near 1.85 where most differ. A promotable candidate stays so while the
-    same bound with .9 in place of 1.85 is above the margin; otherwise a bound that wavers about the margin would alert
-    at every crossing.
+    Stein's estimator shrinks all lifts by `B = 1 - 1.3 (K + 1) / (1 + sum of x)`: to nothing where chance explains
+    them, hardly where most candidates differ from production. A candidate needs `B x > (1.75 z / 1.96)^2`,
+    with the two-sided normal quantile `z` of the confidence; `q^2` is the least such x. At 95 %, `q` is 2.3 for one
+    candidate, about 4 for each of twenty that equal production, and near 1.75 where most differ. A promotable candidate
+    stays so while the same bound with .9 in place of 1.75 is above the margin; otherwise a bound that wavers about the
+    margin would alert at every crossing.
 
     The factors were found by simulation (examples/promotion). The rule is calibrated and not proven.
 
     >>> lift = Lift(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
     >>> [float(lower_bound(lift, 0.0, 0.95, factor)[0, 0].round(4)) for factor in (ENTERING, STAYING)]
-    [0.0274, 0.0352]
+    [0.0271, 0.0335]
 
     Source: James & Stein, Estimation with quadratic loss, 1961; Efron & Morris, JASA 1973, on many estimates at once.
     """
@@ -101,7 +103,8 @@ def square_needed(lift: Lift, margin: float, multiple: float) -> Array:
     known = ~np.isnan(squares)
     own = np.where(known, np.minimum(squares, SURE), 0.0)
     others = own.sum(axis=1, keepdims=True) - own
-    excess, constant = multiple**2 + known.sum(axis=1, keepdims=True) - others, multiple**2 * (1.0 + others)
+    explained = CHANCE * (known.sum(axis=1, keepdims=True) + 1)
+    excess, constant = multiple**2 + explained - 1.0 - others, multiple**2 * (1.0 + others)
     return np.asarray(2.0 * constant / (np.sqrt(excess**2 + 4.0 * constant) - excess))
 
 
