@@ -33,7 +33,7 @@ from streameval.ope.promotion.rules.base import (
 ENTERING, STAYING = 1.75 / 1.96, 0.9 / 1.96
 """Multiples of the normal quantile: of the bound that a candidate must pass, and of the one that it must keep."""
 CHANCE = 1.3
-"""What chance explains, in units of what it explains at a single look: the rule looks after every block."""
+"""The part of the lifts that chance explains, relative to a single look: the rule looks after every block."""
 SURE = 1e9
 """The largest square of a lift in units of its error that counts."""
 NO_EVIDENCE = -1e300
