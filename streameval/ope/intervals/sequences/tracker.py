@@ -31,7 +31,7 @@ AT_ONCE = 20
 """Blocks that are measured at once: few enough for the cache."""
 ROBUST = HeavyTailed()
 LEVELS = 24
-"""Lengths among which the error is shared: epochs of 1, 2, 4, .. 2^23 blocks."""
+"""Lengths of windows whose intervals share the error: epochs of 1, 2, 4, .. 2^23 blocks."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,12 @@ class SinceStart:
         return np.asarray(state["all"])
 
     def share(self, state: State) -> float:
-        """The share of the error of the sequence that is about this stretch."""
+        """The share of the error of the interval of this stretch."""
         return 1.0
+
+    def running(self, state: State) -> tuple[Array, Array]:
+        """The sums of all sequences that run, [rows, sequences, width], and their shares of the error of a test."""
+        return state["all"][..., None, :], np.ones(1)
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,20 @@ class Restarted:
     """At most the last `2 tau` events and, once there are as many, more than the last `tau / 2`, at every time.
 
     A sequence that runs since the start hardly moves with the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
-    sequence starts every `2^l` blocks and runs for two such epochs; the k-th of its level gets the share
-    `1 / (LEVELS k (k + 1))` of the error. The chance that any sequence of any level ever misses the mean of its events
-    is at most the sum of these shares, which is the error (union bound; the sum over k of 1 / (k (k + 1)) is 1).
-    At any time the older of the two that run at level l has seen between `2^l` and `2^(l+1)` blocks: for any `tau` the
-    level with `2^l block <= tau < 2^(l+1) block` holds a sequence over at most the last `2 tau` events. Only the level
-    of `tau` is kept.
+    one starts after every epoch of `2^l` blocks, and runs for two epochs; the k-th gets the share `p_k = 1 / (k (k +
+    1))` of the error of its level. Only the level of `tau` is kept, `2^l block <= tau < 2^(l+1) block`. From the end of
+    the first epoch two of its sequences run: the older has seen between one and two epochs, and `sums` are its own.
 
-    The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k + 3.2`.
+    The shares of all restarts add up to 1, so that the chance that any sequence ever misses the mean of its events is
+    at most the error of the level (union bound). The intervals of windows of all lengths hold together, each level with
+    `1 / LEVELS` of the error.
+
+    A test is about one `tau`, a setting that does not come from the data: it has the whole error. It also adds up the
+    wealths. Let `W_k` be 1 until the k-th sequence starts. While the mean over no sequence exceeds the margin, each
+    `W_k` is at most a supermartingale that starts at 1. Then `p_1 W_1 + p_2 W_2 + ..` is at most one, too, and ever
+    reaches 1 / error with at most this probability (Ville). The sum over the two that run is smaller still.
+
+    The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k`, and by 3.2 for levels.
 
     >>> recent = Restarted(tau=250, block=100)
     >>> recent.epoch, list(recent.parts({"blocks": 3}, 6))  # 200 events; 3 blocks are done
@@ -113,8 +123,18 @@ class Restarted:
         return np.asarray(state["older"])
 
     def share(self, state: State) -> float:
-        restart = max(1, int(state["blocks"]) // self.epoch)
-        return 1 / (LEVELS * restart * (restart + 1))
+        return _share(max(1, int(state["blocks"]) // self.epoch)) / LEVELS
+
+    def running(self, state: State) -> tuple[Array, Array]:
+        older, younger = state["older"], state["younger"]
+        restarts = int(state["blocks"]) // self.epoch
+        shares = [_share(restarts), _share(restarts + 1)] if restarts else [_share(1), 0.0]
+        return np.stack([older, younger], axis=-2), np.array(shares)
+
+
+def _share(number: int) -> float:
+    """The share of the error of its level of the sequence with this number, from 1."""
+    return 1 / (number * (number + 1))
 
 
 RestartSchedule: TypeAlias = SinceStart | Restarted
@@ -245,8 +265,9 @@ class LiftTest:
     It is the logarithm of the wealth that bets on a lift above `margin` have made: the lower bound of the lift's
     confidence sequence with error e is above `margin` exactly where the evidence is above `ln(1 / e)`. If the average
     lift since the start (or over the stretch of `span`) never exceeds `margin`, the evidence ever reaches `ln(1 / e)`
-    with probability at most e, whenever and however often it is looked at. With a span of several sequences, it
-    includes the logarithm of this one's share of the error. It is not about the lift now.
+    with probability at most e, whenever and however often it is looked at. With a span of several sequences, wealths
+    are added up with their shares of the error: some sequence that runs has seen such a lift. It is not about the lift
+    now.
 
     `margin`: in units of reward. `largest_loss`: see promotion's `RuleContext`; without a limit there is no evidence.
     """
@@ -281,13 +302,12 @@ class LiftTest:
         else:
             seen = of_differences(evidence, self.largest_loss)
         sums, centre = measure(ROBUST, seen, state["centre"], [1] * evidence.blocks)
-        span, path, shares = state["span"], [], []
+        span, path = state["span"], []
         for added in sums[:, :, 0]:
             span = self.span.add(span, added, 1)
-            path.append(self.span.sums(span))
-            shares.append(self.span.share(span))
-        wealth = ROBUST.log_wealth(np.stack(path), np.array(1 + self.margin / self._unit))
-        wealth += np.log(shares)[:, None]
+            path.append(self.span.running(span))
+        running, shares = (np.stack(parts) for parts in zip(*path, strict=True))
+        wealth = ROBUST.log_wealth_of_all(running, shares[:, None], np.array(1 + self.margin / self._unit))
         uneven, sampling = sampling_path(state["sampling"], evidence.sample_weight, evidence.blocks)
         unknown = np.isnan(wealth) | uneven | uneven[:, :1] | math.isinf(self._unit)
         unknown[:, 0] = True
@@ -295,7 +315,7 @@ class LiftTest:
 
     def lower(self, state: State, error: Array) -> Array:
         """The lower bound of the average lift at the last block end; NaN where unknown. `error` is [policies]."""
-        mean = ROBUST.lower(self.span.sums(state["span"]), error * self.span.share(state["span"]))
+        mean = ROBUST.lower_of_all(*self.span.running(state["span"]), error)
         uneven = state["sampling"]["uneven"]
         known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
         with np.errstate(invalid="ignore"):

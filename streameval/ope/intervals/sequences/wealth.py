@@ -139,14 +139,23 @@ class HeavyTailed:
         return np.asarray(nearer @ costs[:classes] + farther @ costs[1 : classes + 1] - between @ curved[:classes])
 
     def log_wealth(self, sums: Array, mean: Array) -> Array:
-        against = (sums[..., COUNT] * mean)[..., None] * self.lambdas
-        return _log_sum(self._exponents(sums) - against)[0]
+        return self.log_wealth_of_all(sums[..., None, :], np.ones(1), mean)
 
     def lower(self, sums: Array, error: Array) -> Array:
-        count = np.where(sums[..., COUNT] > 0, sums[..., COUNT], np.nan)
-        exponents = self._exponents(sums) + np.log(error)[..., None]
-        speeds = count[..., None] * self.lambdas
-        mean = (exponents / speeds).max(axis=-1)  # one lambda alone: the mixture has more evidence still
+        return self.lower_of_all(sums[..., None, :], np.ones(1), error)
+
+    def log_wealth_of_all(self, sums: Array, shares: Array, mean: Array) -> Array:
+        """The logarithm of the wealths of several sequences, [.., sequences, width], added up with these shares."""
+        exponents, speeds = self._of_bets(sums, shares)
+        return _log_sum(exponents - speeds * mean[..., None])[0]
+
+    def lower_of_all(self, sums: Array, shares: Array, error: Array) -> Array:
+        """The mean against which that evidence is `1 / error`; the first sequence has seen all that any of them has."""
+        exponents, speeds = self._of_bets(sums, shares)
+        exponents = exponents + np.log(error)[..., None]
+        speeds = np.where(sums[..., :1, COUNT] > 0, speeds, np.nan)
+        with np.errstate(divide="ignore"):
+            mean = (exponents / speeds).max(axis=-1)  # one lambda alone: the mixture has more evidence still
         for _ in range(NEWTON_STEPS):  # a sum of falling exponentials is convex: from the left the root is not passed
             level, speed = _log_sum(exponents - speeds * mean[..., None], speeds)
             step = level / speed
@@ -155,8 +164,13 @@ class HeavyTailed:
                 break
         return np.asarray(mean)
 
-    def _exponents(self, sums: Array) -> Array:
-        return np.asarray(self.log_weights + sums[..., TOTAL, None] * self.lambdas - sums[..., 2:])
+    def _of_bets(self, sums: Array, shares: Array) -> tuple[Array, Array]:
+        """The logarithm of what each bet has made against a mean of 0, and its fall with the mean, [.., bets]."""
+        with np.errstate(divide="ignore"):
+            weights = np.log(shares)[..., None] + self.log_weights
+        made = weights + sums[..., TOTAL, None] * self.lambdas - sums[..., 2:]
+        speeds = sums[..., COUNT, None] * self.lambdas
+        return made.reshape(*made.shape[:-2], -1), speeds.reshape(*made.shape[:-2], -1)
 
 
 def _inner(one: Array, other: Array) -> Array:

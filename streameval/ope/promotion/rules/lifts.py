@@ -108,14 +108,14 @@ def square_needed(lift: Lift, margin: float, multiple: float) -> Array:
     return np.asarray(2.0 * constant / (np.sqrt(excess**2 + 4.0 * constant) - excess))
 
 
-def events_missing(lift: Lift, margin: float, confidence: float) -> Array:
+def events_missing(lift: Lift, margin: float, confidence: float, factor: float = ENTERING) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
     The sampling variance falls with the number of events. The part that comes from a moving world stays, once it is
     known: an early estimate moves because it rests on few events.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        lead = (lift.value[-1] - margin) / np.sqrt(square_needed(lift, margin, ENTERING * _quantile(confidence))[-1])
+        lead = (lift.value[-1] - margin) / np.sqrt(square_needed(lift, margin, factor * _quantile(confidence))[-1])
         room = lead**2 - lift.drift_square[-1]
         more = lift.events[-1] * np.maximum(lift.sampling_variance[-1] / room - 1.0, 0.0)
     known = (lift.events[-1] >= HORIZON) | ~(lead > 0)
@@ -128,13 +128,17 @@ def _quantile(confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Anytime(PromotionRule):
-    """A confidence sequence puts the average lift above the margin, and `paired` puts the present lift there.
+    """A confidence sequence puts the average lift above the margin, and a bound as of `paired` the present lift.
 
     The first condition holds at all times at once: for a candidate whose average lift never exceeds the margin, the
     probability that it is ever promotable is at most its error, however often anyone looks, whatever the tails of the
-    weights, and while the world moves. It needs correct propensities. It is about the *average* lift since the start,
-    or over at most the last 2 tau events: a candidate that has become worse stays proven for long. Hence the second
-    condition, the lower bound of the present lift at the confidence of `paired`, which is calibrated and not proven.
+    weights, and while the world moves. It needs correct propensities. It is about the *average* lift since the start: a
+    candidate that has become worse stays proven for long. Hence the second condition, the lower bound of the present
+    lift at the confidence of `paired`, which is calibrated and not proven.
+
+    With `tau` the average is over some stretch of the last 2 tau events. The proof then speaks of the recent past, and
+    the second condition is the one that a promotable candidate must keep: 1.6 errors for one candidate, not 2.3. So a
+    candidate may be promotable before `paired` says so.
 
     The proof assumes events that are independent given the past. Events of one user or session are not; the reason
     given for a promotable candidate reports it where the log shows it, and where no event names its unit.
@@ -162,12 +166,13 @@ class Anytime(PromotionRule):
     ) -> tuple[Judgement, State]:
         wealth, after = self._test(context).fold(memory, evidence)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
-        present, staying = _bounds(lift, context)
+        entering, staying = _bounds(lift, context)
+        present, factor = (entering, ENTERING) if self.tau is None else (staying, STAYING)
         proven = wealth >= needed
         enter, stay = proven & (present > context.margin), proven & (staying > context.margin)
         more = np.where(
             proven[-1],
-            events_missing(lift, context.margin, context.confidence),
+            events_missing(lift, context.margin, context.confidence, factor),
             _events_to_prove(wealth[-1], needed, lift.events[-1]),
         )
         also = {"wealth": wealth[-1], "needed": needed, "present": present[-1], "staying": staying[-1]}

@@ -413,6 +413,23 @@ def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
     assert held_for[2_000] < 14_000 < held_for[None]
 
 
+def test_anytime_over_recent_events_needs_of_the_present_lift_what_a_promotable_candidate_must_keep() -> None:
+    log = Log(blocks=60, candidates=1, seed=19)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    promotable = {}
+    for errors in (1.5, 2.0, 2.5):
+        log.value[:], log.variance[0], log.variance[1] = 0.05, (0.05 / errors) ** 2, 0.0
+        for tau in (None, 2_000):
+            monitor = make_monitor(candidates=1, rule=("paired", "anytime"), tau=tau)
+            decisions = found(monitor, log.folded(monitor))
+            promotable[errors, tau] = [decisions["candidate-1", rule].promotable for rule in ("paired", "anytime")]
+    assert promotable == {
+        (1.5, None): [False, False], (1.5, 2_000): [False, False],
+        (2.0, None): [False, False], (2.0, 2_000): [False, True],
+        (2.5, None): [True, True], (2.5, 2_000): [True, True],
+    }  # fmt: skip
+
+
 def test_all_candidates_ever_added_share_one_error() -> None:
     errors = make_monitor(candidates=100_000).context.errors
     assert 0.0499 < errors.sum() < 0.05

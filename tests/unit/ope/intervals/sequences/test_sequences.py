@@ -588,31 +588,29 @@ def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_
     assert [found.value[0, 1, 0], found.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
 
 
-def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_error() -> None:
-    level = Restarted(tau=100, block=100)
-    state = level.start(np.zeros(1))
-    shares = []
-    for _ in range(5000):
-        state = level.add(state, np.zeros(1), 1)
-        shares.append(level.share(state))
-    first = shares[0]
-    distinct = [first, *[share for before, share in pairwise(shares) if share != before]]
-    assert LEVELS * sum(distinct) == pytest.approx(1.0, abs=1e-3)
-    assert LEVELS * sum(distinct) < 1
+def test_the_shares_of_all_restarts_add_up_to_no_more_than_the_error() -> None:
+    schedule = Restarted(tau=250, block=100)
+    state, shares = schedule.start(np.zeros(1)), dict[int, float]()
+    for block in range(10_000):
+        sums, of_running = schedule.running(state)
+        for started, share in zip(block - sums[:, 0], of_running, strict=True):
+            if share > 0:
+                assert shares.setdefault(int(started), float(share)) == share, "one sequence, two shares"
+        assert LEVELS * schedule.share(state) == pytest.approx(of_running[0])
+        assert (schedule.sums(state) == sums[0]).all()
+        state = schedule.add(state, np.ones(1), 1)
+    assert list(shares) == list(range(0, 10_000, 2))
+    assert 0.999 < sum(shares.values()) < 1
 
 
 # evidence for promotion
 
 
-@pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
 @pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
-def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_above_the_margin(
-    span: RestartSchedule, margin: float
-) -> None:
+def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_above_the_margin(margin: float) -> None:
     whole = evidence(28, events=6000)
-    average = Cumulative() if isinstance(span, SinceStart) else Window(tau=400)
-    sequences, estimators = watching(average, estimators=[IPS()])
-    proof = LiftTest((0.0, 1.0), margin, span)
+    sequences, estimators = watching(Cumulative(), estimators=[IPS()])
+    proof = LiftTest((0.0, 1.0), margin)
     evidences, _ = proof.fold(proof.start(4), whole)
     state, agreed = sequences.start(4), 0
     for block in range(60):
@@ -622,6 +620,35 @@ def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_abo
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())
     assert agreed > 0 or margin >= 0
+
+
+@pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
+@pytest.mark.parametrize("margin", [0.0, -0.2])
+def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_is_enough(
+    span: RestartSchedule, margin: float
+) -> None:
+    whole, proof = evidence(28, events=6000), LiftTest((0.0, 1.0), margin, span)
+    state, enough = proof.start(4), 0
+    for block in range(60):
+        seen, state = proof.fold(state, part_of(whole, slice(100 * block, 100 * block + 100)))
+        above = np.nan_to_num(proof.lower(state, np.full(4, 0.4)), nan=-1.0) > margin
+        assert ((seen[0] >= -np.log(0.4)) == above).all()
+        enough += int(above.sum())
+    assert enough > 0 or margin == 0
+
+
+def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> None:
+    whole = evidence(31, events=2700)
+    proof = LiftTest((0.0, 1.0), -0.1, Restarted(tau=400, block=100))
+    found, _ = proof.fold(proof.start(4), whole)
+    observed = whole.importance_weight[:, 2] * whole.reward + whole.importance_weight[:, 0] * (1 - whole.reward)
+    older, younger = (
+        np.exp(HeavyTailed().log_wealth(by_blocks(HeavyTailed(), observed, since=since), np.array(0.9)))
+        for since in (2000, 2400)  # the sixth and the seventh
+    )
+    assert found[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
+    first = np.exp(HeavyTailed().log_wealth(by_blocks(HeavyTailed(), observed[:300]), np.array(0.9)))
+    assert found[2, 2] == pytest.approx(np.log(first / 2), rel=1e-9)
 
 
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
