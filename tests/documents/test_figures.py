@@ -116,7 +116,10 @@ CONSTANTS = {
         *("DCG at 10", "of 30,000 pages", "95 % intervals", "100 runs of 300 to 30,000 pages", "first 8 documents"),
         *("After 40,000 pages", "1 / √k", "1 / k"),
     },
-    SAFE: {"700 events to learn from", "over 5 seeds", "it should be 1", "On seeds from 100", "than 10000 and 20000"},
+    SAFE: {
+        *("700 events to learn from", "over 5 seeds", "it should be 1", "on seeds from 100", "every 6,400 events"),
+        *("with 5000, it", "than with 10000", "with 20000, it"),
+    },
     OBJECTIVES: {
         *("of 200,000 events", "mean weight is 1", "the 95 % sequence", "probability of .001"),
         *(
