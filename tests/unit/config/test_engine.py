@@ -67,7 +67,6 @@ def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_pa
         ({"source": BASE["source"] | {"rewards": {"topic": "rewards"}}}, "source.rewards"),
         ({"source": BASE["source"] | {"duplicates": 1000}}, "source.duplicates"),
         ({"source": BASE["source"] | {"order": "event_time"}}, "source.order"),
-        ({"averages": ["adaptive_window"]}, "engine"),
         ({"averages": [{"kind": "window", "tau": 1000}]}, "engine"),
         ({"drift": {"detector": "ADWIN"}}, "engine"),
     ],

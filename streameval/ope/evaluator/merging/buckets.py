@@ -8,7 +8,7 @@ bucket add up, and maxima compare, in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -18,12 +18,14 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State
 from streameval.ope.averages import AnyAverage
+from streameval.ope.averages.adaptive import Adaptive
 from streameval.ope.averages.moments import (
     MAXIMA,
     NONZERO,
     OWN_TOTALS,
     PAIRS,
     ROWS,
+    SQUARE_WEIGHTS,
     TERM_SUMS,
     TERMS,
     MomentRow,
@@ -41,6 +43,8 @@ NO_TIME = int(np.iinfo(np.int64).min)
 LONGEST_BUCKET, LONGEST_BLOCK, SHORTEST_BUCKET = Fraction(1), Fraction(1, 8), Fraction(1, 100)
 """Seconds of a bucket, and of one that may be a block of a mixture, which is little worse with blocks of 1,000 events.
 """
+FOLDED_AT_ONCE = 100
+"""Blocks of one size that an average folds at once."""
 WINDOW_PARTS = 100
 """The parts of a window of time, of which the oldest is dropped as a whole."""
 ALIKE = "alike"
@@ -262,6 +266,67 @@ def _difference(centre: Array, denominator: Array, ratio: Mask) -> Array:
 
 
 @dataclass(frozen=True)
+class EvenBlocks:
+    """Blocks of one size, made of sums of larger ones, as averages that choose their own memory read `Blocks`.
+
+    All events of a larger block count as alike: its sums are spread evenly over them. `moments` [blocks, columns,
+    rows]. `size`: events in each block.
+    """
+
+    moments: Array
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.moments)
+
+    @property
+    def spread(self) -> Array:
+        """The sums of terms, which are the first rows of moments as of a variance."""
+        return self.moments
+
+    def decayed(self, alpha: Array) -> Array:
+        """Moments in which an event counts `alpha^age`, see `Blocks.decayed`; the largest values as if it were new."""
+
+        def mean_power(factor: Array) -> Array:
+            return (1.0 - factor**self.size) / (self.size * (1.0 - factor))
+
+        moments = self.moments * mean_power(alpha)[..., None]
+        moments[..., SQUARE_WEIGHTS] = self.moments[..., SQUARE_WEIGHTS] * mean_power(alpha**2)[..., None]
+        moments[..., MAXIMA] = self.moments[..., MAXIMA]
+        return moments
+
+
+def start_rest(columns: int, block: int) -> State:
+    """The events behind the last of the blocks of this size before the first event: see `evenly`."""
+    return {"block": block, "events": 0, "moments": nothing(columns)}
+
+
+def evenly(rest: State, blocks: SummedBlocks) -> tuple[Iterator[EvenBlocks], State]:
+    """These blocks in blocks of one size, a few at a time, and the rest of events after them.
+
+    `rest`: that of the blocks before. Each of `blocks` has as many events as a block of the one size, or more.
+    """
+    size, moments = rest["block"], np.concatenate([rest["moments"][None], blocks.moments])
+    events = np.concatenate([[rest["events"]], blocks.events])
+    ends = np.cumsum(events)
+    count, left = divmod(int(ends[-1]), size)
+
+    def cut(start: int) -> EvenBlocks:
+        edges = size * np.arange(start, min(start + FOLDED_AT_ONCE, count))
+        first, last = (np.searchsorted(ends, edges + inside, side="right") for inside in (0, size - 1))
+        in_last = edges + size - np.maximum(edges, ends[last] - events[last])
+        shares = (size - in_last) / events[first], in_last / events[last]
+        parts = [moments[place] for place in (first, last)]
+        even = sum(part * share[:, None, None] for part, share in zip(parts, shares, strict=True))
+        even[..., MAXIMA] = np.maximum(*(part[..., MAXIMA] for part in parts))
+        return EvenBlocks(even, size)
+
+    after = moments[-1] * (left / max(int(events[-1]), 1))
+    after[..., MAXIMA] = moments[-1][..., MAXIMA]
+    return map(cut, range(0, count, FOLDED_AT_ONCE)), {"block": size, "events": left, "moments": after}
+
+
+@dataclass(frozen=True)
 class TimeKernel:
     """An average whose weights depend on the age of a bucket alone; this one weighs all events alike.
 
@@ -360,10 +425,15 @@ Kernels: TypeAlias = Mapping[str, TimeKernel]
 """The kernel of each average, by its label."""
 
 
+def folds_blocks(average: AnyAverage) -> bool:
+    """Whether an average chooses its memory by blocks in order; others are over all events, or go by the clock."""
+    return average.mixes_components or isinstance(average, Adaptive)
+
+
 def kernels_of(averages: Sequence[AnyAverage]) -> Kernels:
-    """The kernels of averages over all events, or by the clock; others fold blocks."""
+    """The kernels of averages over all events, or by the clock."""
     width = width_of(averages)
-    return {average.label: _kernel(average, width) for average in averages if not average.mixes_components}
+    return {average.label: _kernel(average, width) for average in averages if not folds_blocks(average)}
 
 
 def _kernel(average: AnyAverage, width: float) -> TimeKernel:
@@ -394,7 +464,7 @@ def width_of(averages: Sequence[AnyAverage]) -> float:
     for part in (window / WINDOW_PARTS for window in windows):
         numerator = math.gcd(common.numerator * part.denominator, part.numerator * common.denominator)
         common = Fraction(numerator, common.denominator * part.denominator)
-    longest = LONGEST_BLOCK if any(each.mixes_components for each in averages) else LONGEST_BUCKET
+    longest = LONGEST_BLOCK if any(map(folds_blocks, averages)) else LONGEST_BUCKET
     width = common / math.ceil(common / longest) if common else longest
     if width < SHORTEST_BUCKET:
         raise ValueError("the spans of windows have no common part of .01 seconds: take multiples of 100 seconds")

@@ -15,10 +15,11 @@ import numpy as np
 from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, from_plain, take_columns, to_plain
 from streameval.errors import ConfigError, StateError
 from streameval.ope.averages import AnyAverage, Lift, Reading, variance
+from streameval.ope.averages.adaptive import Adaptive
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE
 from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, MomentRow
-from streameval.ope.averages.variance import SIGNS
+from streameval.ope.averages.variance import LONGER, SIGNS
 from streameval.ope.evaluator import learning
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.merging.buckets import (
@@ -26,7 +27,10 @@ from streameval.ope.evaluator.merging.buckets import (
     Buckets,
     Kernels,
     SummedBlocks,
+    evenly,
+    folds_blocks,
     kernels_of,
+    start_rest,
     width_of,
 )
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Plan
@@ -118,12 +122,20 @@ class MergedGrid(Grid):
 
     @property
     def mixing(self) -> tuple[AnyAverage, ...]:
-        """The averages that fold blocks of merged buckets."""
+        """The averages that mix components, by blocks of merged buckets."""
         return tuple(average for average in self.averages if average.mixes_components)
 
+    @property
+    def adapting(self) -> tuple[Adaptive, ...]:
+        """The averages that adapt to the drift rate, by blocks of merged buckets."""
+        return tuple(average for average in self.averages if isinstance(average, Adaptive))
+
     def start_blocks(self, block: int) -> State:
-        """The state of the averages that fold blocks, and of the recent means that they start from."""
+        """The state of the averages that fold blocks, and of what they start from; empty without such an average."""
         policies, components = len(self.candidates), [column.parts for column in self.columns] * self.rewards
+        columns = policies * len(components)
+        if not self.mixing and not self.adapting:
+            return {}
         return {
             "recent": [start_recent(policies) for _ in range(self.rewards)],
             "learned": [
@@ -132,8 +144,10 @@ class MergedGrid(Grid):
             ],
             "averages": {
                 average.label: average.start(components, self.candidates, block, self.rewards)
-                for average in self.mixing
+                for average in (*self.mixing, *self.adapting)
             },
+            "drift": {name: drift.start(columns, block) for name, drift in self._drift_estimators.items()},
+            "rest": start_rest(columns, block) if self.adapting else {},
         }
 
     def fold_blocks(
@@ -152,13 +166,39 @@ class MergedGrid(Grid):
             return state, {pair: self._lifts(pair, kept, {}) for pair in own}
         buckets = buckets.where(kept)
         blocks, recent, learned = self._summed_blocks(state, buckets, place)
-        averages, found = {}, {}
+        after = {**state, "recent": recent, "learned": learned, "averages": dict(state["averages"])}
+        found = {}
         for average in self.mixing:
-            averages[average.label], found[average.label] = average.fold(
+            after["averages"][average.label], found[average.label] = average.fold(
                 state["averages"][average.label], cast(Blocks, blocks), UNKNOWN_DRIFT_RATE
             )
-        after = {"recent": recent, "learned": learned, "averages": averages}
+        if self.adapting:
+            self._adapt(after, blocks)
         return after, {pair: self._lifts(pair, kept, found) for pair in own}
+
+    def _adapt(self, state: State, blocks: SummedBlocks) -> None:
+        """Put the averages that adapt to the drift rate after these blocks into the state.
+
+        They choose their memory by blocks of one size; a variance compares the blocks that the buckets make.
+        """
+        averages, drift = state["averages"], dict(state["drift"])
+        horizons: dict[str, list[Array]] = {average.label: [] for average in self.adapting}
+        ends = (state["rest"]["events"] + np.cumsum(blocks.events)) // state["rest"]["block"] - 1
+        parts, rest = evenly(state["rest"], blocks)
+        for even in parts:
+            rates = {}
+            for name, estimator in self._drift_estimators.items():
+                rates[name], drift[name] = estimator.fold(drift[name], cast(Blocks, even))
+            for average in self.adapting:
+                before, rate = averages[average.label], rates[average.drift.name]
+                kernel, horizon = average.fold_kernel(before["kernel"], cast(Blocks, even), rate)
+                averages[average.label] = {**before, "kernel": kernel}
+                horizons[average.label].append(np.asarray(horizon))
+        for label, parts_of in horizons.items():
+            horizon = LONGER * np.concatenate(parts_of)[ends]
+            spread = variance.fold(averages[label]["spread"], cast(Blocks, blocks), horizon)
+            averages[label] = {**averages[label], "spread": spread}
+        state |= {"drift": drift, "rest": rest}
 
     def _summed_blocks(
         self, state: State, buckets: Buckets, place: int
@@ -166,10 +206,22 @@ class MergedGrid(Grid):
         """The blocks, and the states of recent means and of estimators after them."""
         own = {name: rows for name, rows in buckets.sums.items() if name.split(" ", 1)[0] == str(place)}
         sums = {name.split(" ", 1)[1]: rows for name, rows in own.items()}
-        moments, parts = (buckets.moments[f"{place} {name}"] for name in (ALIKE, "parts"))
-        events = buckets.sums[ALIKE].astype(np.int64)
+        moments = buckets.moments[f"{place} {ALIKE}"]
+        spread, events = spread_of(moments, sums["nonzero"]), buckets.sums[ALIKE].astype(np.int64)
+        blocks = SummedBlocks(events, moments, spread, compared_of(spread, sums.get("signed")))
+        if not self.mixing:
+            return blocks, state["recent"], state["learned"]
+        components, recent, learned = self._components(state, events, buckets.moments[f"{place} parts"], sums)
+        none = np.zeros((0, 0))
+        both, differ, ones = sums.get("both", none), sums.get("differ", none), sums.get("ones")
+        return replace(blocks, parts=components, events_of_both=both, differ=differ, ones=ones), recent, learned
+
+    def _components(
+        self, state: State, events: Integers, parts: Array, sums: Mapping[str, Array]
+    ) -> tuple[SummedBlocks, list[State], list[State]]:
+        """The components of all terms of blocks, and the states of recent means and of estimators after them."""
         fading = np.array([fading_of(count) for count in events.tolist()])
-        shape, recent, learned = (len(buckets), len(self.candidates)), [], []
+        shape, recent, learned = (len(events), len(self.candidates)), [], []
         priors, squares, distances = [], [], []
         for reward in range(self.rewards):
             means, after = RecentMoments.folded(
@@ -190,10 +242,9 @@ class MergedGrid(Grid):
                     distances.append(means.distance_square[:, 1:] * means.reward_square[:, None])
             learned.append(known)
         prior, prior_square, distance = (
-            np.stack(each, axis=-1).reshape(len(buckets), -1) for each in (priors, squares, distances)
+            np.stack(each, axis=-1).reshape(len(events), -1) for each in (priors, squares, distances)
         )
         ratios = [(column.ratio, column.parts) for column in self.columns] * self.rewards
-        spread = spread_of(moments, sums["nonzero"])
         components = SummedBlocks(
             events,
             parts,
@@ -204,17 +255,7 @@ class MergedGrid(Grid):
             prior_square=prior_square,
             distance_square=distance,
         )
-        blocks = SummedBlocks(
-            events,
-            moments,
-            spread,
-            compared_of(spread, sums.get("signed")),
-            parts=components,
-            events_of_both=sums.get("both", np.zeros((0, 0))),
-            differ=sums.get("differ", np.zeros((0, 0))),
-            ones=sums.get("ones"),
-        )
-        return blocks, recent, learned
+        return components, recent, learned
 
     def taught(self, evidence: Sequence[Evidence]) -> list[State]:
         """The states of the estimators from these events alone, for each reward."""
@@ -235,8 +276,9 @@ class MergedGrid(Grid):
         kept = range(place * columns, (place + 1) * columns)
         return replace(self, rewards=1), {
             **state,
+            "drift": take_columns(state["drift"], policies, range(policies), kept),
             "averages": {
-                average.label: (average.select if average.mixes_components else take_columns)(
+                average.label: (average.select if folds_blocks(average) else take_columns)(
                     state["averages"][average.label], policies, range(policies), kept
                 )
                 for average in self.averages
@@ -249,8 +291,10 @@ class MergedGrid(Grid):
         """Each average with its interval and its moments now; `state`: see `MergedEvaluator`."""
         for average, bound in zip(self.averages, self.bounds, strict=True):
             known = state["averages"][average.label]
-            if average.mixes_components:
-                yield average, bound, average.read(known, None, UNKNOWN_DRIFT_RATE), None
+            if folds_blocks(average):
+                drift = average.drift
+                rate = UNKNOWN_DRIFT_RATE if drift is None else drift.read(state["drift"][drift.name])
+                yield average, bound, average.read(known, None, rate), None
                 continue
             unfinished = cast(Blocks, OpenBuckets(known["open"][None]))
             reading = Reading(known["moments"], known["spread"], unfinished, details=known["details"])
@@ -308,8 +352,13 @@ class MergePlan:
 
     @cached_property
     def mixes(self) -> bool:
-        """Whether an average folds blocks of merged buckets."""
+        """Whether an average mixes components."""
         return any(grid.mixing for grid in self.grids)
+
+    @cached_property
+    def adapts(self) -> bool:
+        """Whether an average adapts to the drift rate."""
+        return any(grid.adapting for grid in self.grids)
 
     @cached_property
     def width(self) -> float:
@@ -413,7 +462,7 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
     """The settings whose numbers depend on the order of all events, each with its replacement."""
     for average in plan.averages.values():
         yield from _problems_of_average(average)
-        yield from _problems_of_interval(average.label, plan.interval(average))
+        yield from _problems_of_interval(average, plan.interval(average))
     for rule in () if plan.promotion is None else plan.promotion.rules:
         mixes = any(average.mixes_components for average in plan.averages.values())
         if not rule.needs_lift or (mixes and not rule.judges_by_lift):
@@ -440,7 +489,7 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _problems_of_average(average: AnyAverage) -> Iterator[tuple[str, str]]:
     label = average.label
-    if average.mixes_components:
+    if folds_blocks(average):
         return
     if average.last_events == math.inf or average.time_span is not None or average.time_half_life is not None:
         return
@@ -453,9 +502,10 @@ def _problems_of_average(average: AnyAverage) -> Iterator[tuple[str, str]]:
         yield f"{label} depends on the order of events", hint
 
 
-def _problems_of_interval(label: str, interval: AnyInterval) -> Iterator[tuple[str, str]]:
+def _problems_of_interval(average: AnyAverage, interval: AnyInterval) -> Iterator[tuple[str, str]]:
+    label = average.label
     if interval.anytime:
         hint = f"take intervals: {{{label}: empirical_likelihood}}"
         yield f"the interval {interval.kind} on {label} follows single events", hint
-    if interval.drift == "include":
+    if interval.drift == "include" and not isinstance(average, Adaptive):
         yield f"the bound on drift on {label} compares blocks of events", "take drift: export"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import cast
 
@@ -275,7 +276,9 @@ class MergedEvaluator:
         now, behind = self._bucket(clock), self._bucket(coverage.behind)
         complete = (open_ones.numbers > NO_TIME) & (open_ones.numbers < behind)
         closed, last = self._averaged(open_ones.where(complete))
-        blocks = _with_blocks(self._blocks, open_ones.where(complete), self._plan)
+        # averages that adapt change the arrays of a state that they are given
+        before = deepcopy(self._blocks) if self._plan.adapts else self._blocks
+        blocks = _with_blocks(before, open_ones.where(complete), self._plan)
         rest = open_ones.where(~complete)
         rest = rest.numbered(np.minimum(rest.numbers, now))  # events after the clock count as of now
         shown = _with_blocks(blocks, rest, self._plan)
@@ -283,6 +286,7 @@ class MergedEvaluator:
         states = [
             {
                 "seen": seen,
+                "drift": shown["grids"][place].get("drift", {}),
                 "averages": {
                     label: _read(of_average, rest, place, self._plan.kernels[label], last, now, ahead)
                     for label, of_average in of_grid.items()
@@ -353,7 +357,7 @@ def _start_blocks(plan: MergePlan) -> State:
     """The averages that fold blocks of buckets before the first event; `open`: the buckets of the unfinished block."""
     return {
         "open": Buckets(),
-        "grids": [grid.start_blocks(plan.plan.block) if grid.mixing else {} for grid in plan.grids],
+        "grids": [grid.start_blocks(plan.plan.block) for grid in plan.grids],
         "promotion": {} if plan.monitor is None else plan.monitor.start(),
         "trust": {},
     }
@@ -366,7 +370,7 @@ def _with_blocks(state: State, buckets: Buckets, plan: MergePlan) -> State:
     was counted belong to the unfinished block; those without a time, to none.
     """
     buckets = buckets.where(buckets.numbers > NO_TIME)
-    if not plan.mixes or not len(buckets):
+    if not (plan.mixes or plan.adapts) or not len(buckets):
         return state
     waiting = state["open"]
     if len(waiting):
@@ -381,11 +385,11 @@ def _with_blocks(state: State, buckets: Buckets, plan: MergePlan) -> State:
     whole, grids = buckets.where(done[:-1]).numbered(blocks[:-1][done[:-1]]), []
     found: dict[Pair, list[Lift]] = {}
     for place, (grid, before) in enumerate(zip(plan.grids, state["grids"], strict=True)):
-        folded, lifts = grid.fold_blocks(before, whole, place, plan.promotion_lifts) if grid.mixing else (before, {})
+        folded, lifts = grid.fold_blocks(before, whole, place, plan.promotion_lifts)
         grids.append(folded)
         found |= lifts
     promotion = state["promotion"]
-    if plan.monitor is not None:
+    if plan.monitor is not None and plan.mixes:
         of_rewards = [
             [found[pair][reward] for pair in plan.promotion_lifts] for reward in range(len(plan.plan.rewards))
         ]
