@@ -1,12 +1,14 @@
-"""Apache Spark as the engine: a batch is a job, and a range of offsets is a task of it."""
+"""Apache Spark as the engine: a batch is a job, and a task of it has one range of offsets or several."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 
 import structlog
 from py4j.protocol import Py4JError
@@ -23,6 +25,7 @@ DISMISSED = "killed by driver"
 """In the reason of Spark for the end of an executor that it no longer needs."""
 DEFAULTS = {
     "spark.app.name": "streameval",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # Java passes bytes on: compiling it well costs more
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -56,7 +59,8 @@ class Spark:
     def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
         try:
             self._context.setJobGroup(GROUP, f"{len(tasks)} ranges of offsets")
-            results = self._context.parallelize(tasks, len(tasks)).map(evaluate).collect()
+            slices = min(len(tasks), self._context.defaultParallelism)
+            results = self._context.parallelize(tasks, slices).map(_evaluated).collect()
             self._note_lost()
         except (PySparkException, Py4JError, OSError) as error:
             raise ClientError(_reason(error)) from error
@@ -84,6 +88,18 @@ class Spark:
     def close(self) -> None:
         with suppress(Py4JError, OSError):  # a signal to the process group has ended Spark already
             self._context.stop()
+
+
+def _evaluated(task: RangeTask) -> RangeResult | RangeGone:
+    result = evaluate(task)
+    _keep_all()
+    return result
+
+
+@cache
+def _keep_all() -> None:
+    """Leave the objects of this process, most of them modules, to no later garbage collection: Spark has one a task."""
+    gc.freeze()
 
 
 def _reason(error: Exception) -> str:
