@@ -72,8 +72,8 @@ def recursion(state: Array, steps: Array, factors: Array) -> Array:
     >>> recursion(np.array([8.0, 8.0]), np.array([[1.0], [1.0]]), np.array([[0.5, 1.0], [0.5, 1.0]])).tolist()
     [[8.0, 8.0], [5.0, 9.0], [3.5, 10.0]]
     """
-    every = with_start(state, np.broadcast_to(steps, (len(steps), *state.shape)))
-    faded = np.empty(state.shape)
+    every, faded = np.empty((len(steps) + 1, *state.shape)), np.empty(state.shape)
+    every[0], every[1:] = state, steps
     for (before, after), factor in zip(pairwise(every), factors, strict=True):
         after += np.multiply(before, factor, out=faded)
     return every
@@ -108,6 +108,22 @@ def fading_paths(state: State, steps: Mapping[str, Array], fading: Array) -> Sta
     return found
 
 
+def faded_sum(state: Array, steps: Array, fading: Array) -> Array:
+    """The last state of `fading_path` alone, [columns, ..., memories]; the cuts of the steps change its rounding.
+
+    `steps`: [steps, columns, ...], the same for every memory.
+    """
+    whole, later = later_products(fading)
+    return np.asarray(state * whole + np.tensordot(steps, later, axes=(0, 0)))
+
+
+def later_products(factors: Array) -> tuple[Array, Array]:
+    """The product of all factors, and for each step the product of those that follow it."""
+    later = np.ones_like(factors)
+    later[:-1] = np.multiply.accumulate(factors[:0:-1], axis=0)[::-1]
+    return later[0] * factors[0], later
+
+
 def running_sum(state: Array, steps: Array) -> Array:
     """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
 
@@ -130,7 +146,7 @@ def floats(numbers: Sequence[Any]) -> Array:
 def ratio(numerator: Array, denominator: Array) -> Array:
     """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.where(denominator != 0, numerator / denominator, np.nan))
+        return np.asarray(numerator / np.where(denominator != 0, denominator, np.nan))
 
 
 def beyond_rounding(square: Array, size: Array) -> Array:

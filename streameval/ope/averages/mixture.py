@@ -21,6 +21,7 @@ from streameval.common.arrays import (
     State,
     beyond_rounding,
     decayed_path,
+    faded_sum,
     fading_path,
     fading_paths,
     last_axis_first,
@@ -201,7 +202,7 @@ class DecayBank:
 
     `sums`: by the key in a state, [moments, columns, ...], those of every decay [decays, moments, columns, ...]; a
     column is a component. Decays come first, so that what sums over them adds long rows. Weights and ages that are the
-    same for all columns have one.
+    same for all columns have one. `diagnostics` and `terms`, which only a reader needs, have the last moment alone.
     """
 
     sums: State
@@ -235,10 +236,10 @@ class DecayBank:
         alike = all(_alike(state[name]) for name in ("weight", "age")) and _alike(weight.T)
         counted = weight[:, :1] if alike else weight
         before = state | {name: state[name][: counted.shape[1]] for name in ("weight", "age")}
-        steps = {"weight": counted, "total": weight * mean}
+        sums |= fading_paths(before, {"weight": counted, "total": weight * mean}, fading)
         first = block[:, :: layout.parts // layout.rewards]  # of each group
-        steps |= {"diagnostics": first[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
-        sums |= fading_paths(before, steps, fading)
+        read = {"diagnostics": first[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
+        sums |= {name: last_axis_first(faded_sum(state[name], rows, fading))[:, None] for name, rows in read.items()}
         aged = (size * fading).T[..., None] * sums["weight"][:, :-1] + counted * (size - 1) / 2
         sums["age"] = fading_path(before["age"], aged, fading)
         bank = cls(sums, layout, rate)
@@ -293,11 +294,10 @@ class DecayBank:
     @cached_property
     def _share_of_pools(self) -> Array:
         """The weight of each decay in the mixture, [decays, moments, pools, parts]."""
-        loss = self.sums["excess_loss"][::-1].cumsum(axis=0)[::-1]
-        by_policy = loss.reshape(*loss.shape[:2], self.layout.policies, self.layout.parts)
-        charged = np.empty((*loss.shape[:2], len(self._pools), self.layout.parts))
-        for place, pool in enumerate(self._pools):
-            by_policy[:, :, pool].sum(axis=2, out=charged[:, :, place])
+        excess = self.sums["excess_loss"]
+        together = np.equal.outer(np.arange(len(self._pools)), self._pool_of_policy).astype(float)
+        of_pools = together @ excess.reshape(*excess.shape[:2], self.layout.policies, self.layout.parts)
+        charged = of_pools[::-1].cumsum(axis=0)[::-1]
         charged -= charged.min(axis=0)
         rate = [self.rate or (SOLO_RATE if len(pool) == 1 else POOLED_RATE) for pool in self._pools]
         reached = np.minimum(HORIZONS[:, None], self.sums["events"])
@@ -305,23 +305,39 @@ class DecayBank:
         weight = prior * np.exp(np.multiply(charged, -np.array(rate)[:, None]))
         return np.asarray(weight / weight.sum(axis=0))
 
-    def _by_column(self, values: Array) -> Array:
-        """Numbers of pools [decays, moments, pools, parts] for every column."""
-        parts, of_policy = self.layout.parts, np.empty(self.layout.policies, dtype=int)
+    @cached_property
+    def _pool_of_policy(self) -> Integers:
+        of_policy = np.empty(self.layout.policies, dtype=int)
         for place, pool in enumerate(self._pools):
             of_policy[pool] = place
-        columns = (of_policy[:, None] * parts + np.arange(parts)).ravel()
-        return values.reshape(*values.shape[:2], -1).take(columns, axis=-1)
+        return of_policy
+
+    def _by_column(self, values: Array) -> Array:
+        """Numbers of pools [..., pools * parts] for every column; those of columns as they are."""
+        parts = self.layout.parts
+        if values.shape[-1] == self.layout.policies * parts:
+            return values
+        return values.take((self._pool_of_policy[:, None] * parts + np.arange(parts)).ravel(), axis=-1)
+
+    def _per_event(self, share: Array, weight: Array) -> Array:
+        """The share of an event of each decay in these shares of pools: of each pool where all columns have the same
+        events, else of each column."""
+        share = share.reshape(*share.shape[:2], -1)
+        return ratio(share if weight.shape[-1] == 1 else self._by_column(share), weight)
+
+    def _mixed(self, kernel: Array, values: Array) -> Array:
+        """The sum over all decays of their values by a kernel, [moments, columns]."""
+        return np.asarray((self._by_column(kernel) * values).sum(axis=0))
 
     @cached_property
     def share(self) -> Array:
         """The weight of each decay in the mixture."""
-        return self._by_column(self._share_of_pools)
+        return self._by_column(self._share_of_pools.reshape(*self._share_of_pools.shape[:2], -1))
 
     @cached_property
     def kernel(self) -> Array:
         """The weight in the mixture of an event of each decay."""
-        return ratio(self.share, self.sums["weight"] + self.pseudo_events)
+        return self._by_column(self._per_event(self._share_of_pools, self.sums["weight"] + self.pseudo_events))
 
     @cached_property
     def value(self) -> Array:
@@ -334,12 +350,14 @@ class DecayBank:
         return self._squares_of(self.kernel)
 
     def _squares_of(self, kernel: Array) -> Array:
-        decays, moments, columns = kernel.shape
         overlap = self.sums["overlap"]
+        if overlap.shape[1] > 1:
+            kernel = self._by_column(kernel)
+        decays, moments, columns = kernel.shape
         groups = overlap.shape[1]
         by_group = kernel.reshape(decays, moments, groups, columns // max(1, groups)).transpose(1, 2, 0, 3)
         squares = np.matmul(overlap, by_group) * by_group
-        return np.asarray(squares.sum(axis=2).reshape(moments, columns))
+        return self._by_column(squares.sum(axis=2).reshape(moments, columns))
 
     @cached_property
     def sampling_variance(self) -> Array:
@@ -347,8 +365,8 @@ class DecayBank:
 
         The start-up value comes from the same events: it makes the estimate steady, and no more certain.
         """
-        alone = ratio(self.share, self.sums["weight"])
-        moved = self.value - (alone * self.sums["total"]).sum(axis=0)
+        alone = self._per_event(self._share_of_pools, self.sums["weight"])
+        moved = self.value - self._mixed(alone, self.sums["total"])
         return np.asarray(self.noise * self._squares_of(alone) + moved**2)
 
     @cached_property
@@ -365,10 +383,10 @@ class DecayBank:
         """
         share = self._share_of_pools
         shorter, longer = _moved(share[::-1])[::-1], _moved(share)
-        kernel = ratio(self._by_column(shorter - longer), self.sums["weight"])
+        kernel = self._per_event(shorter - longer, self.sums["weight"])
         ages = kernel * self.sums["age"]
-        span = beyond_rounding(-ages.sum(axis=0), np.abs(ages).sum(axis=0))
-        slope = ratio((kernel * self.sums["total"]).sum(axis=0), span)
+        span = self._by_column(beyond_rounding(-ages.sum(axis=0), np.abs(ages).sum(axis=0)))
+        slope = ratio(self._mixed(kernel, self.sums["total"]), span)
         return slope, ratio(self.noise * self._squares_of(kernel), span**2)
 
     @property
@@ -503,8 +521,9 @@ def _excess_losses(estimates: Array, noise: Array, weight: Array, mean: Array) -
     `estimates`, `noise`: before each block. `weight`, `mean`: of the block.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        losses = (estimates - mean) ** 2 / (2 * noise / weight)
-    losses = np.where((weight > 0) & np.isfinite(losses), losses, 0.0)
+        losses = np.square(estimates - mean)
+        losses *= np.where(weight > 0, weight / (2 * noise), np.nan)
+    np.copyto(losses, 0.0, where=~np.isfinite(losses))
     losses[:-1] -= losses[1:]
     losses[-1] = 0.0
     return losses
