@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 
@@ -26,7 +26,6 @@ from streameval.ope.averages.moments import (
     TERMS,
     MomentRow,
     PairRow,
-    by_block,
     chosen,
     fill_variance,
     importance_by_column,
@@ -35,6 +34,7 @@ from streameval.ope.averages.moments import (
     product,
     signed_sums,
     squares,
+    with_near_events,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence, seen_by
@@ -46,16 +46,17 @@ SAMPLED = 97
 
 
 class ProductTable:
-    """Products of numbers per event, [events, policies], each once.
+    """Products of numbers per event, [events, policies], each once; kept as [blocks, policies, events].
 
     `seen` in its methods: 1 for the events that a column has, 0 for the others; None where it has all.
     """
 
     ONE = 0
 
-    def __init__(self, importance: Array) -> None:
+    def __init__(self, importance: Array, blocks: int) -> None:
         self._importance = importance
-        self._kept: list[tuple[Array, ...]] = [()]  # a product without factors: 1
+        self._blocks = blocks
+        self._kept: list[tuple[Array, ...]] = [(np.broadcast_to(1.0, self.shape),)]  # a product without factors: 1
         self._places: dict[tuple[int, ...], int] = {(): self.ONE}
         self._asked: dict[tuple[int, ...], int] = {}  # by the identities of factors
         self._first: dict[int, Array] = {}  # by the identity of an array the first one that is equal
@@ -64,19 +65,21 @@ class ProductTable:
         self._given: list[Array] = []  # kept, so that identities stay unique
         self._masks: set[int] = set()  # the identities of columns of 0 and 1
         self._production: list[Array] = []
+        self._cuts: dict[int, Array] = {}  # by the identity of an array
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Events and policies."""
-        return self._importance.shape
+    def shape(self) -> tuple[int, int, int]:
+        """Blocks, policies, and events of a block."""
+        events, policies = self._importance.shape
+        return self._blocks, policies, events // self._blocks
 
     def declare(self, evidence: Evidence) -> None:
         """Take a weighted reward as the product that it is, so that other products are known to be equal to it."""
         if evidence.weighted is None:
-            reward = self._of_production(evidence.reward[:, None], self.shape)
+            reward = self._of_production(evidence.reward[:, None], self._importance.shape)
             known = self._unified(evidence.weighted_reward)
             if reward is not None and id(known) not in self._factors:
                 self._factors[id(known)] = (reward, self._unified(self._importance))
@@ -88,8 +91,15 @@ class ProductTable:
             given = tuple(self._unified(factor) for factor in factors if factor is not None)
             place = self._asked[asked] = self._places.setdefault(self._key(given), len(self._kept))
             if place == len(self._kept):
-                self._kept.append(given)
+                self._kept.append(tuple(self._cut(factor) for factor in given))
         return self._asked[asked]
+
+    def _cut(self, column: Array) -> Array:
+        """A column by block, with the events of a block side by side."""
+        cut = self._cuts.get(id(column))
+        if cut is None:
+            cut = self._cuts[id(column)] = with_near_events(per_block(column, self._blocks))
+        return cut
 
     def _key(self, factors: Sequence[Array]) -> tuple[int, ...]:
         """The same for equal products, as of rewards of 0 and 1, whose squares are the rewards."""
@@ -133,25 +143,26 @@ class ProductTable:
         return [self.place(*product, seen) for product in every]
 
     def weighted(
-        self, weight: Array | None, blocks: int, span: slice | None, places: Sequence[int] | Integers | None = None
+        self, weight: Array | None, span: slice = slice(None), places: Sequence[int] | Integers | None = None
     ) -> Array:
-        """The series times an averaging weight [events, policies], in a span of the blocks.
+        """The series times an averaging weight, in a span of the blocks, [blocks, policies, series, events].
 
-        As [blocks, policies, series, events]. `weight`: None where it is 1. `span`, `places`: None for all.
+        `weight` [blocks, policies, events]: None where it is 1. `places`: None for all.
         """
         kept = self._kept if places is None else [self._kept[place] for place in places]
-        ((*axes, events),) = (column.shape for column in by_block((self._importance,), blocks, span))
-        weighted = np.empty((*axes, len(kept), events))
+        blocks, policies, events = self.shape
+        weighted = np.empty((len(range(blocks)[span]), policies, len(kept), events))
         for place, factors in enumerate(kept):
-            product(by_block((*factors, weight), blocks, span), weighted[:, :, place])
+            every = factors if weight is None else (*factors, weight)
+            product([each[span] for each in every], weighted[:, :, place])
         return weighted
 
-    def totals(self, weight: Array | None, blocks: int) -> Array:
+    def totals(self, weight: Array | None) -> Array:
         """The sums of all series times an averaging weight over each block, [blocks, policies, series]."""
-        events, policies = self.shape
+        blocks, policies, events = self.shape
         totals = np.empty((blocks, policies, len(self._kept)))
         for place, factors in enumerate(self._kept):
-            *others, last = by_block((*factors, weight), blocks) or [np.ones((blocks, policies, events // blocks))]
+            *others, last = factors if weight is None else (*factors, weight)
             if others:
                 np.einsum("bpn,bpn->bp", product(others), last, out=totals[:, :, place])
             else:
@@ -174,39 +185,38 @@ class ProductTable:
 
 @dataclass(frozen=True)
 class EventSeries:
-    """The series of a table times an averaging weight [events, policies]; an array is made only where one is needed.
+    """The series of a table times an averaging weight; an array is made only where one is needed.
 
-    `weight`: None where it is 1. `span`: the blocks among all `blocks` of the table, None for all. `given`: the array,
-    where the events are others than those of the table.
+    `weight` [blocks, policies, events]: None where it is 1. `span`: the blocks among all those of the table. `given`:
+    the array, where the events are others than those of the table.
     """
 
     table: ProductTable
     weight: Array | None
-    blocks: int
-    span: slice | None = None
+    span: slice = field(default_factory=lambda: slice(None))
     given: Array | None = None
 
     @classmethod
     def of(cls, table: ProductTable, weight: Array, blocks: int) -> EventSeries:
         """All series of a table."""
-        return cls(table, None if (weight == 1.0).all() else weight, blocks)
+        return cls(table, None if (weight == 1.0).all() else with_near_events(per_block(weight, blocks)))
 
     @cached_property
     def values(self) -> Array:
         """All series, [blocks, policies, series, events]."""
-        return self.table.weighted(self.weight, self.blocks, self.span) if self.given is None else self.given
+        return self.table.weighted(self.weight, self.span) if self.given is None else self.given
 
     @cached_property
     def totals(self) -> Array:
         """The sums of all series over each block, [blocks, policies, series]."""
         if self.given is not None:
             return kernel_sums(self.given, np.ones(self.given.shape[-1]))[..., 0]
-        return self.table.totals(self.weight, self.blocks)[self.span or slice(None)]
+        return self.table.totals(self.weight)[self.span]
 
     def take(self, places: Sequence[int] | Integers) -> Array:
         """The series at these places; `take`, unlike an index, leaves events side by side."""
         if self.given is None and "values" not in self.__dict__:
-            return self.table.weighted(self.weight, self.blocks, self.span, places)
+            return self.table.weighted(self.weight, self.span, places)
         return self.values.take(places, axis=2)
 
     def changed(self, change: Callable[[Array], Array]) -> EventSeries:
@@ -217,11 +227,8 @@ class EventSeries:
         """The same times the weight of each event, [blocks or 1, events]."""
         if self.given is not None:
             return replace(self, given=self.given * kernel[:, None, None])
-        of_events = np.broadcast_to(kernel, (self.blocks, kernel.shape[1])).ravel()
-        weight = (
-            np.broadcast_to(of_events, self.table.shape[::-1]) if self.weight is None else of_events * self.weight.T
-        )
-        return replace(self, weight=weight.T)
+        own = 1.0 if self.weight is None else self.weight
+        return replace(self, weight=np.broadcast_to(kernel[:, None] * own, self.table.shape))
 
     def part(self, span: slice) -> EventSeries:
         """Some of the blocks."""
@@ -272,7 +279,7 @@ class Blocks:
         every = [evidence] * len(terms) if isinstance(evidence, Evidence) else list(evidence)
         first, weight, seen = every[0], *seen_by(every)
         blocks, importance = first.blocks, first.importance_weight
-        table = ProductTable(importance)
+        table = ProductTable(importance, blocks)
         for each in {id(each): each for each in every}.values() if paired else ():
             table.declare(each)
         columns = list(zip(every, terms, seen, strict=True))

@@ -241,10 +241,9 @@ def variance(sums: Array) -> Array:
     return ratio(beyond_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)
 
 
-def by_block(columns: Sequence[Array | None], blocks: int, span: slice | None = None) -> list[Array]:
-    """Those that are known, in a span of the blocks, [blocks, policies, events] each."""
-    found = (per_block(column, blocks)[span or slice(None)] for column in columns if column is not None)
-    return [each if each.strides[-1] == each.itemsize else np.ascontiguousarray(each) for each in found]
+def with_near_events(column: Array) -> Array:
+    """Numbers [blocks, policies, events] with the events of a block side by side in memory."""
+    return column if column.strides[-1] == column.itemsize else np.ascontiguousarray(column)
 
 
 def product(factors: Sequence[Array], out: Array | None = None) -> Array:
@@ -254,7 +253,7 @@ def product(factors: Sequence[Array], out: Array | None = None) -> Array:
         for factor in factors[2:]:
             product = np.multiply(product, factor, out=product)
         return product
-    product = factors[0] if factors else np.ones(())
+    (product,) = factors
     if out is not None:
         out[...] = product
     return product
