@@ -34,6 +34,9 @@ POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while n
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
 MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
+FOLD_EVERY, FEWEST_FOLDED = 0.15, 30
+"""Seconds after which a loop that keeps up folds the blocks that wait, if at least so many do: a fold of all that keep
+numpy busy would hold it up for twice as long."""
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 
@@ -90,7 +93,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._backfills = list(backfills)
         self._stopping = False
         self._turned = time.monotonic()
-        self._published_at = self._reported_at = -math.inf
+        self._published_at = self._reported_at = self._folded_at = -math.inf
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
         self._summaries = LogSummaries()
@@ -312,6 +315,9 @@ class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
+        if time.monotonic() >= self._folded_at + FOLD_EVERY:
+            self._evaluator.fold_pending(FEWEST_FOLDED)
+            self._folded_at = time.monotonic()
         self._collect()
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))

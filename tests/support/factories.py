@@ -245,7 +245,7 @@ class Recorder:
         """Remember the rewards."""
         self.rewards += batch.reward.tolist()
 
-    def fold_pending(self) -> None:
+    def fold_pending(self, least: int = 1) -> None:
         """Nothing is pending."""
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:

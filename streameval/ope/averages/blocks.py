@@ -159,8 +159,7 @@ class ProductTable:
 
     def totals(self, weight: Array | None) -> Array:
         """The sums of all series times an averaging weight over each block, [blocks, policies, series]."""
-        blocks, policies, events = self.shape
-        totals = np.empty((blocks, policies, len(self._kept)))
+        totals = np.empty((*self.shape[:2], len(self._kept)))
         for place, factors in enumerate(self._kept):
             *others, last = factors if weight is None else (*factors, weight)
             if others:

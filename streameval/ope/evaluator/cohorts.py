@@ -368,10 +368,10 @@ class CohortEvaluator:
         found = {field.field: field for cohort in self._cohorts for field in cohort.evaluator.missing_fields(batch)}
         return list(found.values())
 
-    def fold_pending(self) -> None:
+    def fold_pending(self, least: int = 1) -> None:
         """Fold the whole blocks that are pending; see `Evaluator.fold_pending`."""
         for cohort in self._cohorts:
-            cohort.evaluator.fold_pending()
+            cohort.evaluator.fold_pending(least)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report: of each policy and estimate the rows of its evaluator; see `Evaluator.report`."""

@@ -55,9 +55,9 @@ from streameval.ope.reward_models import AnyRewardModel, online
 
 COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 OWN_FORM = ("learned_policies", "predictions", "grids", "drift", "propensities")  # as plain values
-BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
+BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
-PARTS_AT_ONCE = 2_000
+PARTS_AT_ONCE = 6_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 _Present: TypeAlias = tuple[
@@ -338,12 +338,12 @@ class Evaluator:
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
 
-    def fold_pending(self) -> None:
-        """Fold the whole blocks that wait until `update` has enough of them to keep numpy busy.
+    def fold_pending(self, least: int = 1) -> None:
+        """Fold the whole blocks, if at least so many wait until `update` has enough of them to keep numpy busy.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
-        if self._pending_events >= self.plan.block:
+        if self._pending_events >= least * self.plan.block:
             self._process_pending(self.plan.block)
 
     def _process_pending(self, unit: int) -> None:
