@@ -320,8 +320,7 @@ class DecayBank:
         return values.take((self._pool_of_policy[:, None] * parts + np.arange(parts)).ravel(), axis=-1)
 
     def _per_event(self, share: Array, weight: Array) -> Array:
-        """The share of an event of each decay in these shares of pools: of each pool where all columns have the same
-        events, else of each column."""
+        """Shares of pools over a weight: of each pool where all columns have the same events, else of each column."""
         share = share.reshape(*share.shape[:2], -1)
         return ratio(share if weight.shape[-1] == 1 else self._by_column(share), weight)
 
