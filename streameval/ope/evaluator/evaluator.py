@@ -339,7 +339,7 @@ class Evaluator:
         return blocks * self.plan.block
 
     def fold_pending(self, least: int = 1) -> None:
-        """Fold the whole blocks, if at least so many wait until `update` has enough of them to keep numpy busy.
+        """Fold the whole blocks that wait for more of them to keep numpy busy, if there are at least `least`.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
