@@ -71,6 +71,7 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.initial.task.delay.ms=1000
 file.delete.delay.ms=1000
+metadata.max.idle.interval.ms=0
 """
 
 LOG4J_PROPERTIES = """
