@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from itertools import chain, groupby
 from pathlib import Path
@@ -101,6 +102,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Modules whose tests `-m "not ..."` leaves out are not even imported."""
     left_out = [places for marker, places in MARKED.items() if f"not {marker}" in config.option.markexpr]
     return any(map(collection_path.is_relative_to, chain.from_iterable(left_out))) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: garbage collections would walk over it in vain, now and during each test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
