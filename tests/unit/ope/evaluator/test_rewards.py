@@ -237,12 +237,17 @@ def guarded_log(events: int, harm: float, seed: int) -> EventBatch:
 STAYS = {"click": {}, "stay": {"guardrail": {"max_loss": 0.03}}}
 
 
-def promotable_at_any_time(log: EventBatch, settings: Mapping[str, Any] | None) -> tuple[bool, str]:
-    """Whether the candidate is ever promotable, and the last reason; the rest of the log is not read if it is."""
+def promotable_at_any_time(
+    log: EventBatch, settings: Mapping[str, Any] | None, every: int = 10_000
+) -> tuple[bool, str]:
+    """Whether the candidate is ever promotable, and the last reason; the rest of the log is not read if it is.
+
+    Decisions are made at the end of each block, and looked at after `every` events.
+    """
     kept = {"estimators": ["stratified_ips"], "averages": ["mixture"], "drift": None}
     evaluator = Evaluator(["new"], rewards=settings, **kept)
-    for start in range(0, len(log), 10_000):
-        evaluator.update(log[start : start + 10_000])
+    for start in range(0, len(log), every):
+        evaluator.update(log[start : start + every])
         (decision,) = evaluator.report().promotion
         if decision.times > 0:
             break
@@ -283,7 +288,7 @@ def test_a_goal_has_no_guardrails() -> None:
 def test_a_harmful_candidate_is_never_promotable_and_a_harmless_one_as_often_as_without_a_guardrail() -> None:
     harmful, guarded, free = 0, 0, 0
     for seed in range(200):
-        harmful += promotable_at_any_time(guarded_log(100_000, harm=0.2, seed=seed), STAYS)[0]
+        harmful += promotable_at_any_time(guarded_log(100_000, harm=0.2, seed=seed), STAYS, every=100_000)[0]
         harmless = guarded_log(100_000, harm=0.0, seed=1_000 + seed)
         guarded += promotable_at_any_time(harmless, STAYS)[0]
         free += promotable_at_any_time(harmless, {"click": {}, "stay": {}})[0]
