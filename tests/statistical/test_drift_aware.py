@@ -72,6 +72,7 @@ def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
         if number * EVERY < FIRST:
             continue
         truth.append(some[-1].truth[1:])
+        evaluator.fold_pending()
         by_label: dict[tuple[str, str], list[Estimate]] = {}
         for each in evaluator.report().estimates:
             if each.policy in world.candidates:
@@ -137,6 +138,7 @@ def test_intervals_cover_before_the_speed_of_drift_is_known() -> None:
         evaluator = Evaluator(["one", "two"], [StratifiedIPS()], [Mixture()], drift=None, promotion=None)
         for end in range(800, 12_001, 800):
             evaluator.update(events[end - 800 : end])
+            evaluator.fold_pending()
             for estimate in evaluator.report().estimates[1:]:
                 value, lift = (values[estimate.policy] - base * values["logging"] for base in (0, 1))
                 assert None not in (estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper)
@@ -155,6 +157,7 @@ def test_intervals_cover_in_a_world_that_moves_fast(kind: DriftKind) -> None:
         evaluator.update(EventBatch.concat(moment.events for moment in some))
         if number * EVERY < FIRST:
             continue
+        evaluator.fold_pending()
         covered.extend(
             each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
             for each, value in zip(evaluator.report().estimates[1:], some[-1].truth[1:], strict=True)
@@ -174,6 +177,7 @@ def early(features: bool) -> dict[int, Array]:
             moments = simulate(world, Drift(kind), 2_000, seed=40 + seed, action_sets=features)
             for number, moment in enumerate(moments, start=1):
                 evaluator.update(moment.events)
+                evaluator.fold_pending()
                 covered.setdefault(100 * number, []).extend(
                     each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
                     for each, value in zip(evaluator.report().estimates[1:], moment.truth[1:], strict=True)

@@ -190,6 +190,7 @@ def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[floa
         evaluator.update(
             EventBatch.from_arrays(reward=reward[part], propensity=np.full(BETWEEN, propensity), policies=policies)
         )
+        evaluator.fold_pending()
         for each in evaluator.report().estimates:
             if each.policy not in policies or each.lower is None or each.lift_lower is None:
                 continue

@@ -67,6 +67,7 @@ def prefixes(
         evaluator.update(stream[place : place + 1].batch())
         if place >= 2 * evaluator.plan.block and place % 7:
             continue
+        evaluator.fold_pending()
         found = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
         yield place + 1, found
 
@@ -424,6 +425,7 @@ def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["b
     stream, held = from_weights(np.ones(n), reward), []
     for first in range(0, n, 100):
         evaluator.update(stream[first : first + 100].batch())
+        evaluator.fold_pending()
         held.append(evaluator.report().get(CANDIDATE, "ips", "adaptive_window").details["window_events"])
     steps = np.diff(held)
     assert min(held[200:260]) <= 600, "the jump must shorten the window"

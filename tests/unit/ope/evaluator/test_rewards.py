@@ -248,6 +248,7 @@ def promotable_at_any_time(
     evaluator = Evaluator(["new"], rewards=settings, **kept)
     for start in range(0, len(log), every):
         evaluator.update(log[start : start + every])
+        evaluator.fold_pending()
         (decision,) = evaluator.report().promotion
         if decision.times > 0:
             break
