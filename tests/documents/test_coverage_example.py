@@ -55,6 +55,7 @@ def test_reading_all_looks_at_once_equals_an_evaluator_look_by_look(worlds: Modu
         for evaluator, kind in evaluators(intervals, world, production):
             for look in range(looks):
                 evaluator.update(stream.batch[look * EVENTS // looks : (look + 1) * EVENTS // looks])
+                evaluator.fold_pending()
                 for row in evaluator.report().estimates:
                     if row.policy == production:
                         continue

@@ -64,6 +64,7 @@ def missed(
     found = []
     for first, last in zip((0, *LOOKS), LOOKS, strict=False):
         evaluator.update(batch[first:last])
+        evaluator.fold_pending()
         report = evaluator.report()
         rows = [report.get("new", "ips", average) for average in ("cumulative", "window")]
         found.append(tuple(not (row.lower or 0.0) <= 0.36 <= (row.upper or 1.0) for row in rows))

@@ -44,6 +44,7 @@ def _statuses(lines: Iterator[bytes], decoder: JsonDecoder, evaluator: Evaluator
     while values := [*islice(lines, BATCH)]:
         batch = decoder.decode_batch(values)
         evaluator.update(batch)
+        evaluator.fold_pending()
         report, done = evaluator.report(), done + len(values)
         now = float(batch.timestamp[-1]) + 0.4
         history, delays = history.after(now, report), delays.add(now - batch.timestamp[-50:])

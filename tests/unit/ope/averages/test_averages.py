@@ -185,6 +185,7 @@ def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None
     before = evaluator.report().get(CANDIDATE, "snips", "decay")
     for _ in range(100):
         evaluator.update(silence.batch())
+        evaluator.fold_pending()
         found = evaluator.report().get(CANDIDATE, "snips", "decay")
         assert found.value is None or found.value == pytest.approx(before.value, rel=1e-12)
     assert found.value is None
@@ -254,6 +255,7 @@ def reports_at(stream: Stream, places: list[int], **settings: Any) -> Iterator[t
     evaluator, done = Evaluator([CANDIDATE], block=LONG_BLOCK, **ALONE | settings), 0
     for place in places:
         evaluator.update(stream[done:place].batch())
+        evaluator.fold_pending()
         done = place
         yield place, evaluator.report()
 
@@ -377,6 +379,7 @@ def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_ful
     evaluator = Evaluator([CANDIDATE], [IPS(), SNIPS()], averages, block=block, drift=None, promotion=None)
     for place in range(n // block):
         evaluator.update(stream[place * block : (place + 1) * block].batch())
+        evaluator.fold_pending()
         report = evaluator.report()
         for row, rates in expected.items():
             found = report.get(CANDIDATE, *row).details["lipschitz_per_event"]

@@ -70,6 +70,7 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
     lifts, spreads = np.zeros((2, 30, 3))
     for place in range(30):
         evaluator.update(batch[100 * place :][:100])
+        evaluator.fold_pending()
         report = evaluator.report()
         shown = [report.get(name, "stratified_ips", "mixture") for name in names]
         lifts[place], spreads[place] = np.transpose([(each.lift, each.details["lift_spread"]) for each in shown])

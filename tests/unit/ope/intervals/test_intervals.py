@@ -303,6 +303,7 @@ def test_the_bias_bound_of_a_cumulative_mean_does_not_forget_that_values_moved_l
     stream = from_weights(np.ones(n), reward)
     for first in range(0, n, step):
         evaluator.update(stream[first : first + step].batch())
+        evaluator.fold_pending()
         report = evaluator.report()
         found, window = (report.get(CANDIDATE, "ips", average) for average in ("cumulative", "window"))
         if first + step >= 60_000:

@@ -34,6 +34,7 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
         evaluator.update(
             EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
+        evaluator.fold_pending()
         found |= {each.policy for each in evaluator.report().trust if each.check == "mean_weight" and not each.ok}
     return found
 

@@ -720,6 +720,7 @@ def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -
     missed = set()
     for first in range(0, events, 500):
         evaluator.update(batch[first : first + 500])
+        evaluator.fold_pending()
         for each in evaluator.report().estimates:
             assert each.lower is not None
             assert each.upper is not None
