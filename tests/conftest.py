@@ -106,7 +106,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end: garbage collections would walk over it in vain, now and during each test."""
+    """Collected tests stay to the end: garbage collections would walk over them in vain, now and during each test."""
     gc.disable()
     try:
         return (yield)
