@@ -42,6 +42,8 @@ SEQUENCE = "watched"
 LOOK = 1_000
 """Events between two looks at the estimates."""
 EVENTS = 200_000
+GAVE_UP, MORE_EVENTS = 14, 300_000
+"""The seed whose run ends lowest, with a digit given up; and events after which it has come back."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -266,6 +268,7 @@ STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
     "moving": (on_moving_digits, Course),
     "copies": (lambda seed: on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
     "longer_steps": (lambda seed: on_digits(seed, step=LONGER_STEP), Outcome),
+    "more_events": (lambda seed: on_digits(seed, MORE_EVENTS) if seed == GAVE_UP else [], Outcome),
 }
 """By the name of the results: one run, and the type of its lines."""
 

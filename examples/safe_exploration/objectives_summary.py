@@ -25,12 +25,14 @@ def fill_in(
     moving: Sequence[Course],
     copies: Sequence[Copy],
     longer: Sequence[Outcome],
+    more: Sequence[Outcome],
 ) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {"objectives": _objectives(digits), "moving": _moving(moving)}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
     known = figures(digits, heavy, moving) | of_copies(copies) | of_longer_steps(longer)
+    known |= {"more": short(min(each.accuracy for each in more), 3), "more_events": f"{more[0].events:,}"}
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
 
 

@@ -42,6 +42,16 @@ def test_longer_steps_end_lower_in_some_runs(study: ModuleType) -> None:
     assert min(each.accuracy for each in runs) < 0.92
 
 
+def test_the_digit_that_the_lowest_run_gave_up_comes_back(study: ModuleType) -> None:
+    lowest = min(study.stored("objectives"), key=lambda each: each.accuracy)
+    assert (lowest.candidate, lowest.seed) == ("cab", study.GAVE_UP)
+    later = study.stored("more_events")
+    assert [(each.seed, each.candidate, each.events) for each in later] == [
+        (study.GAVE_UP, name, study.MORE_EVENTS) for name in study.CANDIDATES
+    ]
+    assert min(each.accuracy for each in later) >= 0.92
+
+
 def test_the_penalty_of_poem_is_better_on_logs_with_large_weights(study: ModuleType) -> None:
     runs = study.stored("large_weights")
     assert len(runs) == SEEDS
