@@ -155,6 +155,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "published": _table(["", "", *settings], _published(worlds["lastfm"], variants["published"])),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
+        "merged": _table(["", "", *settings], variants["merged"]),
         "losses": _table(["mixture", *settings], variants["losses"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
