@@ -79,6 +79,7 @@ def test_a_log_that_is_cut_and_refilled_in_each_of_three_lives_is_counted_whole(
         real_kafka.start()
 
 
+@pytest.mark.slow  # `make test` has that of the source alone, in test_kafka_source.py
 def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:

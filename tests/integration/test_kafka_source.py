@@ -350,6 +350,7 @@ def test_a_topic_recreated_between_two_runs_is_reported_whatever_its_length(
     assert after.seen == Counter(numbers(800, first=1000))
 
 
+@pytest.mark.slow  # `make test` has the cut in one life below, and cuts before a restart on a fake cluster
 def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
     real_kafka: RealBroker, topic: str
 ) -> None:
