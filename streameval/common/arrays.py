@@ -108,22 +108,6 @@ def fading_paths(state: State, steps: Mapping[str, Array], fading: Array) -> Sta
     return found
 
 
-def faded_sum(state: Array, steps: Array, fading: Array) -> Array:
-    """The last state of `fading_path` alone, [columns, ..., memories]; the cuts of the steps change its rounding.
-
-    `steps`: [steps, columns, ...], the same for every memory.
-    """
-    whole, later = later_products(fading)
-    return np.asarray(state * whole + np.tensordot(steps, later, axes=(0, 0)))
-
-
-def later_products(factors: Array) -> tuple[Array, Array]:
-    """The product of all factors, and for each step the product of those that follow it."""
-    later = np.ones_like(factors)
-    later[:-1] = np.multiply.accumulate(factors[:0:-1], axis=0)[::-1]
-    return later[0] * factors[0], later
-
-
 def running_sum(state: Array, steps: Array) -> Array:
     """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
 

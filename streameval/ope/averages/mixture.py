@@ -21,7 +21,6 @@ from streameval.common.arrays import (
     State,
     beyond_rounding,
     decayed_path,
-    faded_sum,
     fading_path,
     fading_paths,
     last_axis_first,
@@ -202,7 +201,7 @@ class DecayBank:
 
     `sums`: by the key in a state, [moments, columns, ...], those of every decay [decays, moments, columns, ...]; a
     column is a component. Decays come first, so that what sums over them adds long rows. Weights and ages that are the
-    same for all columns have one. `diagnostics` and `terms`, which only a reader needs, have the last moment alone.
+    same for all columns have one.
     """
 
     sums: State
@@ -236,10 +235,10 @@ class DecayBank:
         alike = all(_alike(state[name]) for name in ("weight", "age")) and _alike(weight.T)
         counted = weight[:, :1] if alike else weight
         before = state | {name: state[name][: counted.shape[1]] for name in ("weight", "age")}
-        sums |= fading_paths(before, {"weight": counted, "total": weight * mean}, fading)
+        steps = {"weight": counted, "total": weight * mean}
         first = block[:, :: layout.parts // layout.rewards]  # of each group
-        read = {"diagnostics": first[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
-        sums |= {name: last_axis_first(faded_sum(state[name], rows, fading))[:, None] for name, rows in read.items()}
+        steps |= {"diagnostics": first[..., DIAGNOSTIC_ROWS], "terms": blocks.spread[..., TERM_ROWS]}
+        sums |= fading_paths(before, steps, fading)
         aged = (size * fading).T[..., None] * sums["weight"][:, :-1] + counted * (size - 1) / 2
         sums["age"] = fading_path(before["age"], aged, fading)
         bank = cls(sums, layout, rate)

@@ -18,7 +18,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, Integers, beyond_rounding, later_products, per_block, ratio
+from streameval.common.arrays import ROUNDING, Array, Integers, beyond_rounding, per_block, ratio
 
 __all__ = ["ALL_ROWS", "fade", "fold", "merge", "nothing", "total"]
 
@@ -175,7 +175,7 @@ def fold(state: Array, blocks: Array, factors: Array, shares: Array | float = 1.
 
     `factors` and `shares` are [B] or [B, columns].
     """
-    whole, later = later_products(factors)
+    whole, later = _products(factors)
     later = later * shares
     new = weighted_sum(blocks, later)
     new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
@@ -187,7 +187,7 @@ def fold(state: Array, blocks: Array, factors: Array, shares: Array | float = 1.
 
 def fold_sums(state: Array, blocks: Array, factors: Array) -> Array:
     """`fold` for arrays [B, columns, rows] that are plain sums throughout."""
-    whole, later = later_products(factors)
+    whole, later = _products(factors)
     return state * whole[..., None] + weighted_sum(blocks, later)
 
 
@@ -196,6 +196,13 @@ def weighted_sum(blocks: Array, weights: Array) -> Array:
     if weights.ndim == 1:
         return np.asarray(np.tensordot(weights, blocks, axes=1))
     return np.asarray(np.einsum("bc,bcr->cr", weights, blocks))
+
+
+def _products(factors: Array) -> tuple[Array, Array]:
+    """The product of all factors, and for each block the product of those that follow it."""
+    later = np.ones_like(factors)
+    later[:-1] = np.multiply.accumulate(factors[:0:-1], axis=0)[::-1]
+    return later[0] * factors[0], later
 
 
 def lift_of(moments: Array) -> tuple[Array, Array]:
