@@ -69,7 +69,7 @@ CONSTANTS = {
         *(".07 and .08 for values of .14 to .49", "first 300 events", "window of 10,000", "needs 10,000", "40,000"),
         *("250,000 events", "100,000 rewards", ".025 in theory", "1,250, 2,500, 5,000, 10,000 and"),
         *("500,000 and 300,000 events", "100,000 events do not separate", "seeds 100 to 109"),
-        *("at 1,000 events", "seed 1", "(250,000 events)", "(200,000 events", "(45,000 events"),
+        *("20 seeds of Last.fm", "200,000 events each", "1,000 a second"),
         *("Table 5.2", "100 moments", "after 100 interactions", "After 100 interactions", "every 10,000 from"),
         *("weight of 125", "up to 1.25", "9 of its 100 moments", "9 of 990"),
     },
