@@ -57,7 +57,7 @@ COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut
 OWN_FORM = ("learned_policies", "predictions", "grids", "drift", "propensities")  # as plain values
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
-PARTS_AT_ONCE = 6_000
+PARTS_AT_ONCE = 2_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 _Present: TypeAlias = tuple[
