@@ -25,7 +25,7 @@ DISMISSED = "killed by driver"
 """In the reason of Spark for the end of an executor that it no longer needs."""
 DEFAULTS = {
     "spark.app.name": "streameval",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # Java passes bytes on: compiling it well costs more
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # Java only passes bytes on
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -98,7 +98,7 @@ def _evaluated(task: RangeTask) -> RangeResult | RangeGone:
 
 @cache
 def _keep_all() -> None:
-    """Leave the objects of this process, most of them modules, to no later garbage collection: Spark has one a task."""
+    """Exempt the objects of this process, most of them modules, from the garbage collection after each Spark task."""
     gc.freeze()
 
 

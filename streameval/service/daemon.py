@@ -34,9 +34,9 @@ POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while n
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
 MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
-FOLD_EVERY = 0.15  # seconds
+FOLD_EVERY = 0.15  # seconds between folds while the daemon keeps up with the stream
 FEWEST_FOLDED = 30
-"""Blocks that a loop that keeps up folds after these seconds: as many as keep numpy busy hold it up twice as long."""
+"""Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 

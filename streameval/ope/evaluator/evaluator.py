@@ -339,7 +339,7 @@ class Evaluator:
         return blocks * self.plan.block
 
     def fold_pending(self, least: int = 1) -> None:
-        """Fold the whole blocks that wait for more of them to keep numpy busy, if there are at least `least`.
+        """Fold the pending whole blocks, if there are at least `least`; `update` folds them in larger numbers.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """

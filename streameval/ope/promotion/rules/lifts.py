@@ -128,7 +128,7 @@ def _quantile(confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Anytime(PromotionRule):
-    """A confidence sequence puts the average lift above the margin, and a bound as of `paired` the present lift.
+    """A confidence sequence puts the average lift above the margin, and a bound like that of `paired` the present lift.
 
     The first condition holds at all times at once: for a candidate whose average lift never exceeds the margin, the
     probability that it is ever promotable is at most its error, however often anyone looks, whatever the tails of the
