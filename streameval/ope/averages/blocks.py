@@ -417,10 +417,14 @@ class Blocks:
             parts=(),
         )
 
-    @cached_property
+    @property
     def unpaired(self) -> Blocks:
         """The same terms without pair sums, for an average that keeps lifts apart."""
-        return self if self.pairs is None else replace(self, shared=None, pairs=None)
+        return self if self.pairs is None else self._unpaired
+
+    @cached_property
+    def _unpaired(self) -> Blocks:
+        return replace(self, shared=None, pairs=None)
 
     @property
     def paired_components(self) -> Blocks:

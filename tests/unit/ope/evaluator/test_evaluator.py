@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import typing
 from collections.abc import Iterator
@@ -542,3 +543,20 @@ def test_report_get_names_what_there_is() -> None:
     report = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()]).report()
     with pytest.raises(KeyError, match="challenger/ips/cumulative"):
         report.get(CANDIDATE, "ips", "wndow")
+
+
+@pytest.mark.parametrize("averages", [None, [Mixture()], [Cumulative(), Window(tau=100), AdaptiveDecay(), Mixture()]])
+def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[AnyAverage] | None) -> None:
+    """Arrays in a reference cycle would stay until a collection, and add up to hundreds of megabytes."""
+    evaluator = Evaluator([CANDIDATE], ESTIMATORS, averages, block=BLOCK)
+    first, second = pieces(random_stream(1, 20 * BLOCK), [0.5])
+    evaluator.update(first.batch())
+    evaluator.report()
+    gc.collect()
+    gc.disable()
+    try:
+        evaluator.update(second.batch())
+        evaluator.report()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
