@@ -10,7 +10,7 @@ import math
 import mmap
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 from weakref import finalize
 
@@ -35,8 +35,10 @@ class PartitionBuffer:
 
     events: EventBatch
     start: int = 0
+    nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.nbytes = self.events.nbytes
         self.events = off_heap(self.events)
 
     def __len__(self) -> int:
@@ -59,10 +61,14 @@ class HeldEvents:
 
     def __init__(self) -> None:
         self._parts: list[PartitionBuffer] = []
-        self.nbytes = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the events, and of those taken whose part is left."""
+        return sum(part.nbytes for part in self._parts)
 
     @property
     def oldest(self) -> float:
@@ -73,10 +79,9 @@ class HeldEvents:
         """Buffer these events, too."""
         if len(batch):
             self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()) if batch.rejected else batch)))
-            self.nbytes += batch.nbytes
         if len(self._parts) > MAX_PARTS:
             pairs = (self._parts[first : first + 2] for first in range(0, len(self._parts), 2))
-            self._keep([PartitionBuffer(in_order(EventBatch.concat([part.left for part in pair]))) for pair in pairs])
+            self._parts = [PartitionBuffer(in_order(EventBatch.concat([part.left for part in pair]))) for pair in pairs]
 
     def take(self, before: float = math.inf) -> EventBatch:
         """Remove and return the events before this time."""
@@ -88,14 +93,14 @@ class HeldEvents:
                 part.start = stop
         if not due:
             return EventBatch.concat([])
-        self._keep([part.trimmed() for part in self._parts if len(part)])
+        self._parts = [part.trimmed() for part in self._parts if len(part)]
         return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
 
     def redate(self, latest: float, now: float) -> int:
         """Date the events after `latest` at `now`; returns their number."""
         ahead = [part.left for part in self._parts if part.events.timestamp[-1] > latest]
         if ahead:
-            self._keep([part for part in self._parts if part.events.timestamp[-1] <= latest])
+            self._parts = [part for part in self._parts if part.events.timestamp[-1] <= latest]
             for events in ahead:
                 self.add(replace(events, timestamp=np.where(events.timestamp > latest, now, events.timestamp)))
         return sum(int(np.count_nonzero(events.timestamp > latest)) for events in ahead)
@@ -109,7 +114,7 @@ class HeldEvents:
         row_of = {mark: row for row, mark in enumerate(_marks(batch))}
         ours = EventBatch.concat([part.left for part in self._parts])
         found = np.array([row_of.get(mark, -1) for mark in _marks(ours)], dtype=np.int64)
-        self._keep([])
+        self._parts = []
         self.add(batch.take(found[found >= 0]))
         self.add(ours.take(found < 0))
         return np.isin(np.arange(len(batch)), found), float(ours.timestamp[found < 0].max(initial=-math.inf))
@@ -118,15 +123,11 @@ class HeldEvents:
         """Remove the columns of these policies."""
         for part in self._parts:
             part.events = part.events.with_policies(name for name in part.events.policies if name not in policies)
-        self._keep(self._parts)
+            part.nbytes = part.events.nbytes
 
     def time_of(self, count: int) -> float:
         """The time of the oldest but `count` events, of which there are more."""
         return float(np.partition(np.concatenate([part.left.timestamp for part in self._parts]), count)[count])
-
-    def _keep(self, parts: list[PartitionBuffer]) -> None:
-        self._parts = parts
-        self.nbytes = sum(part.events.nbytes for part in parts)
 
     def state(self) -> list[State]:
         """All events as plain values, views of the memory they are in."""
@@ -140,7 +141,7 @@ class HeldEvents:
 
     def restore(self, state: Sequence[State]) -> None:
         """Continue from a state."""
-        self._keep([PartitionBuffer(EventBatch.from_state(part)) for part in state])
+        self._parts = [PartitionBuffer(EventBatch.from_state(part)) for part in state]
 
 
 def described(what: str, state: Any, times: Array | None = None, count: int = 0) -> State:
@@ -206,7 +207,7 @@ def off_heap(batch: EventBatch) -> EventBatch:
 
 
 def _changed(columns: C, change: Callable[[NDArray[Any]], NDArray[Any]]) -> C:
-    values = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    values = {each.name: getattr(columns, each.name) for each in fields(columns)}
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             values[name] = change(value)

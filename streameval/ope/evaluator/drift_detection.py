@@ -84,23 +84,25 @@ class DriftDetector:
     def update(self, state: State, means: Array) -> None:
         """Take the next block means, [blocks, policies]; NaN where a policy has no events in a block."""
         for policy, column in enumerate(means.T.tolist()):
+            seen, detector, detections = state["seen"][policy], state["detectors"][policy], 0
             for mean in filter(math.isfinite, column):
-                self._add(state, policy, mean)
+                if len(seen) == LONGEST_WINDOW:
+                    del seen[: LONGEST_WINDOW - KEPT_VALUES]
+                    detector = None
+                seen.append(mean)
+                if len(seen) > FEWEST:
+                    detector = self._after(seen[:-1]) if detector is None else detector
+                    detector.update(mean)
+                    detections += detector.drift_detected
+            state["detectors"][policy] = detector
+            state["detections"][policy] += detections
 
-    def _add(self, state: State, policy: int, mean: float) -> None:
-        seen, detectors = state["seen"][policy], state["detectors"]
-        if len(seen) == LONGEST_WINDOW:
-            del seen[: LONGEST_WINDOW - KEPT_VALUES]
-            detectors[policy] = None
-        seen.append(mean)
-        if len(seen) <= FEWEST:
-            return
-        if detectors[policy] is None:
-            detectors[policy] = self.make()
-            for earlier in seen[:-1]:
-                detectors[policy].update(earlier)
-        detectors[policy].update(mean)
-        state["detections"][policy] += detectors[policy].drift_detected
+    def _after(self, means: list[float]) -> Any:
+        """A new river detector that has seen these block means."""
+        detector = self.make()
+        for mean in means:
+            detector.update(mean)
+        return detector
 
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
