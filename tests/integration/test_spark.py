@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,7 +33,8 @@ from support.asking import asking
 from support.factories import wait_until
 from support.integration.broker import RealBroker
 from support.integration.ci import skip_unless_ci
-from support.integration.daemon_runs import DaemonRuns
+from support.integration.daemon_runs import RUN, DaemonRuns, is_running
+from support.paths import ROOT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -267,17 +269,32 @@ def test_a_driver_that_is_killed_before_and_after_a_snapshot_counts_each_event_o
     assert after > before
 
 
-def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(topic: Topic, tmp_path: Path) -> None:
-    """As when spark-submit gets a signal, which it does not pass on."""
-    runs = DaemonRuns(tmp_path / "runs", topic.with_engine(master="local[2]", most_per_partition=3_000))
+@pytest.mark.parametrize("submitted", [False, True], ids=["run", "spark-submit"])
+def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(
+    topic: Topic, tmp_path: Path, submitted: bool
+) -> None:
+    """Spark is the driver's child, or spark-submit is its parent and gets a signal, which it does not pass on."""
+    config = topic.with_engine(master="local[2]", most_per_partition=3_000)
+    runs = DaemonRuns(tmp_path / "runs", config, submit() if submitted else RUN)
     runs.start()
-    runs.report_of(1)
-    assert runs.process is not None
-    (java,) = runs.java("SparkSubmit")
+    counted = runs.report_of(1)["events"]["accepted"]
+    (java,), processes = runs.java("SparkSubmit"), runs.processes()
     os.kill(java, signal.SIGTERM)
-    assert runs.process.wait(PATIENCE) == 1
-    assert "the engine has ended" in runs.log.read_text()
-    topic.require(runs.finish(EVENTS - EVENTS // REJECTED))
+    assert runs.process is not None
+    assert runs.process.wait(PATIENCE) == (128 + signal.SIGTERM if submitted else 1)
+    wait_until(lambda: not any(map(is_running, processes)), PATIENCE)
+    continued = DaemonRuns(tmp_path / "runs", config)
+    topic.require(continued.finish(EVENTS - EVENTS // REJECTED))
+    assert continued.logged("continued")[-1]["events"] >= counted
+
+
+def submit() -> list[str]:
+    """The command of deploy/README that runs streameval by spark-submit, with the same Python."""
+    pyspark = find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    script, program = Path(pyspark.origin).parent / "bin" / "spark-submit", ROOT / "deploy" / "spark" / "run.py"
+    return [str(script), "--conf", f"spark.pyspark.python={sys.executable}", str(program)]
 
 
 def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,14 @@ PATIENCE = 600.0
 
 
 class DaemonRuns:
-    """A configuration in its own folder, and the processes that one after another run it."""
+    """A configuration in its own folder, and the processes that one after another run it.
 
-    def __init__(self, folder: Path, config: dict[str, Any], program: str = RUN) -> None:
-        self.folder, self.log, self._program = folder, folder / "log", program
+    `program`: Python code, or the command that is streameval.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], program: str | Sequence[str] = RUN) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self._streameval = [sys.executable, "-c", program] if isinstance(program, str) else program
         self.state = folder / "streameval-state"
         folder.mkdir(exist_ok=True)
         self.log.touch()
@@ -45,7 +50,9 @@ class DaemonRuns:
         """Start a run; `continuing` counts the runs with a snapshot."""
         self.continuing += bool(self.snapshots())
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command(*options), stderr=log, cwd=self.folder, **arguments)
+            self.process = subprocess.Popen(
+                self._command(*options), stdout=log, stderr=log, cwd=self.folder, **arguments
+            )
 
     def refused(self, *options: str) -> str:
         """The log of a second process, which must end at once while the first one runs."""
@@ -56,7 +63,7 @@ class DaemonRuns:
         return second.stderr
 
     def _command(self, *options: str) -> list[str]:
-        return [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
+        return [*self._streameval, "run", "--log-format", "json", *options]
 
     def kill(self) -> None:
         """End a run, as by a power cut."""
@@ -152,6 +159,13 @@ class DaemonRuns:
     def snapshots(self) -> list[Path]:
         """Those on disk, the oldest first."""
         return found_in(self.state)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process has not ended; one that its parent has not waited for has."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def final_state(state: Path) -> Any:
