@@ -85,7 +85,7 @@ class Sample:
     """Measurements at a time (seconds since the start) of a run, `age` seconds after it started.
 
     `resident`: bytes of the daemon's process; `below`: of those that it has started. `lag`: events that waited in the
-    log.
+    log. `load`: programs that wanted a processor, per processor.
     """
 
     at: float
@@ -96,6 +96,7 @@ class Sample:
     descriptors: int
     scrape: float
     lag: float
+    load: float
 
 
 @dataclass
@@ -228,7 +229,8 @@ class Soak:
             age = self._now - self._starts[-1]
             lag = _sum_of(text, "streameval_consumer_lag")
             self._read = _sum_of(text, "streameval_events_since_start")
-            self.samples.append(Sample(self._now, age, len(self._starts), own, sum(below), descriptors, scrape, lag))
+            run, load = len(self._starts), os.getloadavg()[0] / (os.cpu_count() or 1)
+            self.samples.append(Sample(self._now, age, run, own, sum(below), descriptors, scrape, lag, load))
             return True
         return False
 
@@ -294,7 +296,7 @@ class Soak:
             "below_mib_per_hour_error": round(below_error * 3600 / 2**20, 2),
             "descriptors": self._descriptors(),
             "scrapes": len(scrapes),
-            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
+            "load": round(float(np.mean([sample.load for sample in self.samples])), 2),
             "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
             "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4)
             if seen
