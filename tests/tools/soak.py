@@ -77,7 +77,7 @@ SETTLING = 60.0
 GROWN = 2.0
 """MiB: two steps, for the interpreter takes memory for small objects by the MiB."""
 AVERAGES_OF_ENGINE = ["cumulative", {"kind": "window", "span": "1m"}, {"kind": "decay", "half_life": "1m"}]
-BESIDE_EXECUTORS = 2.0
+SLOWER_ON_SPARK = 2.0
 """A scrape may take this many times longer where executors want the same processors, in each batch all at once."""
 AHEAD = 100_000
 """Events that wait in the log where these are sent as fast as the daemon takes them."""
@@ -428,7 +428,7 @@ def main() -> int:
         soak = Soak(broker, Path(folder), 60 * arguments.minutes, **how)
         found = soak.run(show=lambda line: print(line, flush=True))
     print(json.dumps(found, indent=2))
-    failed = complaints(found, slower=BESIDE_EXECUTORS if arguments.engine else 1.0)
+    failed = complaints(found, slower=SLOWER_ON_SPARK if arguments.engine else 1.0)
     print("\n".join([*failed, "FAILED" if failed else "PASSED: every criterion holds"]))
     return len(failed) > 0
 
