@@ -83,11 +83,7 @@ class DaemonRuns:
 
     def processor_seconds(self) -> float:
         """The processor time of these processes so far, and of those below them that have ended."""
-        ticks = 0
-        for process in self.processes():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
-                ticks += sum(map(int, after_name.split()[11:15]))
+        ticks = sum(sum(map(int, stat_of(process)[11:15])) for process in self.processes())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def java(self, program: str) -> list[int]:
@@ -162,10 +158,15 @@ class DaemonRuns:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; one that its parent has not waited for has."""
+    """Whether a process has not ended; a zombie has."""
+    return stat_of(process)[:1] not in ([], ["Z"])
+
+
+def stat_of(process: int) -> list[str]:
+    """The fields of `/proc/PID/stat` from the state on; none for a process that does not exist."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def final_state(state: Path) -> Any:
