@@ -91,7 +91,8 @@ class DriftDetector:
                     detector = None
                 seen.append(mean)
                 if len(seen) > FEWEST:
-                    detector = self._after(seen[:-1]) if detector is None else detector
+                    if detector is None:
+                        detector = self._after(seen[:-1])
                     detector.update(mean)
                     detections += detector.drift_detected
             state["detectors"][policy] = detector
