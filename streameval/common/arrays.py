@@ -180,6 +180,26 @@ def take_columns(state: Any, policies: int, index: Sequence[int], columns: Seque
     return taken.reshape(taken.shape[0] * taken.shape[1], *state.shape[1:])
 
 
+def side_by_side(parts: Sequence[Array], policies: int) -> Array:
+    """The columns of some parts, each policy by policy, with those of a policy side by side.
+
+    >>> side_by_side([np.array([1.0, 2.0]), np.array([3.0, 4.0])], policies=2)
+    array([1., 3., 2., 4.])
+    """
+    by_policy = [part.reshape(policies, len(part) // max(policies, 1), *part.shape[1:]) for part in parts]
+    joined = np.concatenate(by_policy, axis=1)
+    return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])
+
+
+def part_of(joined: Array, policies: int, parts: int, place: int) -> Array:
+    """One of `parts` parts of equal size that are side by side.
+
+    >>> part_of(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, place=1)
+    array([3., 4.])
+    """
+    return np.asarray(joined.reshape(policies, parts, -1)[:, place].ravel())
+
+
 def to_plain(value: Any, *, lasting: bool = False) -> Any:
     """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
 

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, ratio, take_columns
+from streameval.common.arrays import Array, State, ratio, side_by_side, take_columns
 from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
@@ -90,6 +90,22 @@ class Reading:
         self.design_effect, self.nonzero = self.spread["design_effect"], self.spread["nonzero"]
         self.rewarded = np.asarray(self.nonzero > 0)
         self._state, self._tail, self._lift = spread, tail, lift
+
+    @classmethod
+    def side_by_side(cls, readings: Sequence[Reading], policies: int) -> Reading:
+        """The columns of several readings of the same policies as those of one, without details.
+
+        All are readings of values, or all of lifts over production, whose lifts are asked for beforehand.
+        """
+        joined = copy(readings[0])
+        for name in ("moments", "pairs", "bias", "design_effect", "nonzero", "rewarded"):
+            parts = [getattr(reading, name) for reading in readings]
+            setattr(joined, name, None if parts[0] is None else side_by_side(parts, policies))
+        for name in ("spread", "parts"):
+            parts = [getattr(reading, name) for reading in readings]
+            setattr(joined, name, {key: side_by_side([part[key] for part in parts], policies) for key in parts[0]})
+        joined.details = {}
+        return joined
 
     def lift(self, estimators: int) -> Reading:
         """The reading of the differences to production, whose columns are the first `estimators` of this one.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 from statistics import NormalDist
 
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Mask, State, ratio
+from streameval.common.arrays import Array, Integers, Mask, State, part_of, ratio, side_by_side
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
@@ -47,32 +48,19 @@ def report_rows(
     by name: see `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`.
     `curve`: the learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
-    slates, weights = learned["slates"], learned["weights"]
     shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
     if not shown.any():
         return
-    supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    largest = counts[LARGEST[form]]
-    columns, (low, high) = len(grid.columns), plan.reward_range
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
-    for average, interval, reading, tracked in grid.read(state, tail, plan.errors, wanted):
-        lift, choice = reading.lift(columns), slope.choose(reading, grid.estimators, high - low)
-        limits = None
-        if interval.limited_by_log and plan.ranking is None:
-            limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
-        terms = term_range(plan, grid, interval, largest, limits)
-        errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
-        numbers = known_numbers(
-            numbers_of(plan, grid, interval, reading, lift, tracked, largest, terms, choice.half_width, errors)
-        )
-        (caps,) = known_numbers({"cap": choice.caps}).values()
-        details = known_numbers(_details(columns, interval, reading, lift, tracked, supported, terms))
-        shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
-        for column, (place, estimator) in zip(choice.columns.tolist(), pairs, strict=True):
+    read = grid.read(state, tail, plan.errors, wanted)
+    for average, interval, shared, columns, *by_name in _by_average(plan, grid, read, counts, learned, curve):
+        numbers, details = map(known_numbers, by_name)
+        caps = details.pop("cap")
+        for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = known_numbers(_of_slots(slates, place, estimator, average)) if form else {}
+            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if form else {}
             clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
@@ -95,6 +83,61 @@ def report_rows(
             )
 
 
+def _by_average(
+    plan: Plan,
+    grid: Grid,
+    read: Iterable[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]],
+    counts: Mapping[str, Array],
+    learned: State,
+    curve: LearnedCurve | None,
+) -> Iterator[tuple[AnyAverage, AnyInterval, dict[str, str], Integers, dict[str, Array], dict[str, Array]]]:
+    """Each average with its interval, the details that all rows share, the places of the chosen columns, and the
+    numbers and details of all columns by name.
+
+    Averages with the same interval are computed at once, their columns side by side within a policy.
+    """
+    policies, columns = len(plan.policies), len(grid.columns)
+    form = next((form for form in FORMS if form in grid.needs), None)
+    largest = counts[LARGEST[form]]
+    supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
+    errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
+    for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
+        averages, _, readings, tracked = zip(*alike, strict=True)
+        lifts = [reading.lift(columns) for reading in readings]
+        limits = [_limits(plan, interval, average, learned["weights"], form) for average in averages]
+        ranges = [term_range(plan, grid, interval, largest, limit) for limit in limits]
+
+        several = len(averages)
+        reading, lift = Reading.side_by_side(readings, policies), Reading.side_by_side(lifts, policies - 1)
+        terms = TermRange._make(side_by_side(column, policies) for column in zip(*ranges, strict=True))
+        choice = slope.choose(reading, grid.estimators * several, plan.reward_range[1] - plan.reward_range[0])
+        of_curve = side_by_side([errors.T] * several, policies).T
+        bounds = TrackedBounds.side_by_side(tracked, policies)
+        numbers = numbers_of(plan, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve)
+        details = _details(interval, reading, lift, supported, terms) | {"cap": choice.caps}
+        shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
+
+        chosen = choice.columns.reshape(policies, several, -1)
+        for place, average in enumerate(averages):
+            first = columns * (place + (several - 1) * np.arange(policies))
+            yield (
+                average,
+                interval,
+                shared,
+                (chosen[:, place] - first[:, None]).ravel(),
+                {name: part_of(values, policies, several, place) for name, values in numbers.items()},
+                _own_details(readings[place], lifts[place], tracked[place])
+                | {name: part_of(values, policies, several, place) for name, values in details.items()},
+            )
+
+
+def _limits(plan: Plan, interval: AnyInterval, average: AnyAverage, weights: State, form: Form | None) -> Array | None:
+    """The largest weights that the log allows, [2, policies]; None where the interval does not use them."""
+    if not interval.limited_by_log or plan.ranking is not None:
+        return None
+    return largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
+
+
 def _of_slots(slates: State, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """The details about the slots of slates; their lifts are known for all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, place))}
@@ -112,7 +155,6 @@ def term_range(plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Ar
 
 def numbers_of(
     plan: Plan,
-    grid: Grid,
     interval: AnyInterval,
     reading: Reading,
     lift: Reading,
@@ -127,7 +169,7 @@ def numbers_of(
     `wider` [columns]: what is added to both sides of an interval. `errors` [2, columns]: half-widths of the values and
     lifts that come from a learned curve, independent of the others.
     """
-    estimators, (low, high) = len(grid.columns), plan.reward_range
+    estimators, (low, high) = len(reading.value) - len(lift.value), plan.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
@@ -217,21 +259,11 @@ def _lacking_weight(reading: Reading, terms: TermRange) -> Array:
 
 
 def _details(
-    estimators: int,
-    interval: AnyInterval,
-    reading: Reading,
-    lift: Reading,
-    tracked: TrackedBounds | None,
-    supported: Mask,
-    terms: TermRange,
+    interval: AnyInterval, reading: Reading, lift: Reading, supported: Mask, terms: TermRange
 ) -> dict[str, Array]:
-    heaviest = interval.heaviest(reading, terms)
+    heaviest, estimators = interval.heaviest(reading, terms), len(reading.value) - len(lift.value)
     unsupported = np.where(np.repeat(supported, estimators), reading.unsupported_probability, np.nan)
     return {
-        **reading.details,
-        **reading.parts,
-        **(tracked.details if tracked else {}),
-        **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
         "bias_bound": reading.bias,
         "design_effect": reading.design_effect,
         "largest_term_share": reading.largest_term_share,
@@ -240,6 +272,17 @@ def _details(
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
         **({} if heaviest is None else {"max_weight": np.where(reading.count > 0, heaviest, np.nan)}),
+    }
+
+
+def _own_details(reading: Reading, lift: Reading, tracked: TrackedBounds | None) -> dict[str, Array]:
+    """The details that averages have in common with no other one."""
+    estimators = len(reading.value) - len(lift.value)
+    return {
+        **reading.details,
+        **reading.parts,
+        **(tracked.details if tracked else {}),
+        **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
     }
 
 

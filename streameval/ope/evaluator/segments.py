@@ -186,7 +186,7 @@ def _numbers(
     terms = term_range(plan, grid, interval, counts[LARGEST[form]], limits)
     shared = replace(plan, confidence=1.0 - (1.0 - plan.confidence) / several)
     none = np.zeros((2, len(plan.policies) * several))
-    found = numbers_of(shared, grid, interval, reading, lift, None, counts[LARGEST[form]], terms, none[0], none)
+    found = numbers_of(shared, interval, reading, lift, None, counts[LARGEST[form]], terms, none[0], none)
     return {name: found[name] for name in SHOWN}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, ratio
+from streameval.common.arrays import Array, State, ratio, side_by_side
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.observations import (
@@ -186,6 +186,18 @@ class TrackedBounds(NamedTuple):
     value: Array
     lift: Array
     details: Mapping[str, Array]
+
+    @classmethod
+    def side_by_side(cls, several: Sequence[TrackedBounds | None], policies: int) -> TrackedBounds | None:
+        """The columns of the bounds of several averages as those of one, without details; None where they have none."""
+        bounds = [each for each in several if each is not None]
+        if not bounds:
+            return None
+        value, lift = (
+            side_by_side([each.T for each in columns], policies).T
+            for columns in zip(*(each[:2] for each in bounds), strict=True)
+        )
+        return cls(value, lift, {})
 
 
 @dataclass(frozen=True)
