@@ -13,6 +13,7 @@ from streameval.common.arrays import State
 from streameval.events import EventBatch
 from streameval.ope.evaluator.drift_detection import (
     FEWEST,
+    KEPT_VALUES,
     LONGEST_WINDOW,
     DriftDetector,
     block_means,
@@ -83,9 +84,9 @@ def test_the_memory_of_block_means_is_bounded() -> None:
     assert max(sizes) <= LONGEST_WINDOW
 
 
-def test_a_full_memory_keeps_its_newer_half() -> None:
+def test_a_full_memory_keeps_its_newest_block_means() -> None:
     values = means(LONGEST_WINDOW + 1)
-    assert after(DriftDetector(), values)["seen"][0] == values[LONGEST_WINDOW // 2 :, 0].tolist()
+    assert after(DriftDetector(), values)["seen"][0] == values[-KEPT_VALUES - 1 :, 0].tolist()
 
 
 def test_blocks_without_evidence_about_a_policy_are_left_out() -> None:
