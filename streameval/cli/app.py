@@ -461,7 +461,7 @@ def schema(
 ) -> None:
     """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
 
-    The package has them as files, in streameval/schemas.
+    The package has them as files, in streameval/config/schemas.
     """
     if of == "report":
         from streameval.ope.report import Report

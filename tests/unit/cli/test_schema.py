@@ -24,7 +24,7 @@ def test_the_package_has_the_schemas_that_the_command_prints(run: Run, name: str
     assert outcome.code == 0
     schema = json.loads(outcome.out)
     Draft202012Validator.check_schema(schema)
-    stored = json.loads((files("streameval") / "schemas" / f"{name}.json").read_text())
+    stored = json.loads((files("streameval") / "config" / "schemas" / f"{name}.json").read_text())
     assert stored == schema, "`make schemas` writes the files"
 
 
