@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, ratio, side_by_side, take_columns
+from streameval.common.arrays import Array, Mask, State, ratio, side_by_side, take_columns
 from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
@@ -54,13 +55,9 @@ class Reading:
     """The numbers of an average at one time, one entry per column; NaN where unknown or without evidence.
 
     `moments` [columns, rows]: those of the estimate; with `pairs` [columns, rows of pairs], those of a lift, with value
-    and variance of the linearised difference. `spread`: the numbers that make the variance, by name, over a past
-    ten times longer with the unfinished block: see `variance.read`. `design_effect`: the factor by which dependent
-    events inflate it (finished blocks only), which includes the dependence within units where `knows_units`. `nonzero`:
-    the number of terms that were not 0, of a lift the lesser one of both policies. `rewarded`: whether there was one,
-    of a lift one of either policy. `bias`: bound on the bias from drift. `details`: diagnostics of the average.
-    `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the
-    average knows them.
+    and variance of the linearised difference. `bias`: bound on the bias from drift. `details`: diagnostics of the
+    average. `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the present value,
+    where the average knows them. `knows_units`: whether the design effect includes the dependence within units.
 
     Args:
         spread: the state of `variance`
@@ -86,43 +83,73 @@ class Reading:
         self.moments, self.details, self.parts = moments, details, parts
         self.pairs: Array | None = None
         self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
-        self.spread, self.knows_units = variance.read(spread, tail), "signed" in spread
-        self.design_effect, self.nonzero = self.spread["design_effect"], self.spread["nonzero"]
-        self.rewarded = np.asarray(self.nonzero > 0)
-        self._state, self._tail, self._lift = spread, tail, lift
+        self.knows_units = "signed" in spread
+        self._state = {name: spread[name] for name in variance.FADING if name in spread}
+        self._tail, self._lift = None if tail is None else tail.spread[0], lift
 
     @classmethod
     def side_by_side(cls, readings: Sequence[Reading], policies: int) -> Reading:
-        """The columns of several readings of the same policies as those of one, without details.
+        """The columns of several readings of values, for the same policies, as those of one without details.
 
-        All are readings of values, or all of lifts over production, whose lifts are asked for beforehand.
+        Either all of them keep lifts, or none does.
         """
-        joined = copy(readings[0])
-        for name in ("moments", "pairs", "bias", "design_effect", "nonzero", "rewarded"):
-            parts = [getattr(reading, name) for reading in readings]
-            setattr(joined, name, None if parts[0] is None else side_by_side(parts, policies))
-        for name in ("spread", "parts"):
-            parts = [getattr(reading, name) for reading in readings]
-            setattr(joined, name, {key: side_by_side([part[key] for part in parts], policies) for key in parts[0]})
-        joined.details = {}
-        return joined
+
+        def joined(parts: Sequence[Array]) -> Array:
+            return side_by_side(parts, policies)
+
+        first, lifts = readings[0], [each._lift for each in readings if each._lift is not None]
+        reading = cls(
+            joined([each.moments for each in readings]),
+            {name: joined([each._state[name] for each in readings]) for name in first._state},
+            tail=None,
+            bias=joined([each.bias for each in readings]),
+            parts={name: joined([each.parts[name] for each in readings]) for name in first.parts},
+            lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
+        )
+        if first._tail is not None:
+            reading._tail = joined([each._tail for each in readings if each._tail is not None])
+        return reading
+
+    @cached_property
+    def spread(self) -> State:
+        """The numbers that make the variance, by name, over a past ten times longer: see `variance.read`."""
+        return variance.read(self._state, self._tail, of_lift=self.pairs is not None)
+
+    @cached_property
+    def design_effect(self) -> Array:
+        """The factor by which dependent events inflate the variance; of finished blocks only."""
+        effect: Array = self.spread["design_effect"]
+        return effect
+
+    @cached_property
+    def nonzero(self) -> Array:
+        """The number of terms that were not 0, of a lift the lesser one of both policies."""
+        number: Array = self.spread["nonzero"]
+        return number
+
+    @cached_property
+    def rewarded(self) -> Mask:
+        """Whether a term was not 0, of a lift one of either policy."""
+        return np.asarray(self.nonzero > 0)
 
     def lift(self, estimators: int) -> Reading:
         """The reading of the differences to production, whose columns are the first `estimators` of this one.
 
         It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
         """
-        others, lift = slice(estimators, None), copy(self._lift or self)
+        others = slice(estimators, None)
         own, production = self.nonzero[others], np.resize(self.nonzero[:estimators], self.nonzero[others].shape)
-        lift.rewarded, lift.nonzero = (own > 0) | (production > 0), np.minimum(own, production)
-        if self._lift is not None:
-            lift.nonzero = np.minimum(lift.nonzero, self._lift.nonzero)
-            return lift
-        lift.moments, lift.pairs = lift_of(self.moments[others])
-        lift.spread = variance.read(self._state, self._tail, lifts=others)
-        lift.design_effect = lift.spread["design_effect"]
-        lift.bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
-        lift.details, lift.parts = {}, {}
+        if self._lift is None:
+            moments, pairs = lift_of(self.moments[others])
+            state = {name: self._state[name][others] for name in variance.FADING.keys() & self._state.keys()}
+            bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
+            lift = Reading(moments, state, tail=None, bias=bias)
+            lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]
+            lift.nonzero = np.minimum(own, production)
+        else:
+            lift = copy(self._lift)
+            lift.nonzero = np.minimum(np.minimum(own, production), lift.nonzero)
+        lift.rewarded = (own > 0) | (production > 0)
         return lift
 
     def _row(self, row: MomentRow) -> Array:

@@ -297,7 +297,7 @@ def _aligned(one: Array | None, other: Array | None) -> tuple[Array, Array]:
     return widened(one), widened(other)
 
 
-def read(state: State, tail: Blocks | None, lifts: slice | None = None) -> State:
+def read(state: State, tail: Array | None, of_lift: bool = False) -> State:
     """The numbers of a state by name, [columns] each; NaN where unknown.
 
     `variance`: of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`. `count`: the number of
@@ -306,15 +306,13 @@ def read(state: State, tail: Blocks | None, lifts: slice | None = None) -> State
     blocks only.
 
     Args:
-        tail: the events of the unfinished block
-        lifts: columns, whose numbers are those of the linearised difference to production, on the events of both
+        tail: the rows that the unfinished block adds, [columns, rows]: see `Blocks.spread`
+        of_lift: the numbers are those of the linearised difference to production, on the events of both
     """
-    sums, of_lift = state["sums"], lifts is not None
+    sums = state["sums"]
     if tail is not None:
         sums = sums.copy()
-        sums[..., TAIL_ROWS] += tail.spread[0][:, TAIL_ROWS]
-    kept = slice(None) if lifts is None else lifts
-    sums, parts = sums[kept], {name: state[name][kept] for name in FADING if name in state}
+        sums[..., TAIL_ROWS] += tail[:, TAIL_ROWS]
     rows, terms = _side(sums, of_lift)
     return {
         "variance": linearised_variance(rows, terms),
@@ -322,7 +320,7 @@ def read(state: State, tail: Blocks | None, lifts: slice | None = None) -> State
         "effective_denominators": effective_denominators(rows, terms),
         "never_varied": never_varied(rows, terms),
         "nonzero": sums[..., NONZERO],
-        "design_effect": design_effect(parts, of_lift),
+        "design_effect": design_effect(state, of_lift),
     }
 
 

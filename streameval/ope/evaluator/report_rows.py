@@ -103,12 +103,12 @@ def _by_average(
     errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
     for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        lifts = [reading.lift(columns) for reading in readings]
         limits = [_limits(plan, interval, average, learned["weights"], form) for average in averages]
         ranges = [term_range(plan, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
-        reading, lift = Reading.side_by_side(readings, policies), Reading.side_by_side(lifts, policies - 1)
+        reading = Reading.side_by_side(readings, policies)
+        lift = reading.lift(columns * several)
         terms = TermRange._make(side_by_side(column, policies) for column in zip(*ranges, strict=True))
         choice = slope.choose(reading, grid.estimators * several, plan.reward_range[1] - plan.reward_range[0])
         of_curve = side_by_side([errors.T] * several, policies).T
@@ -118,16 +118,19 @@ def _by_average(
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
         chosen = choice.columns.reshape(policies, several, -1)
-        for place, average in enumerate(averages):
-            first = columns * (place + (several - 1) * np.arange(policies))
+        for place, (average, alone, own) in enumerate(zip(averages, readings, tracked, strict=True)):
+            others = columns * (place + (several - 1) * np.arange(policies))  # columns before those of each policy
             yield (
                 average,
                 interval,
                 shared,
-                (chosen[:, place] - first[:, None]).ravel(),
+                (chosen[:, place] - others[:, None]).ravel(),
                 {name: part_of(values, policies, several, place) for name, values in numbers.items()},
-                _own_details(readings[place], lifts[place], tracked[place])
-                | {name: part_of(values, policies, several, place) for name, values in details.items()},
+                {
+                    **alone.details,
+                    **(own.details if own else {}),
+                    **{name: part_of(values, policies, several, place) for name, values in details.items()},
+                },
             )
 
 
@@ -264,6 +267,8 @@ def _details(
     heaviest, estimators = interval.heaviest(reading, terms), len(reading.value) - len(lift.value)
     unsupported = np.where(np.repeat(supported, estimators), reading.unsupported_probability, np.nan)
     return {
+        **reading.parts,
+        **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
         "bias_bound": reading.bias,
         "design_effect": reading.design_effect,
         "largest_term_share": reading.largest_term_share,
@@ -272,17 +277,6 @@ def _details(
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
         **({} if heaviest is None else {"max_weight": np.where(reading.count > 0, heaviest, np.nan)}),
-    }
-
-
-def _own_details(reading: Reading, lift: Reading, tracked: TrackedBounds | None) -> dict[str, Array]:
-    """The details that averages have in common with no other one."""
-    estimators = len(reading.value) - len(lift.value)
-    return {
-        **reading.details,
-        **reading.parts,
-        **(tracked.details if tracked else {}),
-        **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
     }
 
 
