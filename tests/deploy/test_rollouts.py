@@ -8,57 +8,44 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from support.deployed import DEPLOY, unexplained
-from support.published import compile_as_types, published_types, validate
+from support.paths import TESTS
+from support.published import compile_as_types, published_types, unaccepted, validate
 
-ANALYSIS: dict[str, Any] = yaml.safe_load((DEPLOY / "argo-rollouts" / "analysistemplate.yaml").read_text())
-METRIC: dict[str, Any] = yaml.safe_load((DEPLOY / "flagger" / "metrictemplate.yaml").read_text())
-TEXTS = {"type": "string"}
-PROVIDERS = [
-    "prometheus",
-    "influxdb",
-    "datadog",
-    "externalmetrics",
-    "stackdriver",
-    "cloudwatch",
-    "newrelic",
-    "graphite",
-    "dynatrace",
-    "keptn",
-    "splunk",
-]
-METRIC_TEMPLATE = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "flagger.app/v1beta1"},
-        "kind": {"const": "MetricTemplate"},
-        "spec": {
-            "type": "object",
-            "required": ["provider", "query"],
-            "additionalProperties": False,
-            "properties": {
-                "query": TEXTS,
-                "provider": {
-                    "type": "object",
-                    "required": ["type"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "type": {"enum": PROVIDERS},
-                        "address": TEXTS,
-                        "region": TEXTS,
-                        "insecureSkipVerify": {"type": "boolean"},
-                        "headers": {"additionalProperties": {"type": "array", "items": TEXTS}},
-                        "secretRef": {"required": ["name"], "properties": {"name": TEXTS}},
-                    },
-                },
-            },
-        },
+ANALYSIS_FILE = DEPLOY / "argo-rollouts" / "analysistemplate.yaml"
+METRIC_FILE = DEPLOY / "flagger" / "metrictemplate.yaml"
+ANALYSIS: dict[str, Any] = yaml.safe_load(ANALYSIS_FILE.read_text())
+METRIC: dict[str, Any] = yaml.safe_load(METRIC_FILE.read_text())
+
+
+def shown(file: Path) -> Any:
+    """The part of another resource that the comment at the start of a template shows between backticks."""
+    lines = (line.removeprefix("# ") for line in file.read_text().splitlines() if line.startswith("#"))
+    (part,) = re.findall(r"`(analysis: .*?)`", " ".join(lines))
+    return yaml.safe_load(part)["analysis"]
+
+
+ROLLOUT: dict[str, Any] = {
+    "apiVersion": "argoproj.io/v1alpha1",
+    "kind": "Rollout",
+    "metadata": {"name": "recommender"},
+    "spec": {"strategy": {"canary": {"steps": [{"setWeight": 10}, {"analysis": shown(ANALYSIS_FILE)}]}}},
+}
+"""A Rollout with the step that the analysis's first lines show."""
+FLAGGER = TESTS / "deploy" / "flagger"
+DEFINITIONS = "artifacts/flagger/crd.yaml"
+CANARY: dict[str, Any] = {
+    "apiVersion": "flagger.app/v1beta1",
+    "kind": "Canary",
+    "metadata": {"name": "recommender"},
+    "spec": {
+        "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "recommender"},
+        "service": {"port": 80},
+        "analysis": {"interval": "1m", "threshold": 60, "stepWeight": 10, **shown(METRIC_FILE)},
     },
 }
-"""The rules of the custom resource `metrictemplates.flagger.app`, which no registry of packages has."""
+"""A Canary with the metrics that the template's first lines show."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +55,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_analysis_is_of_the_published_types_and_schemas(published: Path) -> None:
-    assert compile_as_types(published, [ANALYSIS]) == ""
+    assert compile_as_types(published, [ANALYSIS, ROLLOUT]) == ""
     assert validate(published, [ANALYSIS]) == ""
 
 
@@ -81,12 +68,20 @@ def test_a_wrong_key_of_an_analysis_would_be_noticed(published: Path) -> None:
     assert "name" in validate(published, [nameless], code=1)
 
 
-def test_the_metric_template_keeps_the_rules_of_its_custom_resource() -> None:
-    validator = Draft202012Validator(METRIC_TEMPLATE)
-    validator.validate(METRIC)
-    spec = METRIC["spec"]
-    assert not validator.is_valid({**METRIC, "spec": {**spec, "queries": spec["query"]}})
-    assert not validator.is_valid({**METRIC, "spec": {**spec, "provider": {"type": "prom"}}})
+def test_the_metric_template_is_one_that_flagger_accepts() -> None:
+    assert unaccepted(METRIC, FLAGGER, DEFINITIONS) == []
+
+
+@pytest.mark.parametrize("wrong", [{"queries": "up"}, {"provider": {"type": "prom"}}, {"query": None}])
+def test_a_wrong_key_or_value_of_the_metric_template_would_be_noticed(wrong: dict[str, Any]) -> None:
+    assert unaccepted({**METRIC, "spec": {**METRIC["spec"], **wrong}}, FLAGGER, DEFINITIONS) != []
+
+
+def test_the_template_shows_a_metric_that_a_canary_may_have_and_that_gives_each_of_its_variables() -> None:
+    assert unaccepted(CANARY, FLAGGER, DEFINITIONS) == []
+    (metric,) = CANARY["spec"]["analysis"]["metrics"]
+    assert metric["templateRef"]["name"] == METRIC["metadata"]["name"]
+    assert set(metric["templateVariables"]) == set(re.findall(r"\{\{ variables\.(\w+) \}\}", METRIC["spec"]["query"]))
 
 
 def test_the_queries_are_about_metrics_that_are_exported() -> None:
@@ -96,6 +91,9 @@ def test_the_queries_are_about_metrics_that_are_exported() -> None:
     assert unexplained(iter(filled)) == set()
 
 
-def test_every_argument_of_a_query_is_declared() -> None:
-    declared = {argument["name"] for argument in ANALYSIS["spec"]["args"]}
-    assert set(re.findall(r"\{\{args\.(\w+)\}\}", yaml.safe_dump(ANALYSIS["spec"]["metrics"]))) == declared
+def test_every_argument_of_a_query_is_declared_and_those_without_a_value_are_given_by_the_shown_step() -> None:
+    declared = {argument["name"]: argument.get("value") for argument in ANALYSIS["spec"]["args"]}
+    step = shown(ANALYSIS_FILE)
+    assert [each["templateName"] for each in step["templates"]] == [ANALYSIS["metadata"]["name"]]
+    assert {each["name"] for each in step["args"]} == {name for name, value in declared.items() if value is None}
+    assert set(re.findall(r"\{\{args\.(\w+)\}\}", yaml.safe_dump(ANALYSIS["spec"]["metrics"]))) == set(declared)

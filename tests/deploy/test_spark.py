@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from streameval.config.model import Config
 from support.dockerfiles import let_through, stages
-from support.go_toolchain import ENVIRONMENT, toolchain
 from support.paths import ROOT
+from support.published import unaccepted
 from support.pyproject import pinned
 
 SPARK = ROOT / "deploy" / "spark"
@@ -66,34 +61,11 @@ OPERATOR = ROOT / "tests" / "deploy" / "spark_operator"
 DEFINITION = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
 
 
-@cache
-def definition() -> Draft202012Validator:
-    """The schema of a SparkApplication that the Spark operator publishes, in which no unknown key is allowed."""
-    (module,) = re.findall(r"^require (\S+) ", (OPERATOR / "go.mod").read_text(), re.M)
-    command = [toolchain(OPERATOR), "-C", str(OPERATOR), "mod", "download", "-json", module]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=300)
-    assert done.returncode == 0, done.stderr
-    resource = yaml.safe_load((Path(json.loads(done.stdout)["Dir"]) / DEFINITION).read_text())
-    (version,) = (each for each in resource["spec"]["versions"] if each["name"] == "v1beta2")
-    schema = closed(version["schema"]["openAPIV3Schema"])
-    return Draft202012Validator({**schema, "properties": {**schema["properties"], "metadata": {}}})
-
-
-def closed(schema: Any) -> Any:
-    """The schema without room for keys that it does not name."""
-    if isinstance(schema, list):
-        return [closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    named = {} if "properties" not in schema else {"additionalProperties": False}
-    return named | {key: closed(value) for key, value in schema.items()}
-
-
 def test_the_application_is_one_that_the_operator_accepts() -> None:
-    assert [error.message for error in definition().iter_errors(APPLICATION)] == []
+    assert unaccepted(APPLICATION, OPERATOR, DEFINITION) == []
 
 
 @pytest.mark.parametrize(("key", "value"), [("memoryoverhead", "1g"), ("cores", "two"), ("memory", 1)])
 def test_a_key_or_a_value_that_the_operator_does_not_know_would_be_noticed(key: str, value: object) -> None:
     wrong = {**APPLICATION, "spec": {**APPLICATION["spec"], "driver": {**APPLICATION["spec"]["driver"], key: value}}}
-    assert [error.message for error in definition().iter_errors(wrong)] != []
+    assert unaccepted(wrong, OPERATOR, DEFINITION) != []

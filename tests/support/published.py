@@ -1,12 +1,23 @@
-"""The published types and schemas of Kubernetes, the Prometheus Operator and Argo Rollouts, and checks by them."""
+"""The types and schemas of custom resources that others publish, and checks by them.
+
+Those of Kubernetes, the Prometheus Operator and Argo Rollouts come from npm, those of other operators from their Go
+modules.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+from jsonschema import Draft202012Validator
+
+from support.go_toolchain import ENVIRONMENT, toolchain
 from support.paths import TESTS
 from support.programs import output, program
 
@@ -42,3 +53,43 @@ def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str
     return output(
         program("node", "nodejs"), str(directory / "validate.mjs"), str(directory / "manifests.json"), code=code
     )
+
+
+def unaccepted(resource: dict[str, Any], module: Path, file: str) -> list[str]:
+    """The messages with which the published definition of a custom resource rejects one, also for an unknown key.
+
+    Args:
+        resource: its kind and version select the definition
+        module: the directory of a go.mod that requires the module of the operator
+        file: the resource definitions in that module
+    """
+    group, _, version = resource["apiVersion"].partition("/")
+    schema = schemas(module, file)[group, version, resource["kind"]]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(resource)]
+
+
+@cache
+def schemas(module: Path, file: str) -> dict[tuple[str, str, str], Any]:
+    """The schemas of the resources that an operator defines, by group, version and kind."""
+    (required,) = re.findall(r"^require (\S+) ", (module / "go.mod").read_text(), re.M)
+    command = [toolchain(module), "-C", str(module), "mod", "download", "-json", required]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for definition in yaml.safe_load_all((Path(json.loads(done.stdout)["Dir"]) / file).read_text()):
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            schema = closed(version["schema"]["openAPIV3Schema"])
+            place = (spec["group"], version["name"], spec["names"]["kind"])
+            found[place] = {**schema, "properties": {**schema["properties"], "metadata": {}}}
+    return found
+
+
+def closed(schema: Any) -> Any:
+    """The schema without room for keys that it does not name."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = {} if "properties" not in schema else {"additionalProperties": False}
+    return named | {key: closed(value) for key, value in schema.items()}
