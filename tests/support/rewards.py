@@ -59,6 +59,6 @@ def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> No
                 assert other[key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if value is not None else None), key
         elif name != "reward" and isinstance(number, float):
             size = 200.0 if found.reward == "revenue" else 1.0
-            assert other == pytest.approx(number, rel=tolerance, abs=10 * tolerance * size), name
+            assert other == pytest.approx(number, rel=tolerance, abs=tolerance * size), name
         elif name != "reward":
             assert other == number
