@@ -52,15 +52,21 @@ def metrics_text(status: DaemonStatus) -> bytes:
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:
     """All families that have a sample; one that fails is logged and left out, and the others are served."""
     for section, (labels, series) in SECTIONS.items():
+        mark = _mark(status) if section in OF_WEIGHTS else {}
         for name, (path, help_text) in METRICS[section].items():
             try:
-                values = [(row, _read(entry, path)) for row, entry in series(status)]
-                metric = _metric(name, help_text, labels, values)
+                values = [((*row, *mark.values()), _read(entry, path)) for row, entry in series(status)]
+                metric = _metric(name, help_text, (*labels, *mark), values)
             except Exception:
                 log.exception("metrics_failed", family=name)
             else:
                 if metric.samples:
                     yield metric
+
+
+def _mark(status: DaemonStatus) -> Mapping[str, str]:
+    """The label of numbers whose error is not known in full, with its value; none where propensities are logged."""
+    return {"propensity": "estimated"} if status.report and status.report.propensity_model else {}
 
 
 def _read(entry: Any, path: str) -> Any:
@@ -190,7 +196,10 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
     ),
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
-    "segments": (("segment", "value", "policy"), _reported("segments", "segment", "segment_value", "policy")),
+    "segments": (
+        ("segment", "value", *PER_ESTIMATE),
+        _reported("segments", "segment", "segment_value", *PER_ESTIMATE),
+    ),
     "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
     "guardrails": (("policy", "rule", "reward"), _guardrails),
     "deciding": (PER_REWARD, _deciding),
@@ -218,3 +227,5 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
 """The labels of the metrics of each section, and its series."""
+OF_WEIGHTS = {"estimates", "averages", "slots", "calibration", "segments", "promotion", "guardrails"}
+"""The sections of numbers that follow from importance weights, and so from propensities."""

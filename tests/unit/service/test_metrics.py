@@ -159,7 +159,7 @@ def test_the_lift_of_each_slot_is_a_series() -> None:
     }
 
 
-def test_estimated_propensities_are_marked_by_a_series() -> None:
+def test_estimated_propensities_mark_every_number_that_follows_from_them() -> None:
     report = make_report()
     logged = scrape(make_published(report))
     assert one(logged, "streameval_propensity_info", kind="logged") == 1
@@ -170,7 +170,14 @@ def test_estimated_propensities_are_marked_by_a_series() -> None:
     assert one(samples, "streameval_propensity_info", kind="estimated") == 1
     assert one(samples, "streameval_propensity_log_loss", model="tabular") == 1.25
     assert one(samples, "streameval_propensity_unknown_total", model="tabular") == 1_000
-    assert samples["streameval_policy_value"][0].labels.keys() == logged["streameval_policy_value"][0].labels.keys()
+    marked = {name for name, (first, *_) in samples.items() if first.labels.get("propensity") == "estimated"}
+    assert not [name for name, (first, *_) in logged.items() if "propensity" in first.labels]
+    for name in ("value", "lift_lower", "importance_weight_mean", "promotable"):
+        assert f"streameval_policy_{name}" in marked
+    for name in ("deciding_info", "events_missing_total"):
+        assert f"streameval_policy_{name}" not in marked
+    for name in marked:
+        assert samples[name][0].labels.keys() - logged[name][0].labels.keys() == {"propensity"}
 
 
 def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:
@@ -178,7 +185,7 @@ def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:
     known = {"segment": "country", "value": "fr", "policy": "challenger-a"}
     assert one(samples, "streameval_segment_policy_lift_upper", **known) == -0.01
     assert one(samples, "streameval_segment_policy_share", **known) == 0.2
-    assert set(samples["streameval_segment_policy_lift"][0].labels) == {"segment", "value", "policy"}
+    assert set(samples["streameval_segment_policy_lift"][0].labels) == PER_ESTIMATE - {"reward"} | {"segment", "value"}
     assert not any(each.labels["policy"] == "logging" for each in samples["streameval_segment_policy_lift"])
     assert one(samples, "streameval_segment_policy_value", **{**known, "policy": "logging"}) == 0.05
     assert "streameval_segment_policy_value" not in scrape(make_published(make_report()))
