@@ -39,11 +39,11 @@ def rows_of(report: Report) -> list[str]:
 def test_a_guardrail_is_named_with_what_it_allows_and_whether_it_is_kept() -> None:
     report = with_a_guardrail(make_report(candidates=2), True, False)
     kept, failed = rows_of(report)
-    assert " stay guardrail kept 0.9 " in kept
-    assert " stay guardrail not kept yet 0.9 " in failed
+    assert " stay guardrail kept +0.00407 +0.00157 to +0.00657 0.9 " in kept, "the lift comes before the value"
+    assert " stay guardrail not kept yet " in failed
     assert kept.endswith(" may lose 0.001, decision bound -0.002")
     (worse, _) = rows_of(with_a_guardrail(make_report(candidates=2), False, False, lower=-0.004))
-    assert " stay guardrail not kept 0.9 " in worse
+    assert " stay guardrail not kept +0.00407 " in worse
     assert worse.endswith(" decision bound -0.004")
 
 
