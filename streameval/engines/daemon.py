@@ -176,8 +176,9 @@ class MergedCohorts:
             **{part: rows(part) for part in ("policies", "estimates", "segments", "promotion", "trust", "transitions")},
         )
 
-    def fold_pending(self) -> None:
+    def fold_pending(self) -> bool:
         """Do nothing: no events wait to be folded."""
+        return False
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call."""

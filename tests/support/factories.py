@@ -245,8 +245,9 @@ class Recorder:
         """Remember the rewards."""
         self.rewards += batch.reward.tolist()
 
-    def fold_pending(self, least: int = 1) -> None:
+    def fold_pending(self, least: int = 1) -> bool:
         """Nothing is pending."""
+        return False
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """A Report whose number of events is the number received."""

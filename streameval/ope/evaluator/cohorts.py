@@ -39,8 +39,8 @@ class ReportingEvaluator(Protocol):
     def plan(self) -> Plan:
         """The plan of everything that it evaluates."""
 
-    def fold_pending(self) -> None:
-        """Fold the whole blocks that are pending, before a Report."""
+    def fold_pending(self) -> bool:
+        """Fold the whole blocks that are pending, before a Report, and return whether there were any."""
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now: see `Evaluator.report`."""
@@ -368,10 +368,10 @@ class CohortEvaluator:
         found = {field.field: field for cohort in self._cohorts for field in cohort.evaluator.missing_fields(batch)}
         return list(found.values())
 
-    def fold_pending(self, least: int = 1) -> None:
+    def fold_pending(self, least: int = 1) -> bool:
         """Fold the whole blocks that are pending; see `Evaluator.fold_pending`."""
-        for cohort in self._cohorts:
-            cohort.evaluator.fold_pending(least)
+        folded = [cohort.evaluator.fold_pending(least) for cohort in self._cohorts]
+        return any(folded)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report: of each policy and estimate the rows of its evaluator; see `Evaluator.report`."""

@@ -202,8 +202,7 @@ class Evaluator:
     @property
     def accepted(self) -> int:
         """The number of accepted events."""
-        number: int = self._state["events"]["accepted"]
-        return number
+        return int(self._state["events"]["accepted"])
 
     @property
     def newest(self) -> float | None:
@@ -338,13 +337,15 @@ class Evaluator:
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
 
-    def fold_pending(self, least: int = 1) -> None:
-        """Fold the pending whole blocks, if there are at least `least`; `update` folds them in larger numbers.
+    def fold_pending(self, least: int = 1) -> bool:
+        """Fold the pending whole blocks, if there are at least `least`, and return whether there were.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
-        if self._pending_events >= least * self.plan.block:
-            self._process_pending(self.plan.block)
+        if self._pending_events < least * self.plan.block:
+            return False
+        self._process_pending(self.plan.block)
+        return True
 
     def _process_pending(self, unit: int) -> None:
         """Fold the pending events in multiples of `unit` events; the rest stays pending."""

@@ -17,6 +17,7 @@ from streameval.ingest.background import WorkerStatus
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
+from streameval.ope.report import Report
 from streameval.service.daemon import SHORTEST_IDLE, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
@@ -52,6 +53,38 @@ def test_a_busy_source_is_reported_at_the_first_batch_and_at_the_end_not_at_ever
     assert recorder.reports == 2
     assert daemon.published.report is not None
     assert daemon.published.report.events.accepted == 500
+
+
+def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
+    class Folding(Recorder):
+        """Each event is a block; notes at which number of events it folded blocks, and at which it reported."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pending, self.folded_at, self.reported_at = 0, list[int](), list[int]()
+
+        def update(self, batch: EventBatch) -> None:
+            super().update(batch)
+            self.pending += len(batch)
+
+        def fold_pending(self, least: int = 1) -> bool:
+            folds = self.pending >= least
+            if folds and self.pending > 1:
+                self.folded_at.append(len(self.rewards))
+            self.pending = 0 if folds else self.pending
+            return folds
+
+        def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
+            self.reported_at.append(len(self.rewards))
+            return super().report(now, unmatched_share)
+
+    folding = Folding()
+    polls = [[records(b"1")], *([records(*[b"1"] * 20)] for _ in range(4)), [records(b"1")]]
+    Daemon(
+        ListSource(polls), NumberFormat(), folding, publish_interval=0.0, stop_when_exhausted=True, clock=lambda: 100.0
+    ).run()
+    assert folding.reported_at[:3] == [1, 41, 81], "the first at once, then every second turn"
+    assert folding.folded_at[:2] == [21, 41], "before a Report few blocks are left"
 
 
 def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_come() -> None:

@@ -310,8 +310,9 @@ class MergedEvaluator:
                 None,
             )
 
-    def fold_pending(self) -> None:
+    def fold_pending(self) -> bool:
         """Do nothing: no events wait to be folded. An `Evaluator` has such events."""
+        return False
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, of blocks that no more events are waited for."""
