@@ -19,6 +19,7 @@ from kafka.record.util import calc_crc32c
 
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import create_topic
+from support.certificates import make_certificate
 from support.integration.faulty_cluster import StoppableBroker
 from support.integration.which_broker import missing_programs
 from support.ports import free_ports
@@ -57,8 +58,7 @@ listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.pla
 user_{user}="{password}";
 listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.secure.ssl.keystore.location={keystore}
-listener.name.secure.ssl.keystore.type=PKCS12
-listener.name.secure.ssl.keystore.password={password}
+listener.name.secure.ssl.keystore.type=PEM
 log.dirs={data}
 num.partitions=1
 offsets.topic.num.partitions=1
@@ -121,7 +121,7 @@ class RealBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self.secure_port, self._controller_port = free_ports(3)
         self.bootstrap = f"127.0.0.1:{self.port}"
-        self.certificate = home / "broker.pem"
+        self.certificate, self._key = map(Path, make_certificate(home, "broker"))
         self._configure()
 
     @property
@@ -214,7 +214,8 @@ class RealBroker:
             time.sleep(0.1)
 
     def _configure(self) -> None:
-        keystore = self._make_keystore()
+        keystore = self._home / "keystore.pem"
+        keystore.write_text(self._key.read_text() + self.certificate.read_text())
         properties = SERVER_PROPERTIES.format(
             port=self.port,
             secure_port=self.secure_port,
@@ -229,14 +230,6 @@ class RealBroker:
         scram = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
         format_log = ["format", "-t", CLUSTER_ID, "-c", "server.properties", "--add-scram", scram]
         run(self._java("kafka.tools.StorageTool", *format_log), self._home)
-
-    def _make_keystore(self) -> Path:
-        keystore = self._home / "broker.p12"
-        common = ["-keystore", str(keystore), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "broker"]
-        name = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1"]
-        run(["keytool", "-genkeypair", "-keyalg", "EC", "-validity", "2", *name, *common], self._home)
-        run(["keytool", "-exportcert", "-rfc", "-file", str(self.certificate), *common], self._home)
-        return keystore
 
     def _java(self, main: str, *arguments: str) -> list[str]:
         quick = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

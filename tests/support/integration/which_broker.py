@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-PROGRAMS = ("java", "keytool", "mvn")
+PROGRAMS = ("java", "openssl", "mvn")
 
 
 def missing_programs() -> list[str]:
