@@ -50,6 +50,14 @@ def stoppable_broker(broker: Broker) -> Iterator[Broker]:
 
 
 @pytest.fixture
+def leaving_broker(client: str) -> Iterator[MockBroker]:
+    """A broker that goes away and comes back within milliseconds, where a real one restarts its Java."""
+    with MockBroker() as broker:
+        broker.client = client
+        yield broker
+
+
+@pytest.fixture
 def real_kafka(broker: Broker) -> RealBroker:
     """Apache Kafka started by us, with its TLS listener and its administration."""
     if not isinstance(broker, RealBroker):

@@ -85,18 +85,18 @@ def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: s
 
 
 def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
-    stoppable_broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+    leaving_broker: MockBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.producer.DELIVERY_TIMEOUT", 1.0)
     monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 1.0)
-    stoppable_broker.create_topic(name, 1)
+    leaving_broker.create_topic(name, 1)
     before = set(threading.enumerate())
 
     def interrupted() -> Iterator[bytes]:
         yield b"x"
-        stoppable_broker.stop()
+        leaving_broker.stop()
         yield b"y"
 
     with pytest.raises(SourceError, match="cannot write to Kafka"):
-        produce(interrupted(), name, stoppable_broker.connection)
+        produce(interrupted(), name, leaving_broker.connection)
     wait_until(lambda: set(threading.enumerate()) <= before)
