@@ -407,6 +407,7 @@ def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
     shorter: Log, undisturbed: Any, tmp_path: Path, client: str
 ) -> None:
     config = shorter.config(order="event_time", max_poll_records=500, client=client)
+    config["state"] = {"interval": "100ms"}  # soon reached: a daemon is killed in the second snapshot of its life
     runs = DaemonRuns(tmp_path / "steps", config)
     killed = DaemonRuns(tmp_path / "steps", config, KILLED_AT)
     for step in STEPS:
