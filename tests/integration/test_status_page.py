@@ -242,12 +242,18 @@ OVER_THE_EDGE = """[...document.querySelectorAll('.chart td.value')]
     .map(cell => cell.innerText)"""
 
 
+@pytest.fixture(scope="module")
+def ramp() -> DaemonStatus:
+    """The status page of a daemon after 12,000 events of a ramp."""
+    *_, last = hours_of_a_ramp(12_000)
+    return last
+
+
 @pytest.mark.parametrize("look", ["light", "phone"])
 def test_lifts_and_guardrails_of_a_ramp_stay_inside_their_card_and_axe_finds_nothing_to_blame(
-    browser: Browser, look: str
+    browser: Browser, ramp: DaemonStatus, look: str
 ) -> None:
-    *_, last = hours_of_a_ramp(12_000)
-    with HttpServer(View(last), port=0) as server, opened(browser, server.url, **LOOKS[look]) as tab:
+    with HttpServer(View(ramp), port=0) as server, opened(browser, server.url, **LOOKS[look]) as tab:
         assert "guardrail kept" in tab.text("#rewards")
         assert tab.page.evaluate(OVER_THE_EDGE) == []
         assert tab.page.evaluate("document.documentElement.scrollWidth") == LOOKS[look]["viewport"]["width"]

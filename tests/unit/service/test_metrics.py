@@ -139,9 +139,14 @@ def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
     return scrape(make_published(replace(make_report(), estimates=estimates)))
 
 
+@pytest.fixture(scope="module")
+def samples() -> dict[str, list[Sample]]:
+    """The metrics of a daemon with a Report."""
+    return scrape(make_published(make_report()))
+
+
 @pytest.mark.parametrize("name", PROMISED)
-def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
-    samples = scrape(make_published(make_report()))
+def test_every_promised_name_is_there_with_its_labels(samples: dict[str, list[Sample]], name: str) -> None:
     assert set(samples[name][0].labels) == PROMISED[name]
 
 
