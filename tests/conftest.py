@@ -26,7 +26,7 @@ PACKAGE = Path(*streameval.__path__)
 # No deadline for an example: the time that it takes depends on how busy the machine is. The examples depend on the test
 # alone, so that every run tries the same ones; `random` tries others.
 settings.register_profile(
-    "few", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=30
+    "few", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=20
 )
 settings.register_profile("quick", settings.get_profile("few"), max_examples=10)
 settings.register_profile("every", settings.get_profile("few"), max_examples=100)

@@ -17,11 +17,11 @@ POLICIES = ("a", "b", "c d")
 OVERFLOW = "@1e999"  # a number that JSON can say and a float cannot hold
 
 EVERY_EXAMPLE = os.environ.get("HYPOTHESIS_PROFILE") in ("every", "random")
-FEWEST, SHARE = (3, 9) if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else (8, 3)
+FEWEST, SHARE = (3, 9) if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else (8, 4)
 
 
 def examples(number: int) -> settings:
-    """Settings of a property: `number` examples in `make test-all`, a third in `make test`, a ninth in `make quick`."""
+    """Settings of a property: `number` examples in `make test-all`, a quarter in `make test`, a ninth in `make quick`."""
     return settings(max_examples=number if EVERY_EXAMPLE else max(FEWEST, number // SHARE))
 
 

@@ -37,7 +37,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_event_is_lost_and_few_are_out_of_order(name: str) -> None:
     writers = SCENARIOS[name]
-    events = max(2_000, round(5 * writers.flush * writers.rate))
+    events = max(1_000, round(5 * writers.flush * writers.rate))
     reading = LiveReading(writers, events)
     assert reading.lost_share == 0.0
     assert len(reading.times) == events

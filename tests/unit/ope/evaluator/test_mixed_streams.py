@@ -239,9 +239,12 @@ def pieces(batch: se.EventBatch, cuts: Sequence[int]) -> Iterator[se.EventBatch]
         yield batch[first:last]
 
 
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    "options", [{}, {"averages": [se.Window(tau=1_000), se.Mixture()]}], ids=["default", "one list"]
+    ("order", "options"),
+    [
+        *((order, {}) for order in ORDERS),
+        *((order, {"averages": [se.Window(tau=1_000), se.Mixture()]}) for order in ("alternating", "bursts")),
+    ],
 )
 def test_cuts_and_restarts_change_nothing(log: Log, order: str, options: dict[str, Any]) -> None:
     batch = log.mixed(ORDERS[order])
