@@ -68,11 +68,17 @@ def users() -> list[Path]:
 
 
 @cache
+def names_used(path: Path) -> list[ast.Import | ast.ImportFrom | ast.Attribute]:
+    """The imports and the attributes in a file."""
+    kinds = ast.Import | ast.ImportFrom | ast.Attribute
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
+@cache
 def imports(path: Path) -> list[Import]:
     """The names that a file imports from the program, or reads from a module of it that it imports."""
     found = []
-    kinds = (ast.Import, ast.ImportFrom, ast.Attribute)
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    nodes = names_used(path)
     modules: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "streameval":
@@ -177,7 +183,7 @@ def test_only_the_methods_of_an_object_use_its_private_names() -> None:
     private = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in users()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in names_used(path)
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
         if node.attr not in DOCUMENTED and ast.unparse(node.value) not in ("self", "cls")
     ]

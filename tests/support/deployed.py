@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -31,10 +32,16 @@ ALWAYS_THERE = {"up", "ALERTS"}
 """Metrics that Prometheus itself makes."""
 
 
+@cache
+def every_rule() -> list[dict[str, Any]]:
+    return [
+        rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
+    ]
+
+
 def rules(kind: str) -> dict[str, dict[str, Any]]:
     """All rules of the kind `alert` or `record`, by name."""
-    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
-    found = [rule for group in groups for rule in group["rules"] if kind in rule]
+    found = [rule for rule in every_rule() if kind in rule]
     assert len({rule[kind] for rule in found}) == len(found)
     return {rule[kind]: rule for rule in found}
 
