@@ -164,11 +164,11 @@ def test_a_late_candidate_starts_with_the_next_event(broker: Broker, topic: str,
 def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arrive(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    produce(messages(0, 60_000), topic, broker.connection)
+    produce(messages(0, 30_000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
-        daemon.wait_for({"logging": total(0, 60_000), "early": total(0, 60_000)})
-        with events_arriving(broker, topic, 60_000) as following:
-            wait_until(lambda: daemon.seen()["logging"][0] > 60_000)
+        daemon.wait_for({"logging": total(0, 30_000), "early": total(0, 30_000)})
+        with events_arriving(broker, topic, 30_000) as following:
+            wait_until(lambda: daemon.seen()["logging"][0] > 30_000)
             daemon.reload("early", "late")
             wait_until(lambda: bool(daemon.logged("backfill_done")), PATIENCE)
             joined = len(following)
@@ -177,7 +177,7 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
             wait_until(lambda: len(daemon.logged("backfill_done")) == 2, PATIENCE)
         everything = total(0, following[-1])
         daemon.wait_for(dict.fromkeys(("logging", "early", "late", "later"), everything))
-        assert daemon.logged("backfill_done")[0]["events"] > 60_000
+        assert daemon.logged("backfill_done")[0]["events"] > 30_000
         assert not daemon.logged("backfill_failed")
 
 

@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.servers]
 EVENTS = [decision(number) for number in range(200)]
 
 
-@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
-@pytest.mark.parametrize("has_registry", [True, False], ids=["registry", "file"])
+@pytest.mark.parametrize(("has_registry", "client"), [(True, "kafka-python"), (False, "confluent")])
 def test_the_daemon_reads_what_check_has_found(
     broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str], has_registry: bool, client: str
 ) -> None:

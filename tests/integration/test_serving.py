@@ -91,7 +91,7 @@ class Endless:
 def test_a_scrape_of_220_estimates_takes_less_than_50_ms_while_events_flow() -> None:
     daemon = make_daemon(Endless(messages(2000)))
     with serving(daemon) as client:
-        wait_until(lambda: daemon.published.accepted > 20_000)
+        wait_until(lambda: daemon.published.accepted > 6_000)
         before = daemon.published.accepted
         took = [scrape_time(client) / crowding() for _ in range(4)]
         answer = client.get("/metrics")

@@ -690,10 +690,12 @@ def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in warning
 
 
-@pytest.mark.lengthy
-def test_the_candidates_of_a_default_configuration_can_be_too_many_for_the_memory() -> None:
-    with pytest.raises(ConfigError, match=r"the estimates take [\d,.]+ GiB .* this process may use [\d,.]+ GiB"):
-        list(of_candidates(1_000_000).memory_warnings())
+def test_the_candidates_of_a_default_configuration_can_be_too_many_for_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
+    with pytest.raises(ConfigError, match=r"the estimates take [\d,.]+ GiB .* this process may use 1\.0 GiB"):
+        list(of_candidates(10_000).memory_warnings())
 
 
 def test_a_state_of_a_usual_size_has_no_warning() -> None:

@@ -241,9 +241,9 @@ def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full(
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
     """Events beyond the limit are passed on early, and events behind those as they come."""
     most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)
-    passed = rejected = 0
+    arrivals, passed, rejected = steady(0, 20_000), 0, 0
     for first in range(0, 20_000, 500):
-        out = ordering.take(batch_of(steady(0, 20_000)[first : first + 500]))
+        out = ordering.take(batch_of(arrivals[first : first + 500]))
         passed, rejected = passed + len(out), rejected + len(out.rejected)
         assert ordering.nbytes <= 2 * most
     assert passed == ordering.released_early > 15_000
