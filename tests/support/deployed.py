@@ -34,9 +34,7 @@ ALWAYS_THERE = {"up", "ALERTS"}
 
 @cache
 def every_rule() -> list[dict[str, Any]]:
-    return [
-        rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
-    ]
+    return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ FEWEST, SHARE = (3, 9) if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else (
 
 
 def examples(number: int) -> settings:
-    """Settings of a property: `number` examples in `make test-all`, a quarter in `make test`, a ninth in `make quick`."""
+    """Settings of a property: its examples in `make test-all`; a quarter in `make test`, a ninth in `make quick`."""
     return settings(max_examples=number if EVERY_EXAMPLE else max(FEWEST, number // SHARE))
 
 
