@@ -111,7 +111,7 @@ def of_python(text: str) -> Iterator[Passage]:
             several_lines = node.end_lineno is not None and node.end_lineno - node.lineno >= words.count("\n") > 0
             for start, paragraph in _paragraphs(re.sub(r"`[^`\n]+`", lambda code: CODE * len(code[0]), words)):
                 yield Passage(paragraph, node.lineno + (start if several_lines else 0), int(several_lines))
-    comments = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = tokenize.generate_tokens(io.StringIO(text).readline) if "#" in text else ()
     yield from _joined({token.start[0]: token.string for token in comments if token.type == tokenize.COMMENT}, text)
 
 
@@ -215,7 +215,8 @@ def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 @cache
 def phrases_in(name: str) -> list[tuple[str, str]]:
     """The phrases to avoid in a name, each with the better wording."""
-    return [(found[0], better) for pattern, better in patterns() if (found := pattern.search(in_words(name)))]
+    sentence = in_words(name)
+    return [(found[0], better) for pattern, better in patterns() if (found := pattern.search(sentence))]
 
 
 def test_names_avoid_the_phrases_of_the_table() -> None:
