@@ -273,11 +273,17 @@ class DecayBank:
 
     @cached_property
     def noise(self) -> Array:
-        """Variance of one event's term, with a prior second moment."""
+        """Variance of one event's term, with a prior second moment.
+
+        Its root is at least half of the deviation from the mean of prior and events together: the mean of the first few
+        events may be so large that its square is more than the second moment.
+        """
         recent, prior = self.sums["recent"], NOISE_EVENTS * np.exp(-self.sums["events"][:, None] / MEMORY)
         weight, expected = recent[..., MomentRow.WEIGHT], prior * self.sums["prior_square"]
         mean = ratio(recent[..., MomentRow.U], weight)
-        plain = (recent[..., MomentRow.UU] + expected) / (weight + prior) - mean**2
+        shrunken = (recent[..., MomentRow.U] + prior * np.nan_to_num(self.sums["prior"])) / (weight + prior)
+        square = (recent[..., MomentRow.UU] + expected) / (weight + prior)
+        plain = np.maximum(square - mean**2, (square - shrunken**2) / 4)
         linear = (weight * variance_of(recent) + expected) / (weight + prior)
         is_mean = np.abs(recent[..., MomentRow.V] - weight) <= ROUNDING * weight
         return np.asarray(np.maximum(np.where(is_mean, plain, linear), SMALLEST_VARIANCE))

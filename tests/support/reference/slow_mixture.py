@@ -174,8 +174,10 @@ class SlowMixture:
         count, prior = self._faded(np.ones_like(part.u), part, done), 2_000 * np.exp(-done * self.block / LONG)
         square = part.square[done - 1]
         if part.v is None:
-            mean = self._faded(part.u, part, done) / count
-            return max((self._faded(part.u**2, part, done) + prior * square) / (count + prior) - mean**2, 1e-6)
+            total, second = (self._faded(column, part, done) for column in (part.u, part.u**2))
+            second = (second + prior * square) / (count + prior)
+            shrunken = (total + prior * np.nan_to_num(part.prior[done - 1])) / (count + prior)
+            return max(second - (total / count) ** 2, (second - shrunken**2) / 4, 1e-6)
         value = self._faded(part.u, part, done) / self._faded(part.v, part, done)
         residual = ((part.u - value * part.v) / self._usual(part, done)) ** 2
         return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)

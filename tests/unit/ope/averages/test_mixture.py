@@ -239,6 +239,28 @@ def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
     assert on_mixture(log).report().get("c0", "ips", "mixture").value is None
 
 
+def a_lucky_start(events: int) -> Log:
+    """A still world in which 5 % of the events have the candidate: those of the first block earn everything."""
+    log = Log(seed=4, n=events, candidates=1, gaps=False)
+    random = np.random.default_rng(5)
+    log.propensity, log.reward = np.full(events, 0.5), (random.random(events) < 0.2).astype(float)
+    log.target[0] = np.where(random.random(events) < 0.05, 0.5, np.nan)
+    log.reward[:100][~np.isnan(log.target[0, :100])] = 1.0
+    return log
+
+
+def test_a_few_lucky_events_at_the_start_do_not_make_it_forget() -> None:
+    estimate = on_mixture(a_lucky_start(20_000)).report().get("c0", "ips", "mixture")
+    assert estimate.details["horizon_events"] > 10_000
+    assert estimate.value == pytest.approx(0.2, abs=0.05)
+    assert estimate.upper - estimate.lower < 0.2
+
+
+def test_after_a_lucky_start_it_equals_a_plain_reimplementation() -> None:
+    log = a_lucky_start(1_000)
+    assert_equal(on_mixture(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
+
+
 def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
     log = Log(seed=3, n=2_000, candidates=2)
     evaluator = Evaluator(log.names, [IPS()], [Mixture()])
