@@ -236,7 +236,7 @@ class Calibration(msgspec.Struct, frozen=True):
     `value`, `lower`, `upper`: the mean reward of the events that the policy chose itself, over the average, with its
     interval. `estimated`: the estimate from the events that other policies chose. `error`: estimated less seen.
     `lift_...`: the same over production's own events, or over those of all others where production is `logging`; None
-    for production. Unknown numbers are None.
+    for production. Unknown numbers are None. `propensity`: `logged`, or `estimated`, whose error is in no interval.
     """
 
     policy: str
@@ -252,6 +252,7 @@ class Calibration(msgspec.Struct, frozen=True):
     lift: float | None
     lift_lower: float | None
     lift_upper: float | None
+    propensity: str = "logged"
 
 
 class PropensityModel(msgspec.Struct, frozen=True):

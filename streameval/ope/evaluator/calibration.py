@@ -43,6 +43,11 @@ CENTRE_HORIZON = 10_000.0
 """The horizon in events of the value around which deviations within units are measured."""
 ROUNDED = 1e-6
 """A propensity may differ from the probability of the policy that chose by this share."""
+NUMBERS = (
+    *("value", "lower", "upper", "estimated", "error", "error_lower", "error_upper"),
+    *("lift_estimated", "lift", "lift_lower", "lift_upper"),
+)
+"""The numbers of a row of a Report."""
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 
 
@@ -254,8 +259,9 @@ def rows(plan: Plan, state: State) -> tuple[Calibration, ...]:
         base = values["base"][place][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
         for policy, name in enumerate(plan.policies):
             if not np.isnan(seen[policy, 0]):
-                over = None if policy == 0 else base[policy]
-                found.append(_row(name, average, seen[policy], estimated[policy], over))
+                numbers = _numbers(seen[policy], estimated[policy], None if policy == 0 else base[policy])
+                origin = plan.origin_of_propensities
+                found.append(Calibration(policy=name, average=average, propensity=origin, **numbers))
     return tuple(found)
 
 
@@ -269,14 +275,11 @@ def _values(plan: Plan, state: State) -> Iterator[tuple[str, Array]]:
         yield average.label, np.column_stack([reading.value, np.clip(lower, low, high), np.clip(upper, low, high)])
 
 
-def _row(policy: str, average: str, seen: Array, estimated: Array, base: Array | None) -> Calibration:
-    """The row of a policy; `base` [3]: value and interval of production, None for its own row."""
-    error, lower, upper = _minus(estimated, seen)
-    none = np.full(3, np.nan)
-    lift, lift_lower, lift_upper = none if base is None else _minus(seen, base)
-    over_base = math.nan if base is None else estimated[0] - base[0]
-    numbers = (*seen, estimated[0], error, lower, upper, over_base, lift, lift_lower, lift_upper)
-    return Calibration(policy, average, *(None if math.isnan(each) else float(each) for each in numbers))
+def _numbers(seen: Array, estimated: Array, base: Array | None) -> dict[str, float | None]:
+    """The numbers of a row, by `NUMBERS`; `base` [3]: value and interval of production, None for its own row."""
+    lifts = (math.nan,) * 4 if base is None else (estimated[0] - base[0], *_minus(seen, base))
+    numbers = zip(NUMBERS, (*seen, estimated[0], *_minus(estimated, seen), *lifts), strict=True)
+    return {name: None if math.isnan(each) else float(each) for name, each in numbers}
 
 
 def _minus(one: Array, other: Array) -> tuple[float, float, float]:

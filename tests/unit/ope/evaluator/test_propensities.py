@@ -20,6 +20,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.propensities import FOR_ESTIMATES, ChoiceCounts, EstimatedPropensity, LoggedChoices
 from streameval.ope.report import Estimate, Report
+from support.ramps import three_actions
 
 CONTEXTS, ACTIONS = 3, 5
 BY_COUNTRY: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["country"]}}
@@ -382,6 +383,17 @@ def test_every_row_says_that_its_propensities_are_estimated() -> None:
     logged = evaluated(world(1, 200).with_propensities(), None).report()
     assert {row.propensity for row in (*logged.estimates, *logged.promotion)} == {"logged"}
     assert logged.propensity_model is None
+
+
+def test_the_comparison_of_a_ramp_says_where_its_propensities_come_from() -> None:
+    logged = three_actions(1, 3_000)
+    names = [f"item-{probability}" for probability in logged["policies"]["production"]]
+    unlogged = {name: column for name, column in logged.items() if name != "propensity"} | {"action": names}
+    for propensity, columns, origin in ((None, logged, "logged"), ("estimated", unlogged, "estimated")):
+        settings: dict[str, Any] = {"production": "production", "propensity": propensity, "drift": None}
+        evaluator = Evaluator(["challenger"], ["snips"], ["cumulative"], **settings)
+        evaluator.update(EventBatch.from_arrays(**columns))
+        assert {each.propensity for each in evaluator.report().calibration} == {origin}
 
 
 def test_by_default_the_estimators_are_those_that_take_them() -> None:
