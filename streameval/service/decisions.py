@@ -44,8 +44,9 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
     the newest event time in epoch seconds. `lift`, `lift_lower`, `lift_upper`: the lift over production then, and its
     interval by the rule; null where unknown. `place`: the event after which the rule decided. `configuration`: the
     fingerprint of all settings that decide the numbers, except for the list of candidates. `before` and `after` are
-    `from` and `to` in JSON. `propensity`: `logged`, or `estimated`, whose error no bound includes. A trust check of the
-    whole stream, such as `stale`, makes no transition: ask `streameval_policy_promotable` before acting.
+    `from` and `to` in JSON. `propensity`: `logged`, or `estimated`, whose error no bound includes. The trust checks of
+    the whole stream, such as `stale`, of a ramp and of propensities make no transition: ask
+    `streameval_policy_promotable` before acting.
     """
 
     id: str

@@ -305,7 +305,9 @@ def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
     ):
         if blocks >= FEWEST_BLOCKS_COMPARED:
             ok = abs(mean) <= multiple(blocks, plan.promotion.trust.error) * deviation
-            finding = f"the estimate exceeds the seen reward by {significant(mean)} +- {significant(half * deviation)}"
+            side = "below" if mean < 0 else "above"
+            distance = f"{significant(abs(mean))} +- {significant(half * deviation)}"
+            finding = f"the estimate is {distance} {side} the seen reward"
             yield TrustCheck(policy, "calibration", ok, finding if ok else f"{finding}: the propensities are wrong")
 
 

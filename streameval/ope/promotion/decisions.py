@@ -62,14 +62,22 @@ def decide(
 def with_checks(
     checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...], added: Sequence[TrustCheck], production: str
 ) -> tuple[tuple[TrustCheck, ...], tuple[Decision, ...]]:
-    """The checks and some more; a candidate is not promotable while one of these fails for it or for production."""
-    failed = {each.policy: each.reason for each in reversed(added) if not each.ok}
-    shared = failed.get(production)
-    reasons = [failed.get(each.policy, shared) for each in decisions]
-    return (*checks, *added), tuple(
-        each if reason is None else structs.replace(each, promotable=False, reason=reason)
-        for each, reason in zip(decisions, reasons, strict=True)
-    )
+    """The checks and some more; a candidate is not promotable while one of these fails for it or for production.
+
+    Its reason then starts with these; what else keeps it from being promotable, such as a guardrail, follows.
+    """
+    failed: dict[str, list[str]] = {}
+    for check in added:
+        if not check.ok:
+            failed.setdefault(check.policy, []).append(check.reason)
+    found = []
+    for each in decisions:
+        own = failed.get(each.policy, [])
+        reasons = [*own, *(f"{production}: {reason}" for reason in failed.get(production, []) if reason not in own)]
+        before = [] if each.promotable else [each.reason]
+        blocked = structs.replace(each, promotable=False, reason="; ".join([*reasons, *before]))
+        found.append(blocked if reasons else each)
+    return (*checks, *added), tuple(found)
 
 
 def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: str) -> Iterator[TrustCheck]:

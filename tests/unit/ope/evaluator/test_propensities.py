@@ -385,7 +385,7 @@ def test_every_row_says_that_its_propensities_are_estimated() -> None:
     assert logged.propensity_model is None
 
 
-def test_the_comparison_of_a_ramp_says_where_its_propensities_come_from() -> None:
+def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated() -> None:
     logged = three_actions(1, 3_000)
     names = [f"item-{probability}" for probability in logged["policies"]["production"]]
     unlogged = {name: column for name, column in logged.items() if name != "propensity"} | {"action": names}

@@ -161,7 +161,34 @@ def test_wrong_propensities_fail_the_check_and_nothing_is_promotable() -> None:
     assert not found["challenger"].ok
     assert "the propensities are wrong" in found["challenger"].reason
     (decision,) = wrong.promotion
-    assert (decision.promotable, decision.reason) == (False, found["challenger"].reason)
+    assert not decision.promotable
+    assert decision.reason.startswith(found["challenger"].reason)
+
+
+def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_kept() -> None:
+    """Users of the action that the challenger prefers stay less often."""
+    columns = three_actions(5, 40_000, wrong=1.2)
+    preferred = columns["policies"]["challenger"] == 0.6
+    stays = np.random.default_rng(1).uniform(size=40_000) < np.where(preferred, 0.5, 0.9)
+    guarded = {"click": {}, "stay": {"guardrail": {"max_loss": 0.01}}}
+    (decision,) = report({**columns, "rewards": {"stay": stays.astype(float)}}, rewards=guarded).promotion
+    check, _, rest = decision.reason.partition(": the propensities are wrong; ")
+    assert check.startswith("the estimate is 0.")
+    assert check.endswith(" below the seen reward")
+    assert "guardrail stay: decision bound of lift -0." in rest
+
+
+def test_a_check_that_fails_for_production_is_said_to_be_one_of_production() -> None:
+    columns = three_actions(5, 40_000)
+    wrong = (columns["logging_policy"] == "challenger") & (columns["policies"]["challenger"] == 0.6)
+    columns["propensity"] = np.where(wrong, 0.4, columns["propensity"])
+    found = report(columns)
+    assert {policy: check.ok for policy, check in checks(found, "calibration").items()} == {
+        "production": False,
+        "challenger": True,
+    }
+    (decision,) = found.promotion
+    assert decision.reason.startswith(f"production: {checks(found, 'calibration')['production'].reason}")
 
 
 def test_shares_other_than_the_configured_ones_fail_the_check_of_all_policies() -> None:
