@@ -72,11 +72,14 @@ Phases = Generator[Cells, Floats, None]
 
 
 class Log(NamedTuple):
-    """A kind of log. `largest_weight` of the candidate; `looks`: numbers of events at which intervals are read."""
+    """A kind of log. `largest_weight` of the candidate, `largest_deployed` of the policy deployed; `looks`: numbers of
+    events at which intervals are read.
+    """
 
     title: str
     phases: Callable[[int, np.random.Generator], Phases]
     largest_weight: float
+    largest_deployed: float
     looks: Sequence[int] = LOOKS
     estimator: Estimator = IPS()
 
@@ -88,7 +91,8 @@ def _still(cells: Cells, runs: int, rng: np.random.Generator) -> Phases:
 
 def _log(title: str, cells: Cells, looks: Sequence[int] = LOOKS) -> Log:
     """A log whose policies and rewards do not change."""
-    return Log(title, partial(_still, cells), float((cells.candidate / cells.propensity).max()), looks)
+    largest = (float((policy / cells.propensity).max()) for policy in (cells.candidate, cells.deployed))
+    return Log(title, partial(_still, cells), *largest, looks)
 
 
 def greedy(best: Sequence[int], actions: int, exploration: float) -> Floats:
@@ -209,14 +213,14 @@ def _logs() -> Mapping[str, Log]:
             _log(f"propensities log-uniform to 1e-4, {rate:g}", log_uniform(rate)),
             _log(f"rare contexts with propensities of 1e-4, {rate:g}", rare_contexts(rate)),
             _log(f"the same, full distributions logged, {rate:g}", rare_contexts(rate, whole=True)),
-            Log(f"exploration falls from 0.2 to 0.02, {rate:g}", partial(_falling, rate), 0.91 / 0.002, AFTER),
-            Log(f"softmax that grows certain, {rate:g}", partial(_sharpening, rate), 0.91 / 0.001),
+            Log(f"exploration falls from 0.2 to 0.02, {rate:g}", partial(_falling, rate), 455.0, 410.0, AFTER),
+            Log(f"softmax that grows certain, {rate:g}", partial(_sharpening, rate), 910.0, 820.0),
         ]
     for world in WORLDS.values():
         if world.shape not in ("sessions", "crowd"):
-            logs.append(
-                Log(f"{world.shape}, {world.weights}, {world.level:g}", partial(_of_world, world), _right(world))
-            )
+            largest = (_largest(world, policy) for policy in ("one", DEPLOYED))
+            title = f"{world.shape}, {world.weights}, {world.level:g}"
+            logs.append(Log(title, partial(_of_world, world), *largest))
     for rate in (0.3, 0.03):
         whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
         logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
@@ -224,10 +228,10 @@ def _logs() -> Mapping[str, Log]:
     return {log.title: log for log in logs}
 
 
-def _right(world: World) -> float:
-    """The largest weight of the candidate in one of the other worlds."""
+def _largest(world: World, policy: str) -> float:
+    """The largest weight of a policy in one of the other worlds."""
     least = world.stage.policies[LOGGING] if world.shape != "learning" else np.array(world.stage.floor / 4)
-    return float((world.stage.policies["one"] / least).max())
+    return float((world.stage.policies[policy] / least).max())
 
 
 LOGS = _logs()
@@ -370,8 +374,8 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
     if quantity != "value":
         production = np.ones_like(seen)
         if quantity == QUANTITIES[2]:
-            lacking = np.minimum(others[0], np.maximum(part.events - part.deployed, 0.0))
-            production = np.maximum(seen, lacking) if kind == "auto" else seen
+            limit = {"none": np.inf, "auto": others[0], "right": log.largest_deployed}[kind]
+            production = np.maximum(seen, np.minimum(limit, np.maximum(part.events - part.deployed, 0.0)))
         terms = terms.over_production(1, production, terms.width)
     terms = TermRange._make(column[-1] for column in terms)
     heaviest = {

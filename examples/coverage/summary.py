@@ -212,12 +212,14 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
     cumulative = [row for row in rates if row.average == "cumulative"]
     width = {(row.log, row.quantity, row.kind, row.events): row.width for row in cumulative}
 
-    def excess(logs: str, quantity: str = "value") -> list[float]:
+    def excess(logs: str, quantity: str = "value", but: Sequence[str] = ()) -> list[float]:
         """The widths of `auto` over those of the right limit, in logs with these words in their titles."""
         some = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
-        return [row.width / width[row.log, quantity, "right", row.events] for row in some if row.events >= SOON]
+        some = [row for row in some if row.events >= SOON and not any(words in row.log for words in but)]
+        return [row.width / width[row.log, quantity, "right", row.events] for row in some]
 
-    over, spread = excess("actions, exploration"), excess("candidate takes")
+    spreads, slates, deployed = "candidate takes", "slates of three slots as one", f"lift over {DEPLOYED}"
+    over, spread = excess("actions, exploration"), excess(spreads)
     rare = [
         width[log, "value", "auto", LAST] / width[log, "value", "none", LAST]
         for log in dict.fromkeys(row.log for row in rates)
@@ -229,10 +231,14 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
         "limit_narrower": f"{max(rare):.2f}",
         "spread_low": f"{min(spread):.1f}",
         "spread_high": f"{max(spread):.1f}",
-        "spread_lift": f"{max(excess('candidate takes', f'lift over {LOGGING}')):.1f}",
-        "deployed_lift": f"{max(excess('', f'lift over {DEPLOYED}')):.2f}",
+        "spread_lift": f"{max(excess(spreads, f'lift over {LOGGING}')):.1f}",
+        "limits_miss": _share(max(row.miss for row in rates if row.kind in ("none", "right"))),
+        "deployed_lift": f"{max(excess('', deployed, [spreads, slates])):.2f}",
+        "deployed_spread": f"{max(excess(spreads, deployed)):.2f}",
+        "deployed_slates": f"{max(excess(slates, deployed)):.2f}",
         "falling_excess": f"{100 * (max(excess('exploration falls')) - 1):.0f}",
-        "slates_excess": f"{100 * (max(excess('slates of three slots as one')) - 1):.0f}",
+        "slates_excess": f"{100 * (max(excess(slates)) - 1):.0f}",
+        "learning_lift": f"{100 * (max(excess('learning', f'lift over {LOGGING}')) - 1):.0f}",
     }
 
 

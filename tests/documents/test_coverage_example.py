@@ -221,7 +221,7 @@ def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleT
         for kind in limits.KINDS[1:]:
             found = report.get("new", "ips", kind)
             assert found.upper - found.lower == pytest.approx(rows["value", kind], rel=1e-3)
-            if kind == "auto":
+            if kind != "right" or production == "logging":  # which has the right limit of the policy deployed, too
                 width = rows[f"lift over {production}", kind]
                 assert found.lift_upper - found.lift_lower == pytest.approx(width, rel=1e-3)
 
@@ -257,10 +257,9 @@ def test_limits_of_the_weights_keep_the_promised_coverage_and_width(worlds: Modu
     widths = {row[:5]: row.width for row in rows}
     for row in rows:
         assert row.runs >= 4_000
-        if row.kind != "auto":
-            continue
-        assert row.miss <= 0.055, row
+        assert row.kind == "normal" or row.miss <= 0.055, row
         right, none = (widths[row.log, row.quantity, row.average, kind, row.events] for kind in ("right", "none"))
-        if "actions, exploration" in row.log and row.quantity == "value" and row.average == "cumulative":
+        if "actions, exploration" in row.log and row.kind == "auto":
             assert row.events < 2_000 or row.width <= 1.1 * right, row
-            assert row.events < 10_000 or not row.log.endswith("0.03") or row.width <= 0.5 * none, row
+            late = row.events >= 10_000 and row.average == "cumulative" and row.quantity == "value"
+            assert not late or not row.log.endswith("0.03") or row.width <= 0.5 * none, row

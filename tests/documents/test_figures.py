@@ -87,6 +87,7 @@ CONSTANTS = {
             "after 10,000 events",
             "they miss more than 5 %",
             "logged once in 1,000 events",
+            "that takes 50 actions evenly",
         ),
         *("learns from 100,000 events", "up to 40,000 effective", "200,000 to 400,000 events", "has lift 0"),
         *("± .0006 after 5,000 events", "gives [0, 0]", "always 1**", "interval [1, 1]", "differs from 1 once"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from streameval import IPS, Cumulative, Evaluator, EventBatch, Window
+from streameval import IPS, Cumulative, EmpiricalLikelihood, Evaluator, EventBatch, Window
 
 Array = NDArray[np.float64]
 EVENTS, RUNS, LOOKS = 3_000, 150, (500, 1_500, 3_000)
@@ -79,3 +80,31 @@ def test_the_default_interval_covers_where_small_propensities_show_late(
 ) -> None:
     misses = np.sum([missed(run, logging, candidate) for run in range(RUNS)], axis=0)
     assert misses.max() <= binom.ppf(0.999, RUNS, 0.05)
+
+
+@pytest.mark.parametrize("max_weight", ["auto", "none", 201.0])
+def test_lifts_cover_before_production_has_taken_an_action_that_is_rarely_logged(max_weight: Any) -> None:
+    """In one context of five, production favours an action of propensity .004; the candidate takes all evenly."""
+    events, runs, actions, missed = 1_000, 300, 50, 0
+    logging = 0.8 * np.eye(actions)[0] + 0.2 / actions
+    mean = np.where(np.arange(actions) == 1, 0.42, 0.3)
+    for run in range(runs):
+        rng = np.random.default_rng([12, run])
+        action, favoured = rng.choice(actions, events, p=logging), 2 * (rng.random(events) < 0.2)
+        probability = {"new": np.full(events, 1 / actions), "now": 0.8 * (action == favoured) + 0.2 / actions}
+        evaluator = Evaluator(
+            ["new"],
+            [IPS()],
+            [Cumulative()],
+            production="now",
+            intervals={"cumulative": EmpiricalLikelihood(max_weight=max_weight)},
+            drift=None,
+            promotion=None,
+        )
+        rewards = rng.random(events) < mean[action]
+        evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=logging[action], policies=probability))
+        found, lift = evaluator.report().get("new", "ips", "cumulative"), mean.mean() - 0.3 - 0.12 * 0.2 / actions
+        assert found.lift_lower is not None
+        assert found.lift_upper is not None
+        missed += not found.lift_lower <= lift <= found.lift_upper
+    assert missed <= binom.ppf(0.999, runs, 0.05)

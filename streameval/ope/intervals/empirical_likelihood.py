@@ -193,7 +193,8 @@ class EmpiricalLikelihood(IntervalMethod):
 
     `max_weight` is a number that no weight exceeds, `none`, or `auto`: the limit that the propensities of the log
     allow, see `evidence.largest_weights` and `heaviest_likely`. Contexts whose small propensities no event shows are
-    beyond it. The detail `max_weight` of a Report is the limit in use.
+    beyond it. The detail `max_weight` of a Report is the limit in use. It limits production as well: while the mean
+    weight of a named production is below 1, the interval of a lift allows for one more event with the weight it lacks.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:
@@ -230,6 +231,11 @@ class EmpiricalLikelihood(IntervalMethod):
             limit = heaviest_likely(_means(reading, terms), terms)
             return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
         return np.minimum(terms.heaviest, np.fmax(reading.importance_weight_max, self.max_weight))
+
+    def likely_weight(self, terms: TermRange) -> Array:
+        if isinstance(self.max_weight, str):
+            return terms.likely_weight
+        return np.full_like(terms.likely_weight, self.max_weight)
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
         means, value = _means(reading, terms), reading.value

@@ -165,16 +165,19 @@ def test_a_rare_action_of_production_widens_the_lift_before_it_is_logged() -> No
     reward = np.arange(events) % 3 == 0
     policies = {"now": np.where(propensity == 0.02, 0.0, 0.5), NEW: np.where(propensity == 0.02, 0.02, 0.98)}
     events_of_both = EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
-    widths = {}
-    for given in ("auto", "none"):
+
+    def width(given: Any) -> float:
         interval = {"cumulative": EmpiricalLikelihood(max_weight=given)}
         evaluator = Evaluator([NEW], [IPS()], [Cumulative()], production="now", intervals=interval)
         evaluator.update(events_of_both)
         found = row(evaluator)
         assert found.lift_lower is not None
         assert found.lift_upper is not None
-        widths[given] = found.lift_upper - found.lift_lower
-    assert widths["auto"] > 1.2 * widths["none"]
+        return found.lift_upper - found.lift_lower
+
+    not_wider = width(1.0)
+    assert min(map(width, ("auto", 25.0, "none"))) > 1.2 * not_wider
+    assert width(10.0) < width(25.0), "no event is heavier than the number that is given"
 
 
 def test_the_weight_of_a_slate_by_its_slots_is_limited_by_the_sum_over_slots() -> None:
