@@ -3,7 +3,7 @@
 python study.py run        400 runs of 60 looks in each world, resumable
 python study.py limits     4,000 runs of each log that compares limits of the weights -> results/limits.csv
 python study.py effects    design effects of 20 runs of 50,000 events -> results/design_effects.csv
-python study.py table      results/*.jsonl -> results/coverage.csv, and from that the tables of README.md
+python study.py table      results/*.jsonl -> results/coverage.csv, and from all CSV files the tables of README.md
 python study.py figures    the figures
 """
 
@@ -60,13 +60,17 @@ def table(
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
-    """Write the rates of stored runs into the file of rates, and fill in the tables of the README from it."""
+    """Write the rates of stored runs into the file of rates, and fill in the tables of the README from all results."""
     store, path = Store(results), results / "coverage.csv"
     lines = {world: store.read(world) for world in WORLDS}
     if any(lines.values()):
         before = read_rows(Row, path) if path.exists() else []
         write_rows(Row, updated(before, [row for world in WORLDS for row in rows_of(lines[world])]), path)
     readme.write_text(fill_in(readme.read_text(), read_rows(Row, path)))
+    if (path := results / "limits.csv").exists():
+        readme.write_text(fill_in_limits(readme.read_text(), read_rows(Rate, path)))
+    if (path := results / "design_effects.csv").exists():
+        readme.write_text(fill_in_effects(readme.read_text(), read_rows(Effect, path)))
 
 
 @app.command()

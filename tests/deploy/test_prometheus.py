@@ -91,6 +91,13 @@ def test_every_alert_has_a_runbook_with_the_four_answers(alert: str) -> None:
     assert positions == sorted(positions)
 
 
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_percentage_in_a_runbook_is_a_threshold_of_its_alert(alert: str) -> None:
+    percentages = re.findall(r"(\d+) %", (RUNBOOKS / f"{alert}.md").read_text())
+    thresholds = {float(number) for number in re.findall(r"> (\d*\.\d+)", ALERTS[alert]["expr"])}
+    assert {int(percentage) / 100 for percentage in percentages} <= thresholds
+
+
 def test_every_runbook_belongs_to_an_alert() -> None:
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(ALERTS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
@@ -219,6 +220,18 @@ def test_figures_of_estimators_slates_and_rankings_are_those_of_the_stored_resul
     assert own.fill_in(re.sub(r"\d(?=<!-- =)", "?", text), results) == text
 
 
+def test_stored_results_are_as_their_studies_wrote_them() -> None:
+    """Also the numbers that no table shows."""
+    examples = ROOT / "examples"
+    sums = dict(reversed(line.split()) for line in (examples / "results.sha256").read_text().splitlines())
+    stored = [path for kind in ("csv", "json") for path in examples.glob(f"*/results/*.{kind}")]
+    stored += examples.glob("*/results.json")
+    assert {str(path.relative_to(examples)) for path in stored} <= sums.keys()
+    for name, known in sums.items():
+        found = hashlib.sha256((examples / name).read_bytes()).hexdigest()
+        assert found == known, f"{name}: after a study, run `make figures`"
+
+
 def test_pictures_are_drawn_from_the_present_results(modules: Callable[..., list[ModuleType]]) -> None:
     drawn: dict[Path, object] = {}
     (summary,) = modules(NONSTATIONARY, "summary")
@@ -264,6 +277,13 @@ def test_docstrings_of_public_names_have_no_figures_of_simulations(name: str) ->
     text = inspect.getdoc(getattr(streameval, name)) or ""
     text = re.sub(r"`[^`]*`|^\s*>>>.*(?:\n(?!\s*$).*)*|^Source:.*(?:\n.+)*", " ", text, flags=re.M)
     assert set(re.findall(MEASURED, text)) == IN_DOCSTRINGS.get(name, set())
+
+
+def test_the_annotated_configuration_has_no_figures_of_simulations_but_one() -> None:
+    """That 10 % of the traffic leave a third of the error is a statistical test: see `test_balanced_weights`."""
+    text = (ROOT / "streameval" / "config" / "streameval.yaml").read_text()
+    comments = " ".join(re.findall(r"#.*", text))
+    assert re.findall(r"\d[\d.,]*(?=\s*(?:%|percent|times)(?!\w))", comments) == ["10"]
 
 
 Value = TypeVar("Value")
