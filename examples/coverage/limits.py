@@ -225,6 +225,11 @@ def _logs() -> Mapping[str, Log]:
         whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
         logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
         logs.append(_log(f"slates of three slots, slot by slot, {rate:g}", by_slot)._replace(estimator=PseudoInverse()))
+    for rate in (0.3, 0.03):
+        for rare, name in ((False, ""), (True, ", but one of them in every tenth context")):
+            cells = evenly(50, rate, rare)
+            exchanged = cells._replace(candidate=cells.deployed, deployed=cells.candidate)
+            logs.append(_log(f"production takes 50 actions evenly{name}, {rate:g}", exchanged))
     return {log.title: log for log in logs}
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from effects import SHOWN, Effect
 from intervals import AUTO, LIMITED, OF_WINDOW, PARTS
-from limits import Rate, table_of_limits
+from limits import LOOKS, Rate, table_of_limits
 from runs import COLUMNS, Line
 from worlds import DEPLOYED, LOGGING, WORLDS, World
 
@@ -225,14 +225,16 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
         for log in dict.fromkeys(row.log for row in rates)
         if "actions, exploration" in log and log.endswith("0.03")
     ]
+    young = {row for row in rates if row.log.startswith("production takes") and row.events == LOOKS[0]}
     return {
         "limit_excess": f"{100 * (max(over) - 1):.0f}",
-        "limit_miss": _share(max(row.miss for row in rates if row.kind == "auto")),
+        "limit_miss": _share(max(row.miss for row in {*rates} - young if row.kind == "auto")),
+        "young_miss": _share(max(row.miss for row in young if row.kind == "auto")),
         "limit_narrower": f"{max(rare):.2f}",
         "spread_low": f"{min(spread):.1f}",
         "spread_high": f"{max(spread):.1f}",
         "spread_lift": f"{max(excess(spreads, f'lift over {LOGGING}')):.1f}",
-        "limits_miss": _share(max(row.miss for row in rates if row.kind in ("none", "right"))),
+        "limits_miss": _share(max(row.miss for row in {*rates} - young if row.kind in ("none", "right"))),
         "deployed_lift": f"{max(excess('', deployed, [spreads, slates])):.2f}",
         "deployed_spread": f"{max(excess(spreads, deployed)):.2f}",
         "deployed_slates": f"{max(excess(slates, deployed)):.2f}",
