@@ -107,3 +107,24 @@ def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleTyp
     assert score.published_mse == pytest.approx((0.25 + 0.01 / 2) / 2), "of the first two moments"
     assert (score.coverage, score.half_width) == (0.75, 0.05)
     assert score.early_coverage == (0.0,)
+
+
+def test_the_default_is_as_accurate_and_honest_in_the_stored_results_as_the_readme_says(example: ModuleType) -> None:
+    summary = import_module("summary")
+    by = {
+        (world, each.contestant, each.setting): each
+        for world, means in summary.read(EXAMPLE / "results").items()
+        for each in means
+    }
+    default = {(world, setting): each for (world, name, setting), each in by.items() if name == summary.DEFAULT}
+    assert {setting for _, setting in default} == {"smooth", "abrupt", "stationary"}
+    assert [each.seeds for (world, _), each in default.items() if world == "lastfm"] == [20] * 3
+    for world, largest in {"lastfm": (0.135, 0.38, 0.035), "softmax-fast": (0.2, 0.7, 0.05)}.items():
+        for setting, error in zip(("smooth", "abrupt", "stationary"), largest, strict=True):
+            assert default[world, setting].mse <= error * 1e-3
+    for (world, _), each in default.items():
+        assert each.coverage >= (0.95 if world == "lastfm" else 0.93)
+        assert each.coverage_from[1] >= 0.93, "from 500 to 10,000 events"
+    assert default["lastfm", "smooth"].half_width <= 1.2 * 0.0292
+    still = default["lastfm", "stationary"].mse
+    assert still <= 1.2 * by["lastfm", "ips / cumulative", "stationary"].mse

@@ -137,6 +137,17 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     assert all(promoting[kind] <= 1 for kind in streams)
 
 
+def test_paired_reaches_its_targets_in_the_stored_results(example: ModuleType) -> None:
+    summary, runs = import_module("summary"), import_module("runs")
+    scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
+    rows = {row.setting: row for row in summary.rows_of(scores) if row.rule == "paired"}
+    assert {row.runs for row in rows.values()} == {20}
+    assert max(row.false_rate for row in rows.values()) <= 0.5
+    assert min(row.power for row in rows.values()) >= 0.8
+    assert rows["smooth"].delay <= 41_000
+    assert rows["abrupt"].delay <= 12_000
+
+
 @pytest.mark.slow
 def test_a_lift_that_has_moved_is_less_certain(example: ModuleType) -> None:
     errors = import_module("errors")
