@@ -1,4 +1,4 @@
-"""Dead letters in a topic of a real broker, which may go away and come back."""
+"""Dead letters in a topic of a broker, which may go away and come back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streameval.events import Rejected
 from streameval.ingest.base import Records
 from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, quickest, wait_until
-from support.integration.broker import Broker
+from support.integration.broker import Broker, MockBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
@@ -71,19 +71,22 @@ def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: B
     assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
 
 
-def test_dead_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_wait_while_the_broker_is_away(
+    leaving_broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.producer.SENDER_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
-    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
+    leaving_broker.create_topic(topic, 1)
+    queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), leaving_broker.connection)
     queue.put(*rejected(1))
     wait_until(lambda: queue.status().done == 1)
-    stoppable_broker.stop()
+    leaving_broker.stop()
     assert quickest(lambda: queue.put(*rejected(100)), times=10) < 0.05 * crowding()
     wait_until(lambda: queue.status().trouble != "")
     assert queue.status().waiting == 1000
-    stoppable_broker.start()
+    leaving_broker.start()
     wait_until(lambda: queue.status().waiting == 0, seconds=120.0)  # between two attempts it is up to thirty
     queue.close()
     assert (queue.status().done, queue.status().dropped) == (1001, 0)
-    offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(stoppable_broker, topic, 1001)}
+    offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(leaving_broker, topic, 1001)}
     assert len(offsets) == 100
