@@ -2,6 +2,7 @@
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
+python study.py ideas lastfm.npz            further ideas on two streams of each setting -> results/variants.json
 python study.py table                       results/*.jsonl -> results/*.md and *.json -> the tables of README.md
 python study.py figures lastfm.npz          the figures
 """
@@ -19,6 +20,7 @@ import typer
 import yaml
 from contest import LINE_UPS, Contestant
 from experiment import SETTINGS
+from ideas import rows_of_ideas
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -79,6 +81,21 @@ def run(
     with _progress("runs") as progress:
         bar = progress.add_task("", total=len(tasks))
         perform_all(tasks, store, processes, lambda: progress.advance(bar))
+
+
+@app.command()
+def ideas(
+    world: Annotated[str, typer.Argument(help="a prepared .npz file, softmax-slow or softmax-fast")],
+    seeds: Annotated[int, typer.Option(min=1, help="0, 1 and so on")] = 2,
+    events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 300_000,
+    results: Results = RESULTS,
+) -> None:
+    """Try ideas to make the default more accurate, and store their errors."""
+    path = results / "variants.json"
+    variants = json.loads(path.read_text())
+    others = [row for row in variants["tried"] if row[0] != scene(world).name]
+    variants["tried"] = [*others, *rows_of_ideas(world, events, range(seeds))]
+    path.write_text(json.dumps(variants, indent=1, ensure_ascii=False) + "\n")
 
 
 @app.command()

@@ -157,6 +157,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "ridges": _table(["", "", *settings], variants["ridges"]),
         "merged": _table(["", "", *settings], variants["merged"]),
         "losses": _table(["mixture", *settings], variants["losses"]),
+        "tried": _table(["", "idea", *settings], variants["tried"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)

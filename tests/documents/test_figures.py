@@ -73,6 +73,8 @@ CONSTANTS = {
         *("20 seeds of Last.fm", "200,000 events each", "1,000 a second"),
         *("Table 5.2", "100 moments", "after 100 interactions", "After 100 interactions", "every 10,000 from"),
         *("weight of 125", "up to 1.25", "9 of its 100 moments", "9 of 990"),
+        *("were .11 in smooth, .38 in abrupt and .035 in stationary", "seeds 0 and 1, 300,000 events"),
+        "seeds 0 and 1, 400,000 events; its weights are 0, 1.24 or 125",
     },
     COVERAGE: {
         *("nominal maximum is 5.", "values near .3", "(.03)", "if 50 of them", "blocks of 100 events", "60 looks"),

@@ -90,6 +90,29 @@ def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_stream
     assert np.mean(errors["stratified_dr / mixture"]) < 0.75 * np.mean(errors["ips / window"])
 
 
+@pytest.mark.slow
+def test_ideas_are_tried_on_the_streams_of_the_study(example: ModuleType) -> None:
+    ideas, worlds = import_module("ideas"), import_module("worlds")
+    stage = worlds.scene("softmax-fast")
+    found = dict(zip(ideas.IDEAS, ideas.errors_of_ideas("softmax-fast", "smooth", 20_000, 1), strict=True))
+    world = stage.make()
+    drift = stage.drift("smooth", world)
+    (default,) = (each for each in import_module("contest").IN_TABLE if each.name == "stratified_dr / mixture")
+    track = example.follow([default], world, drift, 20_000, 1)
+    scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 20_000, 1)}
+    assert found["the default"].mean() == pytest.approx(scores[default.name].mse, rel=1e-3)
+    assert len({errors.mean() for errors in found.values()}) == len(found)
+
+
+def test_corrections_that_differ_by_chance_alone_are_shrunk_to_their_mean(example: ModuleType) -> None:
+    shrunk, model = import_module("ideas").shrunk, np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    corrections = np.array([0.03, -0.01, 0.02, 0.0, 0.01])
+    noise = np.full(5, 0.02**2)
+    assert shrunk(model + corrections, model, noise) == pytest.approx(model + 0.01 + 0.2 * (corrections - 0.01))
+    assert shrunk(model + corrections, model, 2 * noise) == pytest.approx(model + 0.01)
+    assert shrunk(model + corrections, model, 0 * noise) == pytest.approx(model + corrections)
+
+
 def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(example: ModuleType) -> None:
     with pytest.raises(InputError, match=r"no world nowhere\.npz") as refused:
         import_module("worlds").scene("nowhere.npz")
