@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -286,8 +287,8 @@ class ActionNames(Columns):
     @classmethod
     def of(cls, actions: Sequence[Any]) -> ActionNames:
         """Return the names of the actions that these events took; anything but a string or a number is unknown."""
-        places: dict[Any, int] = {}
-        chosen = np.array([places.setdefault(action, len(places)) for action in actions], dtype=np.int32)
+        places = defaultdict[Any, int](count().__next__)
+        chosen = np.array([places[action] for action in actions], dtype=np.int32)
         given = [name if isinstance(name, str | int) else None for name in places]
         known = np.array([-1 if name is None else place for place, name in enumerate(given)], dtype=np.int32)
         return cls(tuple("" if name is None else str(name) for name in given), known[chosen] if len(known) else chosen)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, repeat, starmap
-from typing import Any, TypeAlias
+from itertools import chain, repeat
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from msgspec import UNSET
@@ -61,10 +61,10 @@ def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> Ev
         return None
     if policies is None:
         names, cells = _open_cells(events)
-        by_policy = _table(cells, len(names), len(events))
+        by_policy = _table(lambda: cells, len(names), len(events))
     else:  # packed event by event: a transpose of the array is faster than one of the cells
-        names, cells = policies, _known_cells(events)
-        numbers = _table(cells, len(events), len(names))
+        names = policies
+        numbers = _table(lambda: _known_cells(events), len(events), len(names))
         by_policy = None if numbers is None else numbers.T.copy()
     return None if by_policy is None else _batch(events, names, by_policy, _propensity(events), None)
 
@@ -167,21 +167,23 @@ def _open_cells(choices: Choices) -> tuple[PolicyNames, Cells]:
     return names, [[cells.get(name, NAN) for cells in given] for name in names]
 
 
-def _known_cells(choices: Choices) -> Cells:
+def _known_cells(choices: Choices) -> Iterator[Sequence[PolicyCell]]:
     """For each choice the cells of all policies."""
-    given: list[Any] = [choice.policies for choice in choices]
-    return list(map(astuple, given))
+    return (astuple(choice.policies) for choice in cast(Sequence[Any], choices))
 
 
-def _table(rows: Cells, *shape: int) -> Array | None:
-    """Rows of numbers as an array, NaN for null; None if a cell is a list."""
+def _table(rows: Callable[[], Iterable[Sequence[PolicyCell]]], *shape: int) -> Array | None:
+    """Rows of numbers as an array, NaN for null; None if a cell is a list.
+
+    One row at a time is a tuple: thousands of them would not fit into the cache of a processor.
+    """
     pack = struct.Struct(f"{shape[1]}d").pack
     try:
-        return np.frombuffer(b"".join(starmap(pack, rows))).reshape(shape)
+        return np.frombuffer(b"".join([pack(*row) for row in rows()])).reshape(shape)
     except struct.error:
         pass
     try:
-        numbers = np.array(rows, dtype=np.float64)
+        numbers = np.array(list(rows()), dtype=np.float64)
     except ValueError:
         return None
     return numbers if numbers.shape == shape else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
+from typing import Any, overload
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError
@@ -171,8 +171,7 @@ class ConfluentClient:
         offsets = [*map(Message.offset, messages)]
         self._positions[number] = max(self._positions[number], offsets[-1] + 1)
         self._epochs[number] = messages[-1].leader_epoch()
-        timestamps = [timestamp for _, timestamp in map(Message.timestamp, messages)]
-        return Records(self._topic, number, offsets, [*map(Message.value, messages)], timestamps)
+        return Records(self._topic, number, offsets, [*map(Message.value, messages)], WrittenAt(messages))
 
     def unblock(self, partitions: Collection[int]) -> None:
         if self._trouble:
@@ -222,6 +221,25 @@ class ConfluentClient:
 
     def _key(self, partition: int, offset: int = OFFSET_INVALID, epoch: int = UNKNOWN_EPOCH) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
+
+
+class WrittenAt(Sequence[int]):
+    """When messages were written, in milliseconds since 1970; only those of rejected messages are needed."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        if isinstance(place, slice):
+            return [message.timestamp()[1] for message in self._messages[place]]
+        return int(self._messages[place].timestamp()[1])
 
 
 class ConfluentProducer:

@@ -442,8 +442,8 @@ def _unpacked(batch: Any) -> list[FetchedMessage]:
         later, place = _number(data, place + 1)  # after a byte of attributes, which have no meaning yet
         delta, place = _number(data, place)
         key_size, place = _number(data, place)
-        size, place = _number(data, place + max(key_size, 0))
-        after = place + max(size, 0)
+        size, place = _number(data, place + key_size if key_size > 0 else place)
+        after = place + size if size > 0 else place
         if after >= end or (not data[after] and after + 1 != end):  # where the headers are, or a 0 without any
             raise ValueError("the fields of a message are not as long as its record")
         messages.append((offset + delta, None if size < 0 else data[place:after], time + later))
@@ -464,7 +464,10 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1
-    value, shift = byte & 0x7F, 7
+    value, shift, byte = byte & 0x7F, 7, data[place + 1]
+    if byte < 0x80:  # a loop would take longer
+        value |= byte << 7
+        return (value >> 1) ^ -(value & 1), place + 2
     while shift <= LARGEST_SHIFT:
         place += 1
         byte = data[place]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from streameval.common.arrays import Array
 from streameval.events.origin import Origin
@@ -53,21 +52,35 @@ class PartitionClock:
         """
         self.asked_at, self.follows = None, False
         self.put_forward = min(self.put_forward, float(timestamp.max()))
-        windows = sliding_window_view(np.concatenate([self.last, timestamp]), CONFIRMED_BY)
-        self.last = windows[-1, 1:].copy()
-        reached = windows.min(axis=1)
+        in_a_row = np.concatenate([self.last, timestamp])
+        self.last = in_a_row[len(timestamp) :].copy()
+        reached = _of_windows(np.minimum, in_a_row)
         while len(reached):
             times = np.maximum.accumulate(np.maximum(reached, self.time))
             self.time = float(times[-1])
             if (timestamp >= times - max_lateness).all():
                 return
-            newest = windows.max(axis=1)
+            newest = _of_windows(np.maximum, in_a_row)
             is_wrong = newest < times - max_lateness
             if not is_wrong.any():
                 return
             first = int(is_wrong.argmax())
             self.time = float(newest[first])
-            windows, reached, timestamp = windows[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
+            in_a_row, reached, timestamp = in_a_row[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
+
+
+def _of_windows(extreme: np.ufunc, times: Array) -> Array:
+    """The smallest or largest of each `CONFIRMED_BY` times in a row.
+
+    >>> _of_windows(np.minimum, np.arange(12.0))
+    array([0., 1., 2.])
+    """
+    width = 1
+    while width < CONFIRMED_BY:
+        step = min(width, CONFIRMED_BY - width)
+        times = extreme(times[:-step], times[step:])
+        width += step
+    return times
 
 
 class Watermarks:
@@ -105,7 +118,7 @@ class Watermarks:
         Events up to the time `last` were released because all before `complete_until` seemed to have come.
         """
         watermark = self.watermark
-        for number in np.unique(origin.partition).tolist():
+        for number in np.flatnonzero(np.bincount(origin.partition)).tolist():
             rows = np.flatnonzero(origin.partition == number)
             clock = self._clocks.setdefault((origin.topic, number), PartitionClock())
             oldest = float(timestamp[rows].min())
