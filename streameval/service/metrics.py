@@ -11,7 +11,6 @@ import platform
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
@@ -24,7 +23,7 @@ from prometheus_client.registry import Collector
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
-__all__ = ["CONTENT_TYPE", "metrics_text"]
+__all__ = ["CONTENT_TYPE", "Scrapes", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
@@ -43,10 +42,24 @@ Series: TypeAlias = tuple[Sequence[str], Any]
 log = structlog.get_logger("streameval.prometheus")
 
 
+class Scrapes:
+    """The text of `GET /metrics`, in which all scrapes of one status share what it determines."""
+
+    def __init__(self) -> None:
+        self._status: DaemonStatus | None = None
+        self._text = b""
+
+    def text(self, status: DaemonStatus) -> bytes:
+        """All known metrics of the daemon and those of its process, of type `CONTENT_TYPE`."""
+        if self._status is not status:
+            collected = SimpleNamespace(collect=lambda: _metrics(status))
+            self._status, self._text = status, generate_latest(cast("Collector", collected))
+        return self._text + generate_latest(PROCESS)
+
+
 def metrics_text(status: DaemonStatus) -> bytes:
-    """The text of `GET /metrics`, of type `CONTENT_TYPE`: all known metrics of the daemon and those of its process."""
-    collected = SimpleNamespace(collect=lambda: chain(_metrics(status), PROCESS.collect()))
-    return generate_latest(cast("Collector", collected))
+    """The text of `GET /metrics` for one status."""
+    return Scrapes().text(status)
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:

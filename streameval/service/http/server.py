@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import FILES_CHECKED_EVERY, Access, Security
-from streameval.service.metrics import CONTENT_TYPE, metrics_text
+from streameval.service.metrics import CONTENT_TYPE, Scrapes
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
 
@@ -70,7 +70,7 @@ class Pages:
 
     def __init__(self, view: DaemonLoop[Any]) -> None:
         self._view = view
-        self._status = StatusPage()
+        self._status, self._scrapes = StatusPage(), Scrapes()
         self.streams, self.closing = 0, False
 
     async def status(self, request: Request) -> Response:
@@ -82,7 +82,7 @@ class Pages:
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
-        return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
+        return Response(self._scrapes.text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
         """200 while the loop turns: a process that answers 503 should be restarted."""

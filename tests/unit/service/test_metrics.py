@@ -16,7 +16,7 @@ from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts, PropensityModel
-from streameval.service.metrics import METRICS, SECTIONS, metrics_text
+from streameval.service.metrics import METRICS, SECTIONS, Scrapes, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
     NOW,
@@ -316,6 +316,23 @@ def test_one_family_that_fails_is_logged_and_takes_no_other_with_it() -> None:
     assert "streameval_ready" in samples
     assert {entry["event"] for entry in logs} == {"metrics_failed"}
     assert len(logs) == sum("consumer" in entry["family"] for entry in logs) > 0
+
+
+def test_scrapes_of_one_status_read_it_once() -> None:
+    scrapes, broken = Scrapes(), make_published(make_report(), source=None)
+    with capture_logs() as first:
+        scrapes.text(broken)
+    with capture_logs() as second:
+        scrapes.text(broken)
+    assert first
+    assert not second
+
+
+def test_every_scrape_shows_the_status_and_the_process_of_its_moment() -> None:
+    scrapes = Scrapes()
+    texts = [scrapes.text(make_published(make_report(), accepted=count)).decode() for count in (1, 2)]
+    assert [f"streameval_events_accepted_total {count}.0" in text for count, text in enumerate(texts, 1)] == [True] * 2
+    assert all("process_cpu_seconds_total" in text for text in texts)
 
 
 def test_label_values_are_escaped() -> None:
