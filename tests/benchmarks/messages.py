@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import orjson
 
@@ -12,12 +14,12 @@ MESSAGE_BYTES = 277
 START = 1574553634.76
 
 
-def compact(count: int, seed: int = 20190211) -> list[bytes]:
-    """Compact events of 277 bytes with the probabilities of ten candidates."""
+def compact(count: int, candidates: Sequence[str] = CANDIDATES, seed: int = 20190211) -> list[bytes]:
+    """Compact events with the probabilities of candidates, of 277 bytes for ten."""
     rng = np.random.default_rng(seed)
     propensity = rng.uniform(0.02, 0.9, count).round(4)
     reward = (rng.random(count) < 0.1).astype(int)
-    shares = np.minimum(rng.random((count, len(CANDIDATES))) * 2 * propensity[:, None], 1).round(5)
+    shares = np.minimum(rng.random((count, len(candidates))) * 2 * propensity[:, None], 1).round(5)
     return [
         padded(
             {
@@ -26,7 +28,7 @@ def compact(count: int, seed: int = 20190211) -> list[bytes]:
                 "action": str(number % 40),
                 "propensity": propensity[number],
                 "reward": int(reward[number]),
-                "policies": dict(zip(CANDIDATES, shares[number].tolist(), strict=True)),
+                "policies": dict(zip(candidates, shares[number].tolist(), strict=True)),
             }
         )
         for number in range(count)
@@ -34,7 +36,7 @@ def compact(count: int, seed: int = 20190211) -> list[bytes]:
 
 
 def padded(event: dict[str, object]) -> bytes:
-    """An event of `MESSAGE_BYTES` bytes, as a copy: orjson's own bytes would leave large holes in the memory."""
+    """An event of `MESSAGE_BYTES` bytes or more, as a copy: orjson's own bytes would leave large holes in memory."""
     line = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
     return line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}"
 

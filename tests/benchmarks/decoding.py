@@ -1,0 +1,62 @@
+"""Ways to decode compact events up to Python objects; columns cost the same after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from measuring import Benchmark, Ratio, Work
+from memory_source import POLL, decoding, parsing
+from messages import CANDIDATES, compact
+
+from streameval.events import JsonDecoder
+from streameval.events.schema import event_type
+
+
+class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An event of a binary form with a schema: values in the order of the fields, without names."""
+
+    event_id: str
+    timestamp: float
+    action: str
+    propensity: float
+    reward: float
+    policies: list[float]
+
+    @classmethod
+    def of(cls, value: bytes) -> Positional:
+        """The event of a JSON message."""
+        fields = msgspec.json.decode(value)
+        return cls(**fields | {"policies": list(fields["policies"].values())})
+
+
+def in_polls(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) -> Work:
+    """Decode all messages, a poll at a time."""
+
+    def run() -> None:
+        for first in range(0, len(values), POLL):
+            decode(values[first : first + POLL])
+
+    return Work(run, len(values))
+
+
+def each_by(decode: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], Any]:
+    """Decode the messages of a poll one by one."""
+    return lambda poll: list(map(decode, poll))
+
+
+def benchmark(events: int = 40_000) -> Benchmark:
+    values, form = compact(events), event_type(CANDIDATES)
+    named = [msgspec.msgpack.encode(msgspec.json.decode(value)) for value in values]
+    positional = [msgspec.msgpack.encode(Positional.of(value)) for value in values]
+    at_once = msgspec.json.Decoder(list[form]).decode  # type: ignore[valid-type]
+    tasks = {
+        "JSON, message by message": in_polls(values, each_by(msgspec.json.Decoder(form).decode)),
+        "JSON, a poll as one array": in_polls(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
+        "MessagePack": in_polls(named, each_by(msgspec.msgpack.Decoder(form).decode)),
+        "MessagePack without names": in_polls(positional, each_by(msgspec.msgpack.Decoder(Positional).decode)),
+        "JSON to columns": decoding(values, JsonDecoder(CANDIDATES)),
+    }
+    ratios = [Ratio(name, "orjson.loads") for name in tasks]
+    return Benchmark("Ways to decode a compact event", {**tasks, "orjson.loads": parsing(values)}, ratios)
