@@ -38,7 +38,7 @@ FOLD_EVERY = 0.15  # seconds between folds while the daemon keeps up with the st
 FEWEST_FOLDED = 30
 """Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
 MANY_BLOCKS = 10
-"""So many blocks, or more, are not folded in the turn of a Report."""
+"""As many blocks or more are not folded in the turn of a Report."""
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 

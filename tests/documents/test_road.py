@@ -18,7 +18,7 @@ from streameval.service.startup import start_fresh
 from support.messages import message
 from support.paths import ROOT
 
-BETWEEN_ROOMS, INSIDE = 25, 13
+BETWEEN_ROOMS, INSIDE = 25, 12
 """Classes to learn that go from room to room, and those that stay inside one.
 
 A merge of two halves of one idea lowers a number; nothing may raise it.
