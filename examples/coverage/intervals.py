@@ -221,8 +221,9 @@ def _ends(
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
     production = np.repeat(seen[:1], len(estimators), axis=0)
-    lacking = _lacking_weight(known.value, bound.likely_weight(terms))
-    production = np.maximum(production, lacking[: len(estimators)])
+    if (limit := bound.heaviest(known.value, terms)) is not None:
+        lacking = np.minimum(limit, _lacking_weight(known.value))
+        production = np.maximum(production, lacking[: len(estimators)])
     differences = terms.over_production(len(estimators), np.resize(production, scaled.shape), scaled)
     tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
     value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
@@ -230,9 +231,9 @@ def _ends(
     return extended_to(known.value.value, *value), extended_to(known.lift.value, *lift)
 
 
-def _lacking_weight(reading: Reading, likely: Floats) -> Floats:
-    """The weight that would bring the mean weight up to 1, as far as it is likely."""
-    return np.minimum(likely, reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
+def _lacking_weight(reading: Reading) -> Floats:
+    """The weight that would bring the mean weight up to 1."""
+    return np.asarray(reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
 
 
 def _at(looks: slice, values: Floats) -> Floats:

@@ -245,7 +245,7 @@ LOGS = _logs()
 class Step(NamedTuple):
     """The evidence of some events: their number, sums [quantities, sums, runs], and values times events.
 
-    `deployed` [runs]: the sum of the weights of the policy deployed.
+    `deployed` [2, runs]: the sums of the weights of the policy deployed, and of their squares.
     """
 
     events: int
@@ -265,7 +265,9 @@ class Step(NamedTuple):
             columns += [rewarded * term**2, rewarded * (weight > 0)]
             sums.append([np.broadcast_to(column, counted.shape).sum(axis=1) for column in columns])
         values = np.stack([np.broadcast_to(value, runs) for value in cells.values()])
-        return cls(STEP, np.array(sums), values * STEP, (counted * deployed).sum(axis=1))
+        return cls(
+            STEP, np.array(sums), values * STEP, np.stack([counted * deployed, counted * deployed**2]).sum(axis=2)
+        )
 
     def __add__(self, other: Step) -> Step:  # type: ignore[override]
         return Step(
@@ -379,8 +381,8 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
     if quantity != "value":
         production = np.ones_like(seen)
         if quantity == QUANTITIES[2]:
-            limit = {"none": np.inf, "auto": others[0], "right": log.largest_deployed}[kind]
-            production = np.maximum(seen, np.minimum(limit, np.maximum(part.events - part.deployed, 0.0)))
+            limit = {"none": np.inf, "auto": _likely(part, terms), "right": log.largest_deployed}[kind]
+            production = np.maximum(seen, np.minimum(limit, np.maximum(part.events - part.deployed[0], 0.0)))
         terms = terms.over_production(1, production, terms.width)
     terms = TermRange._make(column[-1] for column in terms)
     heaviest = {
@@ -390,3 +392,10 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
     }
     extra = extra_events(terms, heaviest[kind])
     return reach(means, extra, likely(means, extra, Z**2))
+
+
+def _likely(part: Step, terms: TermRange) -> Floats:
+    """The heaviest weight of the policy deployed by the limits of the log, which are those of the first column."""
+    weight, square = part.deployed / part.events
+    means = Means(np.full_like(weight, part.events), weight, square, weight, square, square)
+    return heaviest_likely(means, TermRange._make(column[0] for column in terms))

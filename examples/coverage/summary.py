@@ -218,7 +218,8 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
         some = [row for row in some if row.events >= SOON and not any(words in row.log for words in but)]
         return [row.width / width[row.log, quantity, "right", row.events] for row in some]
 
-    spreads, slates, deployed = "candidate takes", "slates of three slots as one", f"lift over {DEPLOYED}"
+    spreads, evenly, slates = "candidate takes", "takes 50 actions evenly", "slates of three slots as one"
+    deployed = f"lift over {DEPLOYED}"
     over, spread = excess("actions, exploration"), excess(spreads)
     rare = [
         width[log, "value", "auto", LAST] / width[log, "value", "none", LAST]
@@ -228,15 +229,15 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
     young = {row for row in rates if row.log.startswith("production takes") and row.events == LOOKS[0]}
     return {
         "limit_excess": f"{100 * (max(over) - 1):.0f}",
-        "limit_miss": _share(max(row.miss for row in {*rates} - young if row.kind == "auto")),
-        "young_miss": _share(max(row.miss for row in young if row.kind == "auto")),
+        "limit_miss": _share(max(row.miss for row in rates if row.kind == "auto")),
+        "young_miss": _share(max(row.miss for row in young if row.kind == "none")),
         "limit_narrower": f"{max(rare):.2f}",
         "spread_low": f"{min(spread):.1f}",
         "spread_high": f"{max(spread):.1f}",
         "spread_lift": f"{max(excess(spreads, f'lift over {LOGGING}')):.1f}",
         "limits_miss": _share(max(row.miss for row in {*rates} - young if row.kind in ("none", "right"))),
-        "deployed_lift": f"{max(excess('', deployed, [spreads, slates])):.2f}",
-        "deployed_spread": f"{max(excess(spreads, deployed)):.2f}",
+        "deployed_lift": f"{max(excess('', deployed, [evenly, slates])):.2f}",
+        "deployed_spread": f"{max(excess(evenly, deployed)):.2f}",
         "deployed_slates": f"{max(excess(slates, deployed)):.2f}",
         "falling_excess": f"{100 * (max(excess('exploration falls')) - 1):.0f}",
         "slates_excess": f"{100 * (max(excess(slates)) - 1):.0f}",

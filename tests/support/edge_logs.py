@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 Column = tuple[str, str, str]
 """An estimator, an average, and `value` or `lift`."""
 
+DEPLOYED = "deployed"
 CANDIDATES = [f"candidate-{number}" for number in range(12)]
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ControlVariate(), StratifiedIPS()]
 ROUNDING = 1e-9
@@ -44,34 +45,50 @@ class Kinds(NamedTuple):
     def log(self, rng: np.random.Generator, events: int) -> tuple[Array, Array]:
         """Rewards [events], and for each a weight of every candidate, independent given the reward."""
         reward = (rng.random(events) < self.production) * 1.0
+        return reward, self.weights_given(reward, rng, len(CANDIDATES))
+
+    def weights_given(self, reward: Array, rng: np.random.Generator, policies: int) -> Array:
+        """Weights [events, policies], independent given the reward."""
         rewarded, others = (
             np.multiply(self.shares, self.chances),
             np.multiply(self.shares, np.subtract(1, self.chances)),
         )
-        size = (events, len(CANDIDATES))
+        size = (len(reward), policies)
         drawn = [rng.choice(self.weights, size, p=kinds / kinds.sum()) for kinds in (others, rewarded)]
-        return reward, np.where(reward[:, None] > 0, drawn[1], drawn[0])
+        return np.where(reward[:, None] > 0, drawn[1], drawn[0])
 
 
 class Edge(NamedTuple):
-    """Logs of this many events; `later`: what their second half consists of, if that is something else."""
+    """Logs of this many events; `later`: what their second half consists of, if that is something else.
+
+    `deployed`: the weights of a named production, whose events are rewarded as often.
+    """
 
     kinds: Kinds
     events: int
     later: Kinds | None = None
+    deployed: Kinds | None = None
+
+    @property
+    def heaviest(self) -> float:
+        """The largest weight of a candidate or a named production."""
+        return max([*self.kinds.weights, *(self.deployed.weights if self.deployed else [])])
 
     @property
     def truths(self) -> dict[str, float]:
-        """The value of a candidate, and its lift over the logging policy."""
-        return {"value": self.kinds.value, "lift": self.kinds.value - self.kinds.production}
+        """The value of a candidate, and its lift over production, by default the logging policy."""
+        production = self.kinds.production if self.deployed is None else self.deployed.value
+        return {"value": self.kinds.value, "lift": self.kinds.value - production}
 
     def batch(self, rng: np.random.Generator) -> EventBatch:
         """One log of all candidates."""
         half = self.events // 2
         first, second = self.kinds.log(rng, self.events - half), (self.later or self.kinds).log(rng, half)
         reward, weight = (np.concatenate(columns) for columns in zip(first, second, strict=True))
-        propensity = np.full(self.events, 1 / max(1.0, *self.kinds.weights))
+        propensity = np.full(self.events, 1 / max(1.0, self.heaviest))
         policies = {name: weight[:, place] * propensity for place, name in enumerate(CANDIDATES)}
+        if self.deployed is not None:
+            policies[DEPLOYED] = self.deployed.weights_given(reward, rng, 1)[:, 0] * propensity
         return EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
 
 
@@ -90,6 +107,12 @@ EDGES = {
     "candidate is production": Edge(Kinds([1], [1], [USUAL]), 250),
     "two events": Edge(Kinds([0, 2], [0.5, 0.5], [USUAL, USUAL]), 2),
     "twelve events": Edge(Kinds([0.5, 5.5], [0.9, 0.1], [USUAL, USUAL]), 12),
+    "production's heavy event": Edge(
+        Kinds([0, 2], [0.5, 0.5], [USUAL, USUAL]), 500, deployed=Kinds([0.8, 200.8], [0.999, 0.001], [USUAL, USUAL])
+    ),
+    "production's heavy event, twelve events": Edge(
+        Kinds([0, 2], [0.5, 0.5], [USUAL, USUAL]), 12, deployed=Kinds([0.9, 20.9], [0.995, 0.005], [USUAL, USUAL])
+    ),
     "support lost": Edge(Kinds([0.4, 1.6], [0.5, 0.5], [USUAL, USUAL]), 500, later=Kinds([0.2], [1], [USUAL])),
 }
 
@@ -114,12 +137,13 @@ def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[
 
     A withheld interval misses nothing.
     """
-    averages, intervals = averages_of(kind, max(edge.kinds.weights))
+    averages, intervals = averages_of(kind, edge.heaviest)
+    production = "logging" if edge.deployed is None else DEPLOYED
     if edge.later is not None and kind == "empirical_likelihood":  # no propensity shows the support that is lost
         intervals = {average.label: EmpiricalLikelihood(max_weight="none") for average in averages}
     shares = defaultdict[Column, list[float]](list)
     for seed in seeds:
-        evaluator = Evaluator(CANDIDATES, ESTIMATORS, averages, intervals=intervals, drift=None)
+        evaluator = Evaluator(CANDIDATES, ESTIMATORS, averages, production=production, intervals=intervals, drift=None)
         evaluator.update(edge.batch(np.random.default_rng([seed, edge.events])))
         misses = defaultdict[Column, list[bool]](list)
         for each in evaluator.report().estimates:

@@ -177,8 +177,9 @@ def numbers_of(
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
     terms = terms.linearised(reading.mean_denominator)
-    if plan.ranking is None:
-        heaviest = np.fmax(heaviest, _lacking_weight(reading, interval.likely_weight(terms)))
+    limit = interval.heaviest(reading, terms)
+    if limit is not None and plan.ranking is None:
+        heaviest = np.fmax(heaviest, np.minimum(limit, _lacking_weight(reading)))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
     lower, upper = interval.bounds(reading, terms, plan.confidence, own)
@@ -255,10 +256,9 @@ def examination_rows(curve: LearnedCurve | None, confidence: float) -> tuple[Exa
     )
 
 
-def _lacking_weight(reading: Reading, likely: Array) -> Array:
-    """The weight that would bring the mean weight up to 1, as far as it is likely: some event may yet have it."""
-    lacking = reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0)
-    return np.minimum(likely, lacking)
+def _lacking_weight(reading: Reading) -> Array:
+    """The weight that would bring the mean weight up to 1: some event may yet have it."""
+    return np.asarray(reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
 
 
 def _details(

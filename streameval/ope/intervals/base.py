@@ -69,10 +69,6 @@ class IntervalMethod(Component):
         """The weight that no event is taken to exceed, [columns], infinite for no limit; None if it does not matter."""
         return None
 
-    def likely_weight(self, terms: TermRange) -> Array:
-        """The weight that production is not likely to exceed in an event to come, [columns], infinite for no limit."""
-        return terms.likely_weight
-
     def bounds(
         self, reading: Reading, terms: TermRange, confidence: float, tracked: Array | None = None
     ) -> tuple[Array, Array]:

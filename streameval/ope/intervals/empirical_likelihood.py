@@ -186,9 +186,10 @@ class EmpiricalLikelihood(IntervalMethod):
     actions of the candidate that the log does not hold yet count as the lowest or the highest reward. The bounds lie
     unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not
     rely on full support (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight
-    is the largest seen, unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value
-    of `ips` may be unlikely: a Report extends the interval to the value. On a mixture it takes the initial value for
-    evidence, and misses far more often during the first thousand events: use `drift_aware` there.
+    is the largest seen, unless they have a cap. So is that of `control_variate` and `stratified_ips`. Valid at a single
+    look. Where the mean weight is far from 1, the value of `ips` may be unlikely: a Report extends the interval to the
+    value. On a mixture it takes the initial value for evidence, and misses far more often during the first thousand
+    events: use `drift_aware` there.
     Actions that lose their support in mid-stream show no propensity: `auto` may then miss, and `none` does not.
 
     `max_weight` is a number that no weight exceeds, `none`, or `auto`: the limit that the propensities of the log
@@ -231,11 +232,6 @@ class EmpiricalLikelihood(IntervalMethod):
             limit = heaviest_likely(_means(reading, terms), terms)
             return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
         return np.minimum(terms.heaviest, np.fmax(reading.importance_weight_max, self.max_weight))
-
-    def likely_weight(self, terms: TermRange) -> Array:
-        if isinstance(self.max_weight, str):
-            return terms.likely_weight
-        return np.full_like(terms.likely_weight, self.max_weight)
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
         means, value = _means(reading, terms), reading.value
