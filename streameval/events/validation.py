@@ -266,7 +266,7 @@ def first_faults(rules: Iterable[BrokenRule]) -> dict[int, Fault]:
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
         for broken, reason, detail in rules:
-            for row in np.flatnonzero(broken).tolist() if broken.any() else ():
+            for row in np.flatnonzero(broken).tolist() if np.count_nonzero(broken) else ():
                 if row not in found:
                     found[row] = Fault(reason, detail(row))
     return found

@@ -85,6 +85,21 @@ def test_messages_are_written_and_read_with_options_of_the_client_library(
     assert reader.seen == Counter(sent)
 
 
+@both_clients
+def test_each_message_has_the_time_at_which_it_was_written(broker: Broker, topic: str, client: str) -> None:
+    polled: list[Records] = []
+    started = time.time()
+    produce(numbers(20), topic, broker.connection)
+    with reading(broker.connection, topic) as reader:
+        while sum(map(len, polled)) < 20:
+            polled += reader.source.poll(0.2)
+    for part in polled:
+        assert part.timestamps is not None
+        assert len(part.timestamps) == len(part)
+        assert all(started - 1 < milliseconds / 1000 < time.time() + 1 for milliseconds in part.timestamps)
+        assert list(part.timestamps[1:3]) == list(part.timestamps)[1:3]
+
+
 def test_a_broker_that_restarts_costs_no_message_and_doubles_none(stoppable_broker: Broker, topic: str) -> None:
     outage(stoppable_broker, topic, seconds=11.0)
 
