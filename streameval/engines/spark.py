@@ -19,6 +19,7 @@ from streameval.config.engine import SparkSettings
 from streameval.engines.ranges import RangeGone, RangeResult, RangeTask, evaluate
 from streameval.errors import ConfigError
 from streameval.ingest.kafka.client import ClientError
+from streameval.service.process import COLLECT_AFTER
 
 GROUP = "streameval"
 DISMISSED = "killed by driver"
@@ -92,13 +93,17 @@ class Spark:
 
 def _evaluated(task: RangeTask) -> RangeResult | RangeGone:
     result = evaluate(task)
-    _keep_all()
+    _collect_less()
     return result
 
 
 @cache
-def _keep_all() -> None:
-    """Exempt the objects of this process, most of them modules, from the garbage collection after each Spark task."""
+def _collect_less() -> None:
+    """Let the garbage collector rarely walk over messages, which leave no cycles, and never over loaded modules.
+
+    Spark calls the collector after each task, too.
+    """
+    gc.set_threshold(*COLLECT_AFTER)
     gc.freeze()
 
 
