@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streameval.engines import ranges
-from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeGone, RangeResult
+from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeGone, RangeResult, messages_of
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.ope.evaluator.merging.partial import Partial
@@ -67,6 +69,33 @@ def test_a_range_may_end_with_a_part_that_is_evaluated_at_once(
     result = result_of(RangeEvaluator(config_of(), cluster.connect), 0, 500)
     assert result.events == 495
     assert Partial.from_bytes(result.partials[0]).coverage.ranges == {(TOPIC, 0): ((0, 500),)}
+
+
+def test_nothing_more_is_fetched_while_the_last_messages_of_a_range_are_evaluated(cluster: FakeCluster) -> None:
+    settings = config_of(source={"kind": "kafka", "topic": TOPIC, "max_poll_records": 200}).required_source()
+    client = cluster.connect(settings, 1.0, ConnectionGroup())  # type: ignore[arg-type]
+    paused = [client.paused for _ in messages_of(client, OffsetRange(TOPIC, 0, 0, 500), 30.0)]
+    assert paused == [frozenset(), frozenset(), {0}]
+    assert sum(map(len, messages_of(client, OffsetRange(TOPIC, 0, 500, 700), 30.0))) == 200
+
+
+@pytest.mark.parametrize(
+    ("client", "option"), [("kafka-python", "max_partition_fetch_bytes"), ("confluent", "max.partition.fetch.bytes")]
+)
+def test_an_executor_fetches_little_beyond_its_range_unless_the_configuration_says_otherwise(
+    cluster: FakeCluster, client: str, option: str
+) -> None:
+    found: list[Any] = []
+
+    def connect(settings: Any, *others: Any) -> Any:
+        found.append(settings.client_options[option])
+        return cluster.connect(settings, *others)
+
+    for options in ({}, {option: 500_000}):
+        source = {"kind": "kafka", "topic": TOPIC, "client": client, "client_options": options}
+        result_of(RangeEvaluator(config_of(source=source), connect), 0, 100)
+    assert found[0] < 200_000
+    assert found[1] == 500_000
 
 
 def test_ten_times_the_events_in_the_same_time_make_no_larger_result() -> None:
