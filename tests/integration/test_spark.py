@@ -190,7 +190,7 @@ def costs(broker: RealBroker, folder: Path, *masters: str | None) -> list[Cost]:
 
     They are in a transaction that ends then. Runs of all masters take turns, and the fastest of two counts.
     """
-    first, values = 100_000, list(events(0, 600_000))
+    first, values = 200_000, list(events(0, 700_000))
     found: dict[str | None, list[Cost]] = {}
     for attempt, master in product(range(2), masters):
         topic = f"cost-{uuid4().hex[:8]}"
@@ -233,12 +233,11 @@ def costs(broker: RealBroker, folder: Path, *masters: str | None) -> list[Cost]:
 
 
 @pytest.mark.timeout(1800)
-def test_an_event_takes_about_twice_the_processor_time_of_one_process_and_two_workers_little_more_than_one(
+def test_an_event_takes_at_most_twice_the_processor_time_of_one_process_and_two_workers_little_more_than_one(
     broker: RealBroker, topic: Topic, tmp_path: Path
 ) -> None:
-    """The aim is 2. Measurements gave 1.67 to 2.08, so that a limit of 2 would fail by chance."""
     one_process, one_worker, two_workers = costs(broker, tmp_path, None, "local[1]", "local[2]")
-    assert one_worker.processor < 2.5 * one_process.processor
+    assert one_worker.processor < 2 * one_process.processor
     assert two_workers.processor < 1.15 * one_worker.processor
 
 
