@@ -91,8 +91,8 @@ def _still(cells: Cells, runs: int, rng: np.random.Generator) -> Phases:
 
 def _log(title: str, cells: Cells, looks: Sequence[int] = LOOKS) -> Log:
     """A log whose policies and rewards do not change."""
-    largest = (float((policy / cells.propensity).max()) for policy in (cells.candidate, cells.deployed))
-    return Log(title, partial(_still, cells), *largest, looks)
+    candidate, deployed = (float((policy / cells.propensity).max()) for policy in (cells.candidate, cells.deployed))
+    return Log(title, partial(_still, cells), candidate, deployed, looks)
 
 
 def greedy(best: Sequence[int], actions: int, exploration: float) -> Floats:
@@ -218,9 +218,9 @@ def _logs() -> Mapping[str, Log]:
         ]
     for world in WORLDS.values():
         if world.shape not in ("sessions", "crowd"):
-            largest = (_largest(world, policy) for policy in ("one", DEPLOYED))
+            candidate, deployed = (_largest(world, policy) for policy in ("one", DEPLOYED))
             title = f"{world.shape}, {world.weights}, {world.level:g}"
-            logs.append(Log(title, partial(_of_world, world), *largest))
+            logs.append(Log(title, partial(_of_world, world), candidate, deployed))
     for rate in (0.3, 0.03):
         whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
         logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
@@ -381,8 +381,12 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
     if quantity != "value":
         production = np.ones_like(seen)
         if quantity == QUANTITIES[2]:
-            limit = {"none": np.inf, "auto": _likely(part, terms), "right": log.largest_deployed}[kind]
-            production = np.maximum(seen, np.minimum(limit, np.maximum(part.events - part.deployed[0], 0.0)))
+            limits: dict[str, Floats | float] = {
+                "none": np.inf,
+                "auto": _likely(part, terms),
+                "right": log.largest_deployed,
+            }
+            production = np.maximum(seen, np.minimum(limits[kind], np.maximum(part.events - part.deployed[0], 0.0)))
         terms = terms.over_production(1, production, terms.width)
     terms = TermRange._make(column[-1] for column in terms)
     heaviest = {

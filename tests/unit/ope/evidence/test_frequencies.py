@@ -60,7 +60,9 @@ def test_the_report_names_the_action_whose_logged_propensities_are_too_low_and_n
     assert reason.startswith("action sport: the logged propensities are")
     assert reason.endswith("% too low")
     assert {each[0] for each in findings(report)} == {"new", "logging"}
-    assert [(each.promotable, each.reason) for each in report.promotion] == [(False, reason)]
+    (decision,) = report.promotion
+    assert not decision.promotable
+    assert decision.reason.startswith(f"{reason}; ")
 
 
 def test_the_report_of_correct_propensities_has_the_check_and_a_resumed_evaluator_has_the_same() -> None:
