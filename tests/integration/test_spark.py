@@ -38,7 +38,7 @@ from support.paths import ROOT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-EVENTS, PARTITIONS, IN_TRANSACTION, ABORTED, REJECTED = 100_000, 4, 2_000, 4, 1_000
+EVENTS, PARTITIONS, IN_TRANSACTION, ABORTED, REJECTED = 1_000_000, 4, 2_000, 4, 1_000
 """Of each `IN_TRANSACTION` events; before every `ABORTED`th transaction comes one that is aborted. One in `REJECTED` is
 not JSON."""
 CANDIDATES = ["bold", "shy", "even"]
