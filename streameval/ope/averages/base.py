@@ -141,7 +141,7 @@ class Reading:
         own, production = self.nonzero[others], np.resize(self.nonzero[:estimators], self.nonzero[others].shape)
         if self._lift is None:
             moments, pairs = lift_of(self.moments[others])
-            state = {name: self._state[name][others] for name in variance.FADING.keys() & self._state.keys()}
+            state = {name: rows[others] for name, rows in self._state.items()}
             bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
             lift = Reading(moments, state, tail=None, bias=bias)
             lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]

@@ -275,7 +275,7 @@ class DecayBank:
     def noise(self) -> Array:
         """Variance of one event's term, with a prior second moment.
 
-        Its root is at least half of the deviation from the mean of prior and events together: the mean of the first few
+        It is at least a quarter of the variance around the mean of prior and events together: the mean of the first few
         events may be so large that its square is more than the second moment.
         """
         recent, prior = self.sums["recent"], NOISE_EVENTS * np.exp(-self.sums["events"][:, None] / MEMORY)

@@ -14,7 +14,7 @@ from streameval.ope.averages import AnyAverage, Lift, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
-from streameval.ope.evidence.actions import Requirements
+from streameval.ope.evidence.actions import FORMS, Form, Requirements
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
@@ -55,6 +55,11 @@ class Grid:
     def columns(self) -> tuple[Estimator, ...]:
         """The estimators that have columns for a reward: those to choose from in place of one with `cap: auto`."""
         return tuple(column for estimator in self.estimators for column in estimator.alternatives.values())
+
+    @property
+    def form(self) -> Form | None:
+        """The form in which the estimators need the weights of slates slot by slot; None where they do not."""
+        return next((form for form in FORMS if form in self.needs), None)
 
     @property
     def mixes_components(self) -> bool:

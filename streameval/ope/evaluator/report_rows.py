@@ -48,7 +48,7 @@ def report_rows(
     by name: see `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`.
     `curve`: the learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
-    shown, form = grid.shown(state, tail), next((form for form in FORMS if form in grid.needs), None)
+    shown = grid.shown(state, tail)
     if not shown.any():
         return
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
@@ -60,7 +60,7 @@ def report_rows(
         for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if form else {}
+            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if grid.form else {}
             clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
             chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
             yield Estimate(
@@ -97,13 +97,12 @@ def _by_average(
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
     policies, columns = len(plan.policies), len(grid.columns)
-    form = next((form for form in FORMS if form in grid.needs), None)
-    largest = counts[LARGEST[form]]
+    largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
     for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        limits = [_limits(plan, interval, average, learned["weights"], form) for average in averages]
+        limits = [log_limits(plan, interval, average, learned["weights"], grid.form) for average in averages]
         ranges = [term_range(plan, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
@@ -134,7 +133,9 @@ def _by_average(
             )
 
 
-def _limits(plan: Plan, interval: AnyInterval, average: AnyAverage, weights: State, form: Form | None) -> Array | None:
+def log_limits(
+    plan: Plan, interval: AnyInterval, average: AnyAverage, weights: State, form: Form | None
+) -> Array | None:
     """The largest weights that the log allows, [2, policies]; None where the interval does not use them."""
     if not interval.limited_by_log or plan.ranking is not None:
         return None

@@ -25,9 +25,7 @@ from streameval.ope.averages.moments import ALL_ROWS, fade, merge, nothing, pair
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, numbers_of, term_range
-from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.actions import FORMS
+from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.report import Estimate, SegmentEstimate
@@ -179,14 +177,11 @@ def _numbers(
         needs=plan.needs_of(estimator),
         trackers={},
     )
-    form = next((form for form in FORMS if form in grid.needs), None)
-    limits = None
-    if interval.limited_by_log:
-        limits = largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
-    terms = term_range(plan, grid, interval, counts[LARGEST[form]], limits)
+    largest, limits = counts[LARGEST[grid.form]], log_limits(plan, interval, average, weights, grid.form)
+    terms = term_range(plan, grid, interval, largest, limits)
     shared = replace(plan, confidence=1.0 - (1.0 - plan.confidence) / several)
     none = np.zeros((2, len(plan.policies) * several))
-    found = numbers_of(shared, interval, reading, lift, None, counts[LARGEST[form]], terms, none[0], none)
+    found = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none)
     return {name: found[name] for name in SHOWN}
 
 
