@@ -34,12 +34,12 @@ POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while n
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
 MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
-FOLD_EVERY = 0.15  # seconds between folds while the daemon keeps up with the stream
-FEWEST_FOLDED = 30
+FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the stream
+FEWEST_FOLDED = 20
 """Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
-MANY_BLOCKS = 10
-"""As many blocks or more are not folded in the turn of a Report."""
-SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
+SHORTEST_TURN = 0.05
+"""Seconds of a turn that has read all there is, at least: one poll for many messages costs far less than one for each.
+A source that has nothing and does not wait is not polled in a tight loop either."""
 
 
 Reporting = TypeVar("Reporting", bound=ReportingEvaluator)
@@ -158,15 +158,17 @@ class DaemonLoop(ABC, Generic[Reporting]):
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
             records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
+            if self._is_prepared:
+                self._publish()
             if records or self._pipeline.by_time:
                 self._take(records)
             if records:
-                if time.monotonic() >= self._published_at + self._publish_interval and self._prepare_report():
-                    self._publish()
+                if time.monotonic() >= self._published_at + self._publish_interval:
+                    self._publish_soon()
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
-            else:
-                time.sleep(max(0.0, SHORTEST_IDLE - self.stalled_for))
+            if not records or self._source.status().lag == 0:
+                time.sleep(max(0.0, SHORTEST_TURN - self.stalled_for))
         self._publish()
 
     def _reload_when_asked(self) -> None:
@@ -192,9 +194,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
     def _take(self, records: list[Records]) -> None:
         """Give the evaluator these messages, and count them."""
 
-    def _prepare_report(self) -> bool:
-        """Whether a Report can be made in this turn, without holding up the loop for long."""
-        return True
+    def _publish_soon(self) -> None:
+        """Publish a Report now, or set `_is_prepared` for the next turn to do so before it takes its messages."""
+        self._publish()
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
         """Count what the evaluator has taken."""
@@ -279,7 +281,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             margin=self._evaluator.plan.margin,
             engine=self._engine_status(at),
         )
-        self._published_at = time.monotonic()
+        self._published_at, self._is_prepared = time.monotonic(), False
         self._log_reached(status)
         self._log_ahead()
         self._log_late(buffered)
@@ -322,8 +324,7 @@ class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
-        if time.monotonic() >= self._folded_at + FOLD_EVERY:
-            self._evaluator.fold_pending(FEWEST_FOLDED)
+        if time.monotonic() >= self._folded_at + FOLD_EVERY and self._evaluator.fold_pending(FEWEST_FOLDED):
             self._folded_at = time.monotonic()
         self._collect()
         if len(batch) and not self._accepted:
@@ -332,11 +333,11 @@ class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
         self._count(len(batch), NO_DELAYS.add(self._clock() - batch.timestamp), self._summaries.add(batch.rejected))
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
 
-    def _prepare_report(self) -> bool:
-        """Fold many events in one turn, and make the Report in the next: each takes about ten milliseconds."""
-        can_wait = self.published.ready and not self._is_prepared
-        self._is_prepared = can_wait and self._evaluator.fold_pending(MANY_BLOCKS)
-        return not self._is_prepared
+    def _publish_soon(self) -> None:
+        """Fold events in one turn, and make the Report in the next: each takes about ten milliseconds."""
+        self._is_prepared = self._evaluator.fold_pending() or self._folded_at >= self._turned
+        if not self._is_prepared:
+            self._publish()
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

@@ -57,6 +57,7 @@ def longest_turn(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evalu
     """The longest turn of the loop, which pauses that long where it has a processor to itself."""
 
     def run() -> float:
+        evaluator.fold_pending()  # what the run before has left
         stream = Stream(values)
         Daemon(stream, decoder, evaluator, stop_when_exhausted=True).run()
         return stream.longest

@@ -177,7 +177,12 @@ class View:
 
 
 class ListSource:
-    """Hands out one entry of `polls` per poll; an exception among them is raised, a callable is called."""
+    """Hands out one entry of `polls` per poll; an exception among them is raised, a callable is called.
+
+    `lag`: the number of unread messages that it reports, None for unknown.
+    """
+
+    lag: int | None = None
 
     def __init__(self, polls: Iterable[Any], *, exhausted: bool = True, reached: bool = True) -> None:
         self._polls = iter(polls)
@@ -199,7 +204,9 @@ class ListSource:
 
     def status(self) -> SourceStatus:
         """As reachable as it was set to be."""
-        return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
+        known = PartitionStatus("interactions", 0, self.handed_out, self.lag)
+        partitions = () if self.lag is None else (known,)
+        return SourceStatus(self.reached, self.ended, partitions, self.detail)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Remember which partitions are paused."""

@@ -45,6 +45,8 @@ DESCRIPTORS = 8192
 OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
 OPEN = ("/healthz", "/readyz")
 """Paths without a login: they report that the process lives, and nothing else; probes have no password."""
+SCRAPE_PAUSE = 0.01
+"""Seconds until a scrape is answered: a client that scrapes without a pause must leave the events the processor."""
 MOST_STREAMS = 64
 STREAM_CHECKED_EVERY = 0.5  # seconds
 BEATS_EVERY = 15.0  # seconds of silence after which a comment is sent, so that both sides notice a lost connection
@@ -82,6 +84,7 @@ class Pages:
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
+        await asyncio.sleep(SCRAPE_PAUSE)
         return Response(self._scrapes.text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:

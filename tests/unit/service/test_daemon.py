@@ -18,7 +18,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
-from streameval.service.daemon import SHORTEST_IDLE, Daemon
+from streameval.service.daemon import SHORTEST_TURN, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
 from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
@@ -83,8 +83,8 @@ def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
     Daemon(
         ListSource(polls), NumberFormat(), folding, publish_interval=0.0, stop_when_exhausted=True, clock=lambda: 100.0
     ).run()
-    assert folding.reported_at[:3] == [1, 41, 81], "the first at once, then every second turn"
-    assert folding.folded_at[:2] == [21, 41], "before a Report few blocks are left"
+    assert folding.reported_at[:4] == [1, 21, 41, 61], "in the next turn, before its events"
+    assert folding.folded_at[:3] == [21, 41, 61], "no block is left to fold in the turn of a Report"
 
 
 def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_come() -> None:
@@ -144,19 +144,30 @@ def test_an_exhausted_source_leaves_the_daemon_serving_until_it_is_stopped() -> 
     assert source.closed
 
 
-def test_an_idle_source_that_does_not_wait_is_not_asked_in_a_tight_loop() -> None:
+@pytest.mark.parametrize("polled", [[], [records(b"1")]])
+def test_a_source_without_unread_messages_is_not_asked_in_a_tight_loop(polled: list[Any]) -> None:
     polls = 0
 
     def poll() -> list[Any]:
         nonlocal polls
         polls += 1
-        return []
+        return polled
 
-    daemon, _, _ = make_daemon([poll] * 10_000)
+    daemon, source, _ = make_daemon([poll] * 10_000)
+    source.lag = 0
     started = time.monotonic()
     with running(daemon):
         wait_until(lambda: polls >= 5)
-    assert polls <= 2 + (time.monotonic() - started) / SHORTEST_IDLE
+    assert polls <= 2 + (time.monotonic() - started) / SHORTEST_TURN
+
+
+@pytest.mark.parametrize("lag", [1, None])
+def test_turns_follow_each_other_at_once_while_messages_wait(lag: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.service.daemon.SHORTEST_TURN", 3600.0)
+    daemon, source, recorder = make_daemon([[records(b"1")] for _ in range(3)])
+    source.lag = lag
+    daemon.run()
+    assert recorder.rewards == [1.0] * 3
 
 
 def test_trouble_that_will_not_pass_ends_the_run_with_its_reason_shown_and_the_source_closed() -> None:
