@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import atexit
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers of the tests
 
 import confluent_kafka
 import kafka
-from measuring import Benchmark, Ratio, Work
+from measuring import Benchmark, Ratio, Work, processor_seconds
 from memory_source import parsing
 from messages import CANDIDATES, compact
 
 from streameval.config.model import Config
 from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.service.daemon import DaemonLoop
 from streameval.service.logging import configure_logging
 from streameval.service.startup import daemon
 from support.integration.broker import real_broker
 
-TOPIC, PARTITIONS = "events", 4
+TOPIC, LIVE, PARTITIONS = "events", "live", 4
 LOOK_EVERY = 0.2
+EVENTS_PER_SECOND = 500
+SETTLED, LOOKED_AT = 2.0, 5.0
+"""Seconds until a daemon that reads a live stream has caught up with it, and in which it is measured then."""
+SENDER = """
+import sys, time
+import confluent_kafka, orjson
+from messages import compact
+servers, topic, partitions, rate = *sys.argv[1:3], *map(int, sys.argv[3:])
+producer, events = confluent_kafka.Producer({"bootstrap.servers": servers}), list(map(orjson.loads, compact(1_000)))
+started, sent = time.monotonic(), 0
+while True:
+    while sent < (time.monotonic() - started) * rate:
+        event = events[sent % len(events)] | {"event_id": f"live-{time.time_ns()}", "timestamp": time.time()}
+        producer.produce(topic, orjson.dumps(event), partition=sent % partitions)
+        sent += 1
+    producer.poll(0.002)
+"""
 
 
 def send(values: list[bytes], connection: KafkaConnection) -> None:
@@ -38,12 +59,14 @@ def send(values: list[bytes], connection: KafkaConnection) -> None:
     producer.flush()
 
 
-def run_daemon(connection: KafkaConnection, events: int) -> None:
-    """Read the topic to its end in a fresh directory."""
+def with_daemon(
+    connection: KafkaConnection, topic: str, look: Callable[[DaemonLoop[Any]], float | None]
+) -> float | None:
+    """Run a daemon that reads a topic in a fresh directory until `look` returns, and return the same."""
     with tempfile.TemporaryDirectory() as folder:
         config = Config.model_validate(
             {
-                "source": connection.model_dump() | {"kind": "kafka", "topic": TOPIC},
+                "source": connection.model_dump() | {"kind": "kafka", "topic": topic},
                 "policies": {"candidates": list(CANDIDATES)},
                 "state": {"dir": folder},
             }
@@ -51,10 +74,37 @@ def run_daemon(connection: KafkaConnection, events: int) -> None:
         running = daemon(Path(folder) / "streameval.yaml", config)
         read = threading.Thread(target=running.run)
         read.start()
-        while read.is_alive() and sum((running.published.source.positions or {0: 0}).values()) < events:
-            time.sleep(LOOK_EVERY)
+        seen = look(running)
         running.stop()
         read.join()
+    return seen
+
+
+def read_backlog(connection: KafkaConnection, events: int) -> None:
+    """Read the topic to its end."""
+
+    def look(running: DaemonLoop[Any]) -> None:
+        while sum((running.published.source.positions or {0: 0}).values()) < events:
+            time.sleep(LOOK_EVERY)
+
+    with_daemon(connection, TOPIC, look)
+
+
+def read_live(connection: KafkaConnection) -> float:
+    """Seconds of processor time of a daemon that reads a stream as it comes, while it is looked at."""
+
+    def look(_: DaemonLoop[Any]) -> float:
+        time.sleep(SETTLED)
+        before = processor_seconds()
+        time.sleep(LOOKED_AT)
+        return processor_seconds() - before
+
+    address, rate = ",".join(connection.bootstrap_servers), str(EVENTS_PER_SECOND)
+    with subprocess.Popen([sys.executable, "-c", SENDER, address, LIVE, str(PARTITIONS), rate]) as sender:
+        try:
+            return with_daemon(connection, LIVE, look) or 0.0
+        finally:
+            sender.kill()
 
 
 def poll_kafka_python(connection: KafkaConnection, events: int) -> None:
@@ -91,17 +141,21 @@ def benchmark(events: int = 200_000) -> Benchmark:
     running = ExitStack()
     atexit.register(running.close)
     broker, values = running.enter_context(real_broker()), compact(events)
-    broker.create_topic(TOPIC, PARTITIONS)
+    for topic in (TOPIC, LIVE):
+        broker.create_topic(topic, PARTITIONS)
     send(values, broker.connection)
-    works = {"orjson.loads": parsing(values)}
+    works = {"orjson.loads": parsing(values), "a core": Work(lambda: LOOKED_AT)}
     for client, poll in POLLS.items():
         connection = broker.connection.model_copy(update={"client": client})
-        works[client] = Work(lambda connection=connection: run_daemon(connection, events), events)
+        works[client] = Work(lambda connection=connection: read_backlog(connection, events), events)
+        works[f"live, {client}"] = Work(lambda connection=connection: read_live(connection))
         works[f"polls of {client}"] = Work(lambda poll=poll: poll(broker.connection, events), events)
     ratios = [
         Ratio("confluent", "orjson.loads", 5.0),
         Ratio("kafka-python", "polls of kafka-python", 1.4),
         Ratio("confluent", "polls of confluent"),
         Ratio("confluent", "kafka-python"),
+        *(Ratio(f"live, {client}", "a core", 0.15) for client in POLLS),
     ]
-    return Benchmark(f"The daemon from a broker: default, 10 candidates, {PARTITIONS} partitions", works, ratios)
+    title = f"The daemon from a broker: {PARTITIONS} partitions; live: {EVENTS_PER_SECOND} events a second"
+    return Benchmark(title, works, ratios)
