@@ -46,7 +46,8 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
 
 def recommended_rows(report: Report) -> list[Estimate]:
     """For each candidate, the estimates by which it is decided; and those of production by the same estimators."""
-    rows = [recommended(report, each.policy) for each in report.policies if not each.production]
+    parts = report.by_policy().items()
+    rows = [recommended(part, policy) for policy, part in parts if policy != report.production]
     pairs = {(each.estimator, each.average) for each in rows if each}
     of_production = [each for each in report.estimates if each.policy == report.production]
     chosen = {(each.policy, each.estimator, each.average) for each in rows if each}

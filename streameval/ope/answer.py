@@ -35,8 +35,8 @@ class CandidateAnswer(NamedTuple):
 
 def answers(report: Report) -> list[CandidateAnswer]:
     """The answer for each candidate; the promotable ones first, and within a verdict by the lower bound of the lift."""
-    report = report.of_goal()
-    found = [_answer(report, each.policy) for each in report.policies if not each.production]
+    parts = report.of_goal().by_policy().items()
+    found = [_answer(part, policy) for policy, part in parts if policy != report.production]
     return sorted(found, key=lambda each: (VERDICTS.index(each.verdict), -_least(each.estimate)))
 
 
@@ -54,7 +54,7 @@ def recommended(report: Report, policy: str) -> Estimate | None:
 
 def calibrated(report: Report) -> list[Calibration]:
     """For each policy that chose events itself, the row on the average that decides, if possible, production first."""
-    deciding = {each.policy: recommended(report, each.policy) for each in report.policies}
+    deciding = {policy: recommended(part, policy) for policy, part in report.by_policy().items()}
     averages = [each.average for each in deciding.values() if each]
     found: dict[str, Calibration] = {}
     for row in report.calibration:

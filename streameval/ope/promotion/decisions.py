@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
@@ -9,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, State
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor, known, transitions
@@ -40,22 +41,29 @@ def decide(
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
-    found = tuple(_checks(monitor, state, estimates, stream))
+    rows: dict[str, list[Estimate]] = defaultdict(list)
+    for each in estimates:
+        rows[each.policy].append(each)
+    found = tuple(_checks(monitor, state, rows, stream))
+    failed: dict[str, list[TrustCheck]] = defaultdict(list)
+    for check in found:
+        if not check.ok:
+            failed[check.policy].append(check)
     of_stream = {name for name, _, _ in stream}
+    last = {label: _last(monitor, rule, state) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
-    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in monitor.policies}
     shared = [f"{production}: {each.reason}" for each in failed[production] if each.check not in of_stream]
     for place, candidate in enumerate(candidates):
         blocking = list(dict.fromkeys([*(each.reason for each in failed[candidate]), *shared]))
         if not state["differs"][place]:
             blocking = ["it has had the same weighted reward as production on every event"]
-        warning = _dependence([each.details for each in estimates if each.policy == candidate])
+        warning = _dependence([each.details for each in rows[candidate]])
         by = int(state["by"][place])
         pair = pairs[by] if pairs and by >= 0 else None
-        decisions += [
-            _decision(monitor, rule, state, place, blocking, warning, pair) for rule in monitor.rules.values()
-        ]
+        for label, rule in monitor.rules.items():
+            own = {name: float(column[place]) for name, column in last[label].items()}
+            decisions.append(_decision(monitor, rule, state, place, own, blocking, warning, pair))
     return tuple(decisions), found, transitions(monitor, state)
 
 
@@ -85,14 +93,23 @@ def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: s
     yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(each.policy for each in checks))
 
 
+def _last(monitor: PromotionMonitor, rule: PromotionRule, state: State) -> Mapping[str, Array]:
+    """The numbers of a rule after the last block, by name, [candidates]."""
+    kept = state["rules"][rule.label]
+    return {**kept["last"], "lower": rule.lower(kept["memory"], kept["last"], monitor.context)}
+
+
 def _checks(
-    monitor: PromotionMonitor, state: State, estimates: Sequence[Estimate], stream: Sequence[tuple[str, bool, str]]
+    monitor: PromotionMonitor,
+    state: State,
+    estimates: Mapping[str, Sequence[Estimate]],
+    stream: Sequence[tuple[str, bool, str]],
 ) -> Iterator[TrustCheck]:
-    """All checks of all policies that have events."""
+    """All checks of all policies that have events; `estimates`: by policy."""
     recent = trust_checks.recent(state["trust"], monitor.context.block)
     for place, policy in enumerate(monitor.policies):
         if recent.events[place]:
-            rows = [each for each in estimates if each.policy == policy]
+            rows = estimates[policy]
             weights = trust_checks.weight_checks(
                 recent, place, monitor.promotion.trust, monitor.context.weights_average_1
             )
@@ -108,14 +125,14 @@ def _decision(
     rule: PromotionRule,
     state: State,
     place: int,
+    last: Mapping[str, float],
     blocking: Sequence[str],
     warning: str,
     pair: tuple[str, str] | None,
 ) -> Decision:
-    kept = state["rules"][rule.label]
-    lower = rule.lower(kept["memory"], kept["last"], monitor.context)
-    last = {name: float(column[place]) for name, column in {**kept["last"], "lower": lower}.items()}
-    hold, held = kept["hold"], int(kept["hold"]["held"][place])
+    """`last`: the numbers of the candidate after the last block."""
+    hold = state["rules"][rule.label]["hold"]
+    held = int(hold["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift

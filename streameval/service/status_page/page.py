@@ -189,16 +189,25 @@ def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
 
 
 def _sections(report: Report) -> list[dict[str, Any]]:
-    """All estimates by average, on one axis each; `memory` is empty where the rows differ in it."""
+    """All estimates by average, on one axis each.
+
+    `memory` is empty where the rows differ in it. `marks`: for each policy the estimators with their verdicts.
+    """
     sections = []
     for average, estimates in _grouped(report.estimates, "average").items():
         scale = ChartScale.of(estimates)
         memories = {memory(each) for each in estimates}
         by_estimator = _grouped(estimates, "estimator").items()
+        charts = {name: make_chart(rows, report.production, scale) for name, rows in by_estimator}
+        marks: dict[str, list[tuple[str, str]]] = {}
+        for name, chart in charts.items():
+            for row in chart.rows:
+                marks.setdefault(row.estimate.policy, []).append((name, row.verdict))
         section = {
             "average": average,
             "memory": memories.pop() if len(memories) == 1 else "",
-            "charts": {name: make_chart(rows, report.production, scale) for name, rows in by_estimator},
+            "charts": charts,
+            "marks": marks,
             "diagnostics": {
                 name: text for name, text in DIAGNOSTICS.items() if any(text(each) != UNKNOWN for each in estimates)
             },
