@@ -1,9 +1,10 @@
 """Run benchmarks, and compare them with stored results.
 
-    make bench                              all benchmarks
-    make bench ARGS="growth loop"           some of them
-    make bench ARGS=--store                 write tests/benchmarks/results.json and results.png
-    make bench-check                        fail if a ratio is a fifth worse than the stored one
+    make bench                                                      all benchmarks
+    make bench ARGS="growth loop"                                   some of them
+    make bench ARGS="--store tests/benchmarks/results.json"         store the results
+    make bench ARGS="--picture tests/benchmarks/results.png"        draw the stored results
+    make bench-check                                                fail if a ratio is a fifth worse than the stored one
 
 All figures are processor time. Only ratios are checked: both of their works are measured in turns within one run.
 """
