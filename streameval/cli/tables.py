@@ -13,7 +13,7 @@ from rich.text import Text
 from streameval.common.component import Component
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, significant, utc_time
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
-from streameval.ope.answer import answers, calibrated, percentage, recommended, seen_lifts
+from streameval.ope.answer import answers, by_policy, calibrated, percentage, recommended, seen_lifts
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
@@ -46,7 +46,7 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
 
 def recommended_rows(report: Report) -> list[Estimate]:
     """For each candidate, the estimates by which it is decided; and those of production by the same estimators."""
-    parts = report.by_policy().items()
+    parts = by_policy(report).items()
     rows = [recommended(part, policy) for policy, part in parts if policy != report.production]
     pairs = {(each.estimator, each.average) for each in rows if each}
     of_production = [each for each in report.estimates if each.policy == report.production]

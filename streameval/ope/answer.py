@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from msgspec import structs
 
 from streameval.common.text import decimal, decimals_for, in_words, rounded_up, significant, utc_time
 from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck
 
-__all__ = ["CandidateAnswer", "answers", "calibrated", "percentage", "recommended", "seen_lifts"]
+__all__ = ["CandidateAnswer", "answers", "by_policy", "calibrated", "percentage", "recommended", "seen_lifts"]
 
+PER_POLICY = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
+"""The parts of a Report whose entries are each about one policy."""
 TOO_LITTLE = "effective_sample_size"
 """The trust check that fails for lack of evidence, where the numbers themselves may be right."""
 
@@ -35,9 +40,25 @@ class CandidateAnswer(NamedTuple):
 
 def answers(report: Report) -> list[CandidateAnswer]:
     """The answer for each candidate; the promotable ones first, and within a verdict by the lower bound of the lift."""
-    parts = report.of_goal().by_policy().items()
+    parts = by_policy(report.of_goal()).items()
     found = [_answer(part, policy) for policy, part in parts if policy != report.production]
     return sorted(found, key=lambda each: (VERDICTS.index(each.verdict), -_least(each.estimate)))
+
+
+def by_policy(report: Report) -> dict[str, Report]:
+    """For each policy, the Report with what is about it and production alone, production first."""
+    rows: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for name in PER_POLICY:
+        for each in getattr(report, name):
+            rows[each.policy][name].append(each)
+
+    def about(policy: str) -> Report:
+        shown = dict.fromkeys((report.production, policy))
+        return structs.replace(
+            report, **{name: tuple(row for each in shown for row in rows[each][name]) for name in PER_POLICY}
+        )
+
+    return {each.policy: about(each.policy) for each in report.policies}
 
 
 def recommended(report: Report, policy: str) -> Estimate | None:
@@ -54,7 +75,7 @@ def recommended(report: Report, policy: str) -> Estimate | None:
 
 def calibrated(report: Report) -> list[Calibration]:
     """For each policy that chose events itself, the row on the average that decides, if possible, production first."""
-    deciding = {policy: recommended(part, policy) for policy, part in report.by_policy().items()}
+    deciding = {policy: recommended(part, policy) for policy, part in by_policy(report).items()}
     averages = [each.average for each in deciding.values() if each]
     found: dict[str, Calibration] = {}
     for row in report.calibration:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import import_module
@@ -321,10 +320,6 @@ class Examined(msgspec.Struct, frozen=True):
     upper: float
 
 
-PER_POLICY = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
-"""The parts of a Report whose entries are each about one policy."""
-
-
 class Report(msgspec.Struct, frozen=True):
     """Everything known at one moment; `to_json` is the contract of `replay --json` and `/api/v1/report`."""
 
@@ -392,20 +387,6 @@ class Report(msgspec.Struct, frozen=True):
     def of_reward(self, reward: str) -> Report:
         """The Report with the estimates of one reward alone."""
         return msgspec.structs.replace(self, estimates=tuple(each for each in self.estimates if each.reward == reward))
-
-    def by_policy(self) -> dict[str, Report]:
-        """For each policy, the Report with what is about it and production alone, production first."""
-        rows: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for name in PER_POLICY:
-            for each in getattr(self, name):
-                rows[each.policy][name].append(each)
-
-        def about(policy: str) -> Report:
-            shown = dict.fromkeys((self.production, policy))
-            parts = {name: tuple(row for each in shown for row in rows[each][name]) for name in PER_POLICY}
-            return msgspec.structs.replace(self, **parts)
-
-        return {each.policy: about(each.policy) for each in self.policies}
 
     def segments_by_lift(self) -> list[SegmentEstimate]:
         """The rows of candidates by segment: the lowest lift over its error first, and last those that have none."""
