@@ -37,9 +37,9 @@ MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and co
 FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the stream
 FEWEST_FOLDED = 20
 """Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
-SHORTEST_TURN = 0.05
-"""Seconds of a turn that has read all there is, at least: one poll for many messages costs far less than one for each.
-A source that has nothing and does not wait is not polled in a tight loop either."""
+SHORTEST_TURN, FEW_UNREAD = 0.05, 1_000
+"""Seconds of a turn that leaves few messages unread, at least: one poll for many costs far less than one for each.
+Some always look unread, those of open transactions. A source that has nothing is not polled in a tight loop either."""
 
 
 Reporting = TypeVar("Reporting", bound=ReportingEvaluator)
@@ -167,7 +167,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
                     self._publish_soon()
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
-            if not records or self._source.status().lag == 0:
+            unread = self._source.status().lag if records else 0
+            if unread is not None and unread < FEW_UNREAD:
                 time.sleep(max(0.0, SHORTEST_TURN - self.stalled_for))
         self._publish()
 

@@ -18,7 +18,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
-from streameval.service.daemon import SHORTEST_TURN, Daemon
+from streameval.service.daemon import FEW_UNREAD, SHORTEST_TURN, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
 from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
@@ -144,8 +144,8 @@ def test_an_exhausted_source_leaves_the_daemon_serving_until_it_is_stopped() -> 
     assert source.closed
 
 
-@pytest.mark.parametrize("polled", [[], [records(b"1")]])
-def test_a_source_without_unread_messages_is_not_asked_in_a_tight_loop(polled: list[Any]) -> None:
+@pytest.mark.parametrize(("polled", "lag"), [([], None), ([records(b"1")], 0), ([records(b"1")], FEW_UNREAD - 1)])
+def test_a_source_with_few_unread_messages_is_not_asked_in_a_tight_loop(polled: list[Any], lag: int | None) -> None:
     polls = 0
 
     def poll() -> list[Any]:
@@ -154,15 +154,15 @@ def test_a_source_without_unread_messages_is_not_asked_in_a_tight_loop(polled: l
         return polled
 
     daemon, source, _ = make_daemon([poll] * 10_000)
-    source.lag = 0
+    source.lag = lag
     started = time.monotonic()
     with running(daemon):
         wait_until(lambda: polls >= 5)
     assert polls <= 2 + (time.monotonic() - started) / SHORTEST_TURN
 
 
-@pytest.mark.parametrize("lag", [1, None])
-def test_turns_follow_each_other_at_once_while_messages_wait(lag: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lag", [FEW_UNREAD, None])
+def test_turns_do_not_wait_while_many_messages_are_unread(lag: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.service.daemon.SHORTEST_TURN", 3600.0)
     daemon, source, recorder = make_daemon([[records(b"1")] for _ in range(3)])
     source.lag = lag
