@@ -96,7 +96,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = self._reported_at = self._folded_at = -math.inf
-        self._is_prepared = False
+        self._prepared: SourceStatus | None = None  # of a Report that is due, before the next messages were polled
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
         self._summaries = LogSummaries()
@@ -158,8 +158,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
             records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
-            if self._is_prepared:
-                self._publish()
+            if self._prepared is not None:
+                self._publish(self._prepared)
             if records or self._pipeline.by_time:
                 self._take(records)
             if records:
@@ -196,7 +196,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         """Give the evaluator these messages, and count them."""
 
     def _publish_soon(self) -> None:
-        """Publish a Report now, or set `_is_prepared` for the next turn to do so before it takes its messages."""
+        """Publish a Report now, or set `_prepared` for the next turn to do so before it takes its messages."""
         self._publish()
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
@@ -252,10 +252,13 @@ class DaemonLoop(ABC, Generic[Reporting]):
             "evaluator": self._evaluator.state(),
         }
 
-    def _publish(self, failure: str = "") -> SourceStatus:
-        """Replace `published`, with a new Report if events have arrived since the last one, or if that is old."""
-        failure = failure or self._withheld_because
-        status, at, buffered = self._source.status(), self._clock(), self._pipeline.buffered()
+    def _publish(self, status: SourceStatus | None = None, failure: str = "") -> SourceStatus:
+        """Replace `published`, with a new Report if events have arrived since the last one, or if that is old.
+
+        `status`: that of the source when the last messages were taken, by default the present one.
+        """
+        failure, status = failure or self._withheld_because, status or self._source.status()
+        at, buffered = self._clock(), self._pipeline.buffered()
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_EVERY
         if due and (status.reached or self._accepted):
@@ -282,7 +285,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             margin=self._evaluator.plan.margin,
             engine=self._engine_status(at),
         )
-        self._published_at, self._is_prepared = time.monotonic(), False
+        self._published_at, self._prepared = time.monotonic(), None
         self._log_reached(status)
         self._log_ahead()
         self._log_late(buffered)
@@ -336,8 +339,9 @@ class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
 
     def _publish_soon(self) -> None:
         """Fold events in one turn, and make the Report in the next: each takes about ten milliseconds."""
-        self._is_prepared = self._evaluator.fold_pending() or self._folded_at >= self._turned
-        if not self._is_prepared:
+        if self._evaluator.fold_pending() or self._folded_at >= self._turned:
+            self._prepared = self._source.status()
+        else:
             self._publish()
 
 

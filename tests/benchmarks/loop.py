@@ -33,7 +33,9 @@ def benchmark(events: int = 40_000) -> Benchmark:
     decoder = default.plan.decoder()
     four = Evaluator(CANDIDATES, FOUR, PUBLISHED, drift=None)
     every = Evaluator(CANDIDATES, [*FOUR, StratifiedIPS()], [*PUBLISHED, Mixture()])
+    one = Evaluator(CANDIDATES, [IPS()], [Cumulative()], drift=None, promotion=None)
     works = {
+        "ips on cumulative": daemon(values * TIMES, decoder, one),
         "four estimators, five averages": daemon(values * TIMES, decoder, four),
         "default": daemon(values * TIMES, decoder, default),
         "all estimators, all averages": daemon(values * TIMES, decoder, every),
@@ -42,6 +44,7 @@ def benchmark(events: int = 40_000) -> Benchmark:
         "orjson.loads": parsing(values),
     }
     wanted = {
+        "ips on cumulative": None,
         "four estimators, five averages": 2.0,
         "default": 3.3,
         "all estimators, all averages": 5.0,

@@ -159,6 +159,7 @@ class Schedule:
         self._checked: Report | None = None
         self._taken = Account()
         self._resumed = Account()
+        self._earlier, self._positions = Account(), dict[TopicPartition, int]()  # before and after the last poll
         self._read_from: dict[TopicPartition, int] = {}
         self._recovered: Recovered | None = None
         self.daemon: Daemon
@@ -187,7 +188,7 @@ class Schedule:
         try:
             self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
             self.account = self._expected_state()
-            self._read_from = self.daemon.published.source.positions
+            self._read_from = self._positions = self.daemon.published.source.positions
             self.see_candidates(self.candidates)
             self._resumed = self.account.copy()
             self.daemon.run()
@@ -262,6 +263,7 @@ class Schedule:
     def see(self, records: list[Records], status: SourceStatus) -> None:
         """Called after each poll: these messages were given to the pipeline."""
         number_of = self.producers.number_of
+        self._earlier, self._positions = self.account.copy(), status.positions
         for part in records:
             self.account.given[part.topic] += [number_of[value] for value in part.values if value is not None]
             self._see_position((part.topic, part.partition), part.offsets[0])
@@ -341,18 +343,22 @@ class Schedule:
             self._check_page(report)
 
     def _check_published_counts(self, report: Report) -> None:
-        """Each message given is counted, rejected or buffered; where none is buffered, all numbers are known."""
+        """Each message before the published positions is counted, rejected or buffered.
+
+        Where none is buffered, all numbers are known.
+        """
         published = self.daemon.published
         if self.clock.ahead < 0 or "clock" in published.detail:
             return  # messages may be kept until the clock is right
         buffered = 0 if published.buffered is None else published.buffered.events
-        damaged = [self.producers.written[number] for number in self.account.given[REWARDS]].count(None)
+        account = self.account if published.source.positions == self._positions else self._earlier
+        damaged = [self.producers.written[number] for number in account.given[REWARDS]].count(None)
         decisions = report.events.accepted + sum(report.events.rejected.values()) - self._late_rewards() - damaged
-        given = len(self.account.given[TOPIC])
+        given = len(account.given[TOPIC])
         found = {"report": report.events, "buffered": buffered, "given": given}
         require(decisions + buffered == given, "each message is counted, rejected or buffered", **found)
         if given and not buffered and not published.backfills:
-            self._check_counts(report)
+            self._check_counts(report, account)
 
     def _check_page(self, report: Report) -> None:
         """The exported metrics are numbers, and there is none of a policy without events."""
@@ -384,7 +390,7 @@ class Schedule:
         missing = self.account.since.keys() - {each.policy for each in report.policies}
         require(not missing, "every candidate is reported", missing=missing)
         self._check_page(report)
-        self._check_counts(report)
+        self._check_counts(report, self.account)
         self._check_recovery()
 
     def _check_lost(self, given: Collection[int]) -> None:
@@ -413,11 +419,11 @@ class Schedule:
         joined = (before.joined + in_time, after.joined)
         require(joined[0] == joined[1], "rewards in time are joined after a recovery", expected_and_found=joined)
 
-    def _check_counts(self, report: Report) -> None:
+    def _check_counts(self, report: Report, account: Account) -> None:
         written = self.producers.written
-        events = [written[number] for number in self.account.given[TOPIC]]
+        events = [written[number] for number in account.given[TOPIC]]
         first = {event.event_id: place for place, event in reversed([*enumerate(events)]) if isinstance(event, Event)}
-        damaged = events.count(None) + [written[number] for number in self.account.given[REWARDS]].count(None)
+        damaged = events.count(None) + [written[number] for number in account.given[REWARDS]].count(None)
         rejected = Counter(report.events.rejected)
         out_of_time = rejected.pop("too_late", 0) - self._late_rewards()
         require(out_of_time == 0 or self._may_be_late, "no event in time is rejected", out_of_time=out_of_time)
@@ -428,12 +434,12 @@ class Schedule:
         require(report.events.accepted == counted, "each event is counted once", found=report.events, expected=counted)
         if out_of_time:
             return
-        rewards = self._rewards({event_id: events[place] for event_id, place in first.items()})
+        rewards = self._rewards({event_id: events[place] for event_id, place in first.items()}, account)
         if rewards is None:
             return
         self._check_policy(report, "logging", [(1.0, rewards[event_id]) for event_id in first])
         shown = {each.policy for each in report.policies}  # others have joined since this Report
-        for name, since in self.account.since.items():
+        for name, since in account.since.items():
             place_of_weight = CANDIDATES.index(name)
             terms = [
                 (events[place].weights[place_of_weight], rewards[event_id])
@@ -464,11 +470,11 @@ class Schedule:
         buffered = self.daemon.published.buffered
         return 0 if buffered is None or buffered.rewards is None else buffered.rewards.late
 
-    def _rewards(self, decisions: dict[str, Event]) -> dict[str, float] | None:
+    def _rewards(self, decisions: dict[str, Event], account: Account) -> dict[str, float] | None:
         """The reward of each decision, computed at once; None where some rewards have come late."""
         if self.combine is None:
             return {event_id: event.reward for event_id, event in decisions.items()}
-        given = [self.producers.written[number] for number in self.account.given[REWARDS]]
+        given = [self.producers.written[number] for number in account.given[REWARDS]]
         of: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
         for reward in given:
             if isinstance(reward, Reward) and reward.event_id in decisions:
