@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -168,6 +169,7 @@ def connected(
                 refused = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
                 raise KafkaConnectionError("; ".join(reasons) + refused) from error
             raise
+    gc.collect()  # clients that failed before leave their sockets open in circles of references
     return client, made[0]
 
 
