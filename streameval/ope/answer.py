@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import structs
 
 from streameval.common.text import decimal, decimals_for, in_words, rounded_up, significant, utc_time
-from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck
+from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck, grouped
 
 __all__ = ["CandidateAnswer", "answers", "by_policy", "calibrated", "percentage", "recommended", "seen_lifts"]
 
@@ -46,17 +45,13 @@ def answers(report: Report) -> list[CandidateAnswer]:
 
 
 def by_policy(report: Report) -> dict[str, Report]:
-    """For each policy, the Report with what is about it and production alone, production first."""
-    rows: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for name in PER_POLICY:
-        for each in getattr(report, name):
-            rows[each.policy][name].append(each)
+    """For each policy, the Report of it and production alone, production first."""
+    rows = {name: grouped(getattr(report, name), "policy") for name in PER_POLICY}
 
     def about(policy: str) -> Report:
         shown = dict.fromkeys((report.production, policy))
-        return structs.replace(
-            report, **{name: tuple(row for each in shown for row in rows[each][name]) for name in PER_POLICY}
-        )
+        parts = {name: tuple(row for each in shown for row in of.get(each, ())) for name, of in rows.items()}
+        return structs.replace(report, **parts)
 
     return {each.policy: about(each.policy) for each in report.policies}
 

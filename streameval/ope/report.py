@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -318,6 +318,17 @@ class Examined(msgspec.Struct, frozen=True):
     value: float
     lower: float
     upper: float
+
+
+Entry = TypeVar("Entry")
+
+
+def grouped(entries: Iterable[Entry], attribute: str) -> dict[Any, list[Entry]]:
+    """Entries of a Report by one of their attributes, in order of first appearance."""
+    groups: dict[Any, list[Entry]] = {}
+    for each in entries:
+        groups.setdefault(getattr(each, attribute), []).append(each)
+    return groups
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -38,8 +38,8 @@ FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the str
 FEWEST_FOLDED = 20
 """Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
 SHORTEST_TURN, FEW_UNREAD = 0.05, 1_000
-"""Seconds of a turn that leaves few messages unread, at least: one poll for many costs far less than one for each.
-Some always look unread, those of open transactions. A source that has nothing is not polled in a tight loop either."""
+"""A turn that leaves fewer messages unread takes at least this many seconds: one poll for many messages costs far less
+than one poll for each. Messages of open transactions count as unread until they are committed."""
 
 
 Reporting = TypeVar("Reporting", bound=ReportingEvaluator)
@@ -96,7 +96,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = self._reported_at = self._folded_at = -math.inf
-        self._prepared: SourceStatus | None = None  # of a Report that is due, before the next messages were polled
+        self._to_publish: SourceStatus | None = None  # the status of the source for the Report of the next turn
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
         self._summaries = LogSummaries()
@@ -158,8 +158,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
             records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
-            if self._prepared is not None:
-                self._publish(self._prepared)
+            if self._to_publish is not None:
+                self._publish(self._to_publish)
             if records or self._pipeline.by_time:
                 self._take(records)
             if records:
@@ -196,7 +196,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         """Give the evaluator these messages, and count them."""
 
     def _publish_soon(self) -> None:
-        """Publish a Report now, or set `_prepared` for the next turn to do so before it takes its messages."""
+        """Publish a Report now, or set `_to_publish` for the next turn to do so before it takes its messages."""
         self._publish()
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
@@ -285,7 +285,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             margin=self._evaluator.plan.margin,
             engine=self._engine_status(at),
         )
-        self._published_at, self._prepared = time.monotonic(), None
+        self._published_at, self._to_publish = time.monotonic(), None
         self._log_reached(status)
         self._log_ahead()
         self._log_late(buffered)
@@ -340,7 +340,7 @@ class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
     def _publish_soon(self) -> None:
         """Fold events in one turn, and make the Report in the next: each takes about ten milliseconds."""
         if self._evaluator.fold_pending() or self._folded_at >= self._turned:
-            self._prepared = self._source.status()
+            self._to_publish = self._source.status()
         else:
             self._publish()
 

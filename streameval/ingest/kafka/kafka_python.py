@@ -169,7 +169,7 @@ def connected(
                 refused = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
                 raise KafkaConnectionError("; ".join(reasons) + refused) from error
             raise
-    gc.collect()  # clients that failed before leave their sockets open in circles of references
+    gc.collect()  # reference cycles keep the sockets of failed clients open
     return client, made[0]
 
 

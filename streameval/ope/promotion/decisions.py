@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
@@ -15,7 +14,7 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor, known, transitions
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck
+from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck, grouped
 
 CORRELATED = 1.5
 """A design effect that independent events seldom show: 64 signs estimate it to about 18 %."""
@@ -41,24 +40,19 @@ def decide(
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
-    rows: dict[str, list[Estimate]] = defaultdict(list)
-    for each in estimates:
-        rows[each.policy].append(each)
+    rows = grouped(estimates, "policy")
     found = tuple(_checks(monitor, state, rows, stream))
-    failed: dict[str, list[TrustCheck]] = defaultdict(list)
-    for check in found:
-        if not check.ok:
-            failed[check.policy].append(check)
+    failed = grouped((check for check in found if not check.ok), "policy")
     of_stream = {name for name, _, _ in stream}
     last = {label: _last(monitor, rule, state) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
-    shared = [f"{production}: {each.reason}" for each in failed[production] if each.check not in of_stream]
+    shared = [f"{production}: {each.reason}" for each in failed.get(production, ()) if each.check not in of_stream]
     for place, candidate in enumerate(candidates):
-        blocking = list(dict.fromkeys([*(each.reason for each in failed[candidate]), *shared]))
+        blocking = list(dict.fromkeys([*(each.reason for each in failed.get(candidate, ())), *shared]))
         if not state["differs"][place]:
             blocking = ["it has had the same weighted reward as production on every event"]
-        warning = _dependence([each.details for each in rows[candidate]])
+        warning = _dependence([each.details for each in rows.get(candidate, ())])
         by = int(state["by"][place])
         pair = pairs[by] if pairs and by >= 0 else None
         for label, rule in monitor.rules.items():
@@ -109,7 +103,7 @@ def _checks(
     recent = trust_checks.recent(state["trust"], monitor.context.block)
     for place, policy in enumerate(monitor.policies):
         if recent.events[place]:
-            rows = estimates[policy]
+            rows = estimates.get(policy, ())
             weights = trust_checks.weight_checks(
                 recent, place, monitor.promotion.trust, monitor.context.weights_average_1
             )

@@ -46,7 +46,7 @@ OTHER_HOST = "this server does not accept that host name; add it to http.allowed
 OPEN = ("/healthz", "/readyz")
 """Paths without a login: they report that the process lives, and nothing else; probes have no password."""
 SCRAPE_PAUSE = 0.01
-"""Seconds until a scrape is answered: a client that scrapes without a pause must leave the events the processor."""
+"""The delay of each scrape in seconds: a client that scrapes without a pause leaves the processor to the events."""
 MOST_STREAMS = 64
 STREAM_CHECKED_EVERY = 0.5  # seconds
 BEATS_EVERY = 15.0  # seconds of silence after which a comment is sent, so that both sides notice a lost connection

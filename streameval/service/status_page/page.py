@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,7 +18,7 @@ from markupsafe import Markup
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
 from streameval.ope.answer import CandidateAnswer, answers, percentage, seen_lifts
 from streameval.ope.intervals import KINDS
-from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck
+from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     ChartScale,
@@ -35,7 +35,6 @@ from streameval.service.status_page.charts import (
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
 NO_SELECTION: Mapping[str, str] = MappingProxyType({})
-Thing = TypeVar("Thing")
 RANGES = {"12 h": 12 * 3600.0, "4 h": 4 * 3600.0, "1 h": 3600.0}
 """The seconds that the pictures over time may show, by name; the first is all of the history."""
 SEGMENTS_SHOWN = 12  # the other rows are in a part to open
@@ -111,7 +110,7 @@ class StatusPage:
             deciding_pairs=list(dict.fromkeys(f"{each.estimator} on {each.average}" for each in deciding.values())),
             ramp=seen_lifts(report) if report else [],
             segments=segments,
-            worse=_grouped((each for each in segments if each.is_worse), "policy"),
+            worse=grouped((each for each in segments if each.is_worse), "policy"),
             ahead=_ahead(found),
             shown=SEGMENTS_SHOWN,
             rewards=_rewards(now.report, deciding) if now.report else [],
@@ -119,8 +118,8 @@ class StatusPage:
             sections=sections,
             marked=_marked(sections),
             firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
-            checks=_grouped(report.trust, "policy") if report else {},
-            failed=_grouped((check for check in report.trust if not check.ok), "policy") if report else {},
+            checks=grouped(report.trust, "policy") if report else {},
+            failed=grouped((check for check in report.trust if not check.ok), "policy") if report else {},
         )
 
 
@@ -194,10 +193,10 @@ def _sections(report: Report) -> list[dict[str, Any]]:
     `memory` is empty where the rows differ in it. `marks`: for each policy the estimators with their verdicts.
     """
     sections = []
-    for average, estimates in _grouped(report.estimates, "average").items():
+    for average, estimates in grouped(report.estimates, "average").items():
         scale = ChartScale.of(estimates)
         memories = {memory(each) for each in estimates}
-        by_estimator = _grouped(estimates, "estimator").items()
+        by_estimator = grouped(estimates, "estimator").items()
         charts = {name: make_chart(rows, report.production, scale) for name, rows in by_estimator}
         marks: dict[str, list[tuple[str, str]]] = {}
         for name, chart in charts.items():
@@ -248,14 +247,6 @@ def _guardrails(report: Report) -> dict[tuple[str, str], list[tuple[str, Guardra
         for each in decision.guardrails:
             found.setdefault((decision.policy, each.reward), []).append((decision.rule, each))
     return found
-
-
-def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
-    """The things by one of their attributes, in order of first appearance."""
-    groups: dict[Any, list[Thing]] = {}
-    for each in things:
-        groups.setdefault(getattr(each, attribute), []).append(each)
-    return groups
 
 
 def _marked(sections: Iterable[dict[str, Any]]) -> list[str]:
