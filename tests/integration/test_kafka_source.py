@@ -19,11 +19,12 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
+from streameval.ingest.background import Background, ConnectionGroup
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import CONNECT_TIMEOUT
+from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until
 from support.identity import identity_provider
@@ -243,6 +244,21 @@ def test_a_missing_topic_is_waited_for_and_not_created(broker: Broker, administr
         produce(numbers(40), name, broker.connection)
         reader.poll_until(lambda: reader.seen.total() >= 40)
     assert reader.seen == Counter(numbers(40))
+
+
+def test_a_client_finds_its_topic_while_a_request_that_does_not_name_it_is_under_way(
+    real_kafka: RealBroker, topic: str
+) -> None:
+    settings = KafkaSettings.model_validate(real_kafka.connection.model_dump() | {"topic": topic})
+    client = connect(settings, RECOVERY, ConnectionGroup())
+    try:
+        with real_kafka.suspended():
+            time.sleep(0.3)  # 100 ms after it connected, kafka-python requests the addresses of all brokers
+            asked = Background(lambda: client.partitions(RECOVERY))
+            time.sleep(0.1)
+        assert set(asked.result(2 * RECOVERY) or ()) == {0, 1, 2, 3}
+    finally:
+        client.close()
 
 
 @both_clients

@@ -217,6 +217,8 @@ class KafkaPythonClient:
             self._cluster.add_topic(self._topic)
             with suppress(UnknownTopicOrPartitionError):
                 self._network.ask(timeout)
+                if self._cluster.partitions_for_topic(self._topic) is None:
+                    self._network.ask(timeout)  # the first answer was to a request from before the topic was added
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
     def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -180,6 +181,16 @@ class RealBroker:
             process.wait()
 
     close = kill
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """No request is answered during the block; those that wait are answered after it."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def lose_messages(self, topic: str) -> None:
         """While it is stopped, empty the disk of a topic, as a disk that was restored from nothing is."""
