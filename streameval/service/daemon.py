@@ -37,9 +37,11 @@ MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and co
 FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the stream
 FEWEST_FOLDED = 20
 """Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
-SHORTEST_TURN, FEW_UNREAD = 0.05, 1_000
-"""A turn that leaves fewer messages unread takes at least this many seconds: one poll for many messages costs far less
-than one poll for each. Messages of open transactions count as unread until they are committed."""
+SHORTEST_TURN = 0.05
+"""Seconds that a turn takes at least if it leaves fewer than `FEW_UNREAD` messages unread: one poll for many messages
+costs far less than one poll for each."""
+FEW_UNREAD = 1_000
+"""Not zero: messages of open transactions count as unread until they are committed."""
 
 
 Reporting = TypeVar("Reporting", bound=ReportingEvaluator)

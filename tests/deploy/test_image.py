@@ -13,12 +13,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.asking import asking, report_of
 from support.dockerfiles import Instruction, Stage, build, instructions, let_through, stages
 from support.factories import wait_until
 from support.paths import ROOT
@@ -234,8 +234,8 @@ def test_the_image_runs_answers_its_health_check_and_stops_on_request(
         check=True,
     )
     assert json.loads(health.stdout)["healthy"]
-    report = url.replace("/healthz", "/api/v1/report")
-    wait_until(lambda: httpx.get(report, trust_env=False).json().get("events", {}).get("accepted") == 5000)
+    with asking(url.removesuffix("/healthz")) as client:
+        wait_until(lambda: (report_of(client) or {"events": {}})["events"].get("accepted") == 5000)
     running.terminate()
     lines += map(json.loads, running.stderr.read().splitlines())
     assert running.wait(timeout=60) == 0

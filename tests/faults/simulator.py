@@ -159,7 +159,8 @@ class Schedule:
         self._checked: Report | None = None
         self._taken = Account()
         self._resumed = Account()
-        self._earlier, self._positions = Account(), dict[TopicPartition, int]()  # before and after the last poll
+        self._account_before_poll = Account()
+        self._positions_after_poll: dict[TopicPartition, int] = {}
         self._read_from: dict[TopicPartition, int] = {}
         self._recovered: Recovered | None = None
         self.daemon: Daemon
@@ -188,7 +189,7 @@ class Schedule:
         try:
             self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
             self.account = self._expected_state()
-            self._read_from = self._positions = self.daemon.published.source.positions
+            self._read_from = self._positions_after_poll = self.daemon.published.source.positions
             self.see_candidates(self.candidates)
             self._resumed = self.account.copy()
             self.daemon.run()
@@ -263,7 +264,7 @@ class Schedule:
     def see(self, records: list[Records], status: SourceStatus) -> None:
         """Called after each poll: these messages were given to the pipeline."""
         number_of = self.producers.number_of
-        self._earlier, self._positions = self.account.copy(), status.positions
+        self._account_before_poll, self._positions_after_poll = self.account.copy(), status.positions
         for part in records:
             self.account.given[part.topic] += [number_of[value] for value in part.values if value is not None]
             self._see_position((part.topic, part.partition), part.offsets[0])
@@ -351,7 +352,8 @@ class Schedule:
         if self.clock.ahead < 0 or "clock" in published.detail:
             return  # messages may be kept until the clock is right
         buffered = 0 if published.buffered is None else published.buffered.events
-        account = self.account if published.source.positions == self._positions else self._earlier
+        has_polled_since = published.source.positions != self._positions_after_poll
+        account = self._account_before_poll if has_polled_since else self.account
         damaged = [self.producers.written[number] for number in account.given[REWARDS]].count(None)
         decisions = report.events.accepted + sum(report.events.rejected.values()) - self._late_rewards() - damaged
         given = len(account.given[TOPIC])

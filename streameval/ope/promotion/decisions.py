@@ -44,7 +44,7 @@ def decide(
     found = tuple(_checks(monitor, state, rows, stream))
     failed = grouped((check for check in found if not check.ok), "policy")
     of_stream = {name for name, _, _ in stream}
-    last = {label: _last(monitor, rule, state) for label, rule in monitor.rules.items()}
+    numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
     shared = [f"{production}: {each.reason}" for each in failed.get(production, ()) if each.check not in of_stream]
@@ -55,9 +55,10 @@ def decide(
         warning = _dependence([each.details for each in rows.get(candidate, ())])
         by = int(state["by"][place])
         pair = pairs[by] if pairs and by >= 0 else None
-        for label, rule in monitor.rules.items():
-            own = {name: float(column[place]) for name, column in last[label].items()}
-            decisions.append(_decision(monitor, rule, state, place, own, blocking, warning, pair))
+        decisions += [
+            _decision(monitor, rule, state, place, numbers[label], blocking, warning, pair)
+            for label, rule in monitor.rules.items()
+        ]
     return tuple(decisions), found, transitions(monitor, state)
 
 
@@ -68,10 +69,8 @@ def with_checks(
 
     Its reason then starts with these; what else keeps it from being promotable, such as a guardrail, follows.
     """
-    failed: dict[str, list[str]] = {}
-    for check in added:
-        if not check.ok:
-            failed.setdefault(check.policy, []).append(check.reason)
+    checks_by_policy = grouped((check for check in added if not check.ok), "policy")
+    failed = {policy: [check.reason for check in of_policy] for policy, of_policy in checks_by_policy.items()}
     found = []
     for each in decisions:
         own = failed.get(each.policy, [])
@@ -87,7 +86,7 @@ def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: s
     yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(each.policy for each in checks))
 
 
-def _last(monitor: PromotionMonitor, rule: PromotionRule, state: State) -> Mapping[str, Array]:
+def _numbers(monitor: PromotionMonitor, rule: PromotionRule, state: State) -> Mapping[str, Array]:
     """The numbers of a rule after the last block, by name, [candidates]."""
     kept = state["rules"][rule.label]
     return {**kept["last"], "lower": rule.lower(kept["memory"], kept["last"], monitor.context)}
@@ -119,12 +118,13 @@ def _decision(
     rule: PromotionRule,
     state: State,
     place: int,
-    last: Mapping[str, float],
+    numbers: Mapping[str, Array],
     blocking: Sequence[str],
     warning: str,
     pair: tuple[str, str] | None,
 ) -> Decision:
-    """`last`: the numbers of the candidate after the last block."""
+    """`numbers`: those of the rule after the last block, by name, [candidates]."""
+    last = {name: float(column[place]) for name, column in numbers.items()}
     hold = state["rules"][rule.label]["hold"]
     held = int(hold["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking

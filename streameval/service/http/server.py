@@ -45,8 +45,8 @@ DESCRIPTORS = 8192
 OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
 OPEN = ("/healthz", "/readyz")
 """Paths without a login: they report that the process lives, and nothing else; probes have no password."""
-SCRAPE_PAUSE = 0.01
-"""The delay of each scrape in seconds: a client that scrapes without a pause leaves the processor to the events."""
+SCRAPE_DELAY = 0.01
+"""Seconds before a scrape is answered, so that one client that scrapes without a pause leaves time for events."""
 MOST_STREAMS = 64
 STREAM_CHECKED_EVERY = 0.5  # seconds
 BEATS_EVERY = 15.0  # seconds of silence after which a comment is sent, so that both sides notice a lost connection
@@ -84,7 +84,7 @@ class Pages:
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
-        await asyncio.sleep(SCRAPE_PAUSE)
+        await asyncio.sleep(SCRAPE_DELAY)
         return Response(self._scrapes.text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:

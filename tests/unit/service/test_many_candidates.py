@@ -21,7 +21,8 @@ from streameval.service.status_page.page import StatusPage
 FEW, MANY = 30, 120
 """Numbers of candidates."""
 MUCH_FASTER = 1.5
-"""The number of steps may grow this many times faster than that of candidates: what grows with its square does more."""
+"""The number of steps may grow this many times as fast as the number of candidates; one that grows with its square
+grows four times as fast here."""
 
 
 def evaluator_of(candidates: int) -> Evaluator:
@@ -37,7 +38,7 @@ def evaluator_of(candidates: int) -> Evaluator:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """The number of lines of Python that are executed, each as often as it is."""
+    """The number of lines of Python that `work` executes; a line counts each time."""
     count, before = 0, sys.gettrace()
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -59,7 +60,7 @@ def status_of(evaluator: Evaluator) -> DaemonStatus:
     return DaemonStatus(source=SourceStatus(reached=True), at=3.0, report=report, history=history)
 
 
-MADE: dict[str, Callable[[Evaluator], Callable[[], object]]] = {
+WORKS: dict[str, Callable[[Evaluator], Callable[[], object]]] = {
     "report": lambda evaluator: evaluator.report,
     "answers": lambda evaluator: partial(answers, evaluator.report()),
     "metrics": lambda evaluator: partial(metrics_text, status_of(evaluator)),
@@ -67,9 +68,9 @@ MADE: dict[str, Callable[[Evaluator], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", WORKS)
 def test_the_work_grows_no_faster_than_the_number_of_candidates(kind: str) -> None:
-    few, many = (MADE[kind](evaluator_of(number)) for number in (FEW, MANY))
+    few, many = (WORKS[kind](evaluator_of(number)) for number in (FEW, MANY))
     for work in (few, many):
         work()  # some parts are made once
     assert steps(many) < MUCH_FASTER * MANY / FEW * steps(few)
