@@ -311,7 +311,7 @@ def _assemble(
         snapshots.after = written
 
     def examine(events: EventBatch) -> Iterator[str]:
-        if config.drift is not None:
+        if config.drift is not None and config.drift.needs_river:
             Background(config.drift.make)  # imports river, which takes a second, before the loop needs it
         return (f"{each}; {each.hint}" for each in evaluator.missing_fields(events))
 

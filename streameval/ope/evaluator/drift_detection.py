@@ -4,23 +4,75 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, Integers, State, from_plain, take_columns, to_plain
+from streameval.ope.core import adwin
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
 """Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
 with small weights."""
 LONGEST_WINDOW, KEPT_VALUES = 4_000, 1_000
-"""After this many block means, a detector restarts from the last ones: its history is bounded, and saved. To see the
-kept ones again takes a third of the time of all others."""
+"""After this many block means, a detector restarts from the last ones, which bounds its state."""
 FEWEST = 30
 """Detections in the first block means are not counted; short logs do not need river, which loads slowly."""
+ADWIN = {"delta": 0.002, "clock": 32, "max_buckets": 5, "min_window_length": 5, "grace_period": 10}
+"""The parameters of ADWIN with their defaults, as in river."""
+MIN_ADWIN = {"delta": 5e-324, "clock": 1, "max_buckets": 1, "min_window_length": -(2**31), "grace_period": -(2**31)}
+"""The smallest value of each."""
+
+
+class AdwinState(msgspec.Struct, frozen=True, eq=False):
+    """Hold the windows of ADWIN, which change in place.
+
+    Args:
+        detections: [policies] number of changes
+        seen, ticks, totals, sizes, sums, deviations: see `core.adwin.Windows`
+    """
+
+    detections: Integers
+    seen: Integers
+    ticks: Integers
+    totals: Array
+    sizes: Integers
+    sums: Array
+    deviations: Array
+
+    @classmethod
+    def start(cls, policies: int, max_buckets: int) -> AdwinState:
+        """Return the state before the first event."""
+        buckets = (2 * policies, LONGEST_WINDOW.bit_length(), min(max_buckets, LONGEST_WINDOW) + 1)
+        detections, seen = np.zeros((2, policies), dtype=np.int64)
+        ticks, sizes = np.zeros(buckets[0], dtype=np.int64), np.zeros(buckets[:2], dtype=np.int64)
+        return cls(detections, seen, ticks, np.zeros((buckets[0], 3)), sizes, np.zeros(buckets), np.zeros(buckets))
+
+
+class RiverState(msgspec.Struct, frozen=True, eq=False):
+    """Hold detectors of river, and what they have seen: they cannot be saved, but rebuilt from it to the last bit.
+
+    Args:
+        detections: [policies] number of changes
+        seen: at most 4,000 block means of each policy
+        detectors: a detector for each policy, None before it is needed
+    """
+
+    detections: Integers
+    seen: list[list[float]]
+    detectors: list[Any]
+
+    @classmethod
+    def start(cls, policies: int) -> RiverState:
+        """Return the state before the first event."""
+        return cls(np.zeros(policies, dtype=np.int64), [[] for _ in range(policies)], [None] * policies)
+
+
+DriftState: TypeAlias = AdwinState | RiverState
 
 
 @dataclass(frozen=True)
@@ -28,6 +80,7 @@ class DriftDetector:
     """A drift detector of river, by its name there, with its parameters: `ADWIN`, `PageHinkley`, `KSWIN`.
 
     It sees the block means of `min(w, 5) r`, in units of the reward range. A detector that draws at random gets a seed.
+    ADWIN is computed without river, with the same results.
 
     >>> DriftDetector.of({"detector": "ADWIN", "delta": 0.01})
     DriftDetector(name='ADWIN', parameters={'delta': 0.01})
@@ -51,9 +104,16 @@ class DriftDetector:
             raise ValueError(f"the drift detector must be a name or a mapping of options, found {value!r}")
         parameters = {"detector": value} if isinstance(value, str) else dict(value)
         detector = cls(parameters.pop("detector", cls.name), parameters)
-        if detector != cls():
+        if detector.needs_river:
             detector.make()
+        else:
+            detector._check_adwin()
         return detector
+
+    @property
+    def needs_river(self) -> bool:
+        """Return whether river, which takes a second to import, runs this detector."""
+        return self.name != "ADWIN"
 
     def make(self) -> Any:
         """A new river detector.
@@ -65,27 +125,46 @@ class DriftDetector:
         if self.name not in kinds:
             raise ValueError(f"there is no drift detector {self.name!r}; there are {', '.join(sorted(kinds))}")
         allowed = inspect.signature(kinds[self.name]).parameters
-        unknown = sorted(set(self.parameters) - set(allowed))
-        if unknown:
-            raise ValueError(f"{self.name} has no parameter {', '.join(unknown)}; it has {', '.join(allowed)}")
+        self._check_names(allowed)
         seeded = {"seed": 1} if "seed" in allowed else {}
         try:
             return kinds[self.name](**{**seeded, **self.parameters})
         except TypeError as error:
             raise ValueError(f"{self.name} cannot be made with {dict(self.parameters)}: {error}") from None
 
-    def start(self, policies: int) -> State:
-        """The state before the first event: the number of changes found of each policy, and what the tests have seen.
+    def _check_names(self, allowed: Collection[str]) -> None:
+        unknown = sorted(set(self.parameters) - set(allowed))
+        if unknown:
+            raise ValueError(f"{self.name} has no parameter {', '.join(unknown)}; it has {', '.join(allowed)}")
 
-        River's detectors cannot be saved as plain values. They are rebuilt to the last bit from `seen`, at most 4,000
-        block means of each policy.
-        """
-        return {"detections": [0] * policies, "seen": [[] for _ in range(policies)], "detectors": [None] * policies}
+    def _check_adwin(self) -> None:
+        """Raise ValueError for parameters that ADWIN does not have."""
+        self._check_names(ADWIN)
+        for name, value in self.parameters.items():
+            kinds = (int, float) if name == "delta" else (int,)
+            if type(value) not in kinds or not MIN_ADWIN[name] <= value < 2**31:
+                kind = "a number above 0" if name == "delta" else f"an integer from {MIN_ADWIN[name]}"
+                problem = f"{name} must be {kind}, found {value!r}"
+                raise ValueError(f"{self.name} cannot be made with {dict(self.parameters)}: {problem}")
 
-    def update(self, state: State, means: Array) -> None:
-        """Take the next block means, [blocks, policies]; NaN where a policy has no events in a block."""
+    def start(self, policies: int) -> DriftState:
+        """Return the state before the first event."""
+        if self.needs_river:
+            return RiverState.start(policies)
+        return AdwinState.start(policies, {**ADWIN, **self.parameters}["max_buckets"])
+
+    def update(self, state: DriftState, means: Array) -> None:
+        """Take the next block means, [blocks, policies]; NaN if a policy has no events in a block."""
+        if isinstance(state, RiverState):
+            self._update_river(state, means)
+            return
+        arrays = {name: each for name, each in msgspec.structs.asdict(state).items() if name != "detections"}
+        windows = adwin.Windows(**{**ADWIN, **self.parameters}, **arrays)
+        windows.update(np.ascontiguousarray(means), state.detections, LONGEST_WINDOW, KEPT_VALUES, FEWEST)
+
+    def _update_river(self, state: RiverState, means: Array) -> None:
         for policy, column in enumerate(means.T.tolist()):
-            seen, detector, detections = state["seen"][policy], state["detectors"][policy], 0
+            seen, detector, detections = state.seen[policy], state.detectors[policy], 0
             for mean in filter(math.isfinite, column):
                 if len(seen) == LONGEST_WINDOW:
                     del seen[: LONGEST_WINDOW - KEPT_VALUES]
@@ -96,8 +175,8 @@ class DriftDetector:
                         detector = self._after(seen[:-1])
                     detector.update(mean)
                     detections += detector.drift_detected
-            state["detectors"][policy] = detector
-            state["detections"][policy] += detections
+            state.detectors[policy] = detector
+            state.detections[policy] += detections
 
     def _after(self, means: list[float]) -> Any:
         """A new river detector that has seen these block means."""
@@ -106,18 +185,29 @@ class DriftDetector:
             detector.update(mean)
         return detector
 
-    def to_state(self, state: State) -> State:
+    def take(self, state: DriftState, index: Sequence[int]) -> DriftState:
+        """Return the state of some of the policies."""
+        if isinstance(state, RiverState):
+            lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
+            return RiverState(state.detections[list(index)], *lists)
+        return AdwinState(**take_columns(msgspec.structs.asdict(state), len(state.seen), index))
+
+    def to_state(self, state: DriftState) -> State:
         """The state as a plain value."""
-        seen = [np.array(means) for means in state["seen"]]
-        plain: State = to_plain({"detector": repr(self), "detections": list(state["detections"]), "seen": seen})
+        fields = msgspec.structs.asdict(state)
+        if isinstance(state, RiverState):
+            fields = {"detections": state.detections, "seen": [np.array(means) for means in state.seen]}
+        plain: State = to_plain({"detector": repr(self), **fields})
         return plain
 
-    def from_state(self, saved: State | None, fresh: State) -> State:
+    def from_state(self, saved: State | None, fresh: DriftState) -> DriftState:
         """The inverse of `to_state`; `fresh`, the state before the first event, after that of another detector."""
         if saved is None or saved["detector"] != repr(self):
             return fresh
-        seen = [means.tolist() for means in from_plain(saved["seen"])]
-        return {**fresh, "detections": list(saved["detections"]), "seen": seen}
+        fields = from_plain({name: each for name, each in saved.items() if name != "detector"})
+        if isinstance(fresh, RiverState):
+            return RiverState(fields["detections"], [means.tolist() for means in fields["seen"]], fresh.detectors)
+        return AdwinState(**fields)
 
 
 def _kinds() -> dict[str, type[Any]]:

@@ -254,7 +254,7 @@ class Evaluator:
             "learned_policies": {name: before["learned_policies"][name] for name in plan.learned_policies},
             **take_columns(by_policy, len(self.policies), index),
             **{name: fresh for name, fresh in learning.start(plan).items() if not used.get(name, True)},
-            "drift": before["drift"] and {name: [of[place] for place in index] for name, of in before["drift"].items()},
+            "drift": None if self.plan.drift is None else self.plan.drift.take(before["drift"], index),
             "promotion": promotion,
             "grids": [self._selected_grid(grid, index) for grid in part._grids],
         }

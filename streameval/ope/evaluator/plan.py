@@ -50,7 +50,7 @@ from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 28
+STATE_SCHEMA = 29
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())

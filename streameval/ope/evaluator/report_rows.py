@@ -323,7 +323,7 @@ def policy_counts(plan: Plan, state: State, present: Array) -> Iterator[PolicyCo
             int(present[place]),
             state["events"]["accepted"] - int(present[place]),
             tuple(Failure(reason, *counted) for reason, counted in failures),
-            None if plan.drift is None else state["drift"]["detections"][place],
+            None if plan.drift is None else int(state["drift"].detections[place]),
         )
 
 

@@ -264,7 +264,7 @@ for path in map(Path, sys.argv[1:]):
     print("river" in sys.modules)
     with running(started):
         wait_until(lambda: started.published.accepted > 0)
-        if "ADWIN" in path.name:
+        if "PageHinkley" in path.name:
             wait_until(lambda: "river" in sys.modules)
     print("river" in sys.modules)
 """
@@ -274,7 +274,7 @@ for path in map(Path, sys.argv[1:]):
 def test_heavy_modules_are_loaded_with_the_first_event_and_only_if_needed(place: Place) -> None:
     place.log.write_text(lines(0, 10))
     paths = []
-    for detector in ("off", "ADWIN"):
+    for detector in ("ADWIN", "PageHinkley"):
         paths.append(place.config.with_name(f"{detector}.yaml"))
         paths[-1].write_text(yaml.safe_dump(place.parts(drift=detector, state="off")))
     command = [sys.executable, "-c", STARTED, *map(str, paths)]

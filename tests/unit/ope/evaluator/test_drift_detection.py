@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,13 +12,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from river import drift as river_drift
 
-from streameval.common.arrays import State
 from streameval.events import EventBatch
 from streameval.ope.evaluator.drift_detection import (
     FEWEST,
     KEPT_VALUES,
     LONGEST_WINDOW,
     DriftDetector,
+    DriftState,
+    RiverState,
     block_means,
 )
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -33,20 +37,26 @@ def means(blocks: int, policies: int = 1, *, jump: int | None = None, seed: int 
     return level[:, None] + random.normal(0, 0.05, (blocks, policies))
 
 
-def after(detector: DriftDetector, values: Array) -> State:
+def after(detector: DriftDetector, values: Array) -> DriftState:
     state = detector.start(values.shape[1])
     detector.update(state, values)
     return state
 
 
+def seen(state: DriftState) -> list[list[float]]:
+    """The block means that a detector of river remembers."""
+    assert isinstance(state, RiverState)
+    return state.seen
+
+
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 def test_a_jump_is_found(detector: DriftDetector) -> None:
-    before = after(detector, means(600, jump=400)[:400])["detections"][0]
-    assert after(detector, means(600, jump=400))["detections"][0] > before
+    before = after(detector, means(600, jump=400)[:400]).detections[0]
+    assert after(detector, means(600, jump=400)).detections[0] > before
 
 
 def test_nothing_is_detected_in_a_stationary_world() -> None:
-    assert after(DriftDetector("ADWIN"), means(6_000, policies=3))["detections"] == [0, 0, 0]
+    assert after(DriftDetector("ADWIN"), means(6_000, policies=3)).detections.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
@@ -57,7 +67,7 @@ def test_detections_are_those_of_river(detector: DriftDetector) -> None:
     for place, value in enumerate(values[:, 0].tolist()):
         alone.update(value)
         found += alone.drift_detected and place >= FEWEST
-    assert after(detector, values)["detections"] == [found]
+    assert after(detector, values).detections.tolist() == [found]
 
 
 @pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
@@ -70,31 +80,61 @@ def test_a_resumed_detector_continues_as_if_uninterrupted(detector: DriftDetecto
     for value in values[cut:]:
         detector.update(uninterrupted, value[None])
         detector.update(resumed, value[None])
-        assert resumed["detections"] == uninterrupted["detections"]
-    assert uninterrupted["detections"][0] >= 2
+        assert resumed.detections.tolist() == uninterrupted.detections.tolist()
+    assert uninterrupted.detections[0] >= 2
     assert detector.to_state(resumed) == detector.to_state(uninterrupted)
 
 
 def test_the_memory_of_block_means_is_bounded() -> None:
-    detector, sizes = DriftDetector(), []
+    detector, sizes = DriftDetector("PageHinkley"), []
     state = detector.start(1)
     for _ in range(20):
         detector.update(state, means(500))
-        sizes.append(len(state["seen"][0]))
+        sizes.append(len(seen(state)[0]))
     assert max(sizes) <= LONGEST_WINDOW
 
 
 def test_a_full_memory_keeps_its_newest_block_means() -> None:
     values = means(LONGEST_WINDOW + 1)
-    assert after(DriftDetector(), values)["seen"][0] == values[-KEPT_VALUES - 1 :, 0].tolist()
+    assert seen(after(DriftDetector("PageHinkley"), values))[0] == values[-KEPT_VALUES - 1 :, 0].tolist()
 
 
 def test_blocks_without_evidence_about_a_policy_are_left_out() -> None:
     values = means(300, 2, jump=150)
     gaps = np.full((600, 2), np.nan)
     gaps[::2] = values
-    assert after(DriftDetector(), gaps)["seen"][1] == values[:, 1].tolist()
-    assert after(DriftDetector(), gaps)["detections"] == after(DriftDetector(), values)["detections"]
+    assert seen(after(DriftDetector("PageHinkley"), gaps))[1] == values[:, 1].tolist()
+    for detector in DETECTORS:
+        assert after(detector, gaps).detections.tolist() == after(detector, values).detections.tolist()
+
+
+def test_adwin_restarts_as_a_detector_of_river_does() -> None:
+    random = np.random.default_rng(5)
+    values = random.normal(0.3, 0.05, (11_000, 3)) + 0.2 * random.integers(0, 4, 111).repeat(100)[:11_000, None]
+    values[random.random(values.shape) < 0.2] = np.nan
+    for parameters in ({}, {"clock": 1, "delta": 0.05}):
+        detector, rivers = DriftDetector("ADWIN", parameters), RiverState.start(3)
+        detector._update_river(rivers, values)
+        assert rivers.detections.min() > 10
+        assert after(detector, values).detections.tolist() == rivers.detections.tolist()
+
+
+def test_the_usual_detector_does_not_load_river() -> None:
+    code = """
+import sys
+import numpy as np
+from streameval.ope.evaluator.drift_detection import DriftDetector
+detector = DriftDetector.of({"delta": 0.01})
+detector.update(detector.start(1), np.zeros((99, 1)))
+print("river" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("wrong", [{"clock": 0}, {"clock": 2.5}, {"max_buckets": 0}, {"delta": 0}, {"delta": np.nan}])
+def test_parameters_that_adwin_cannot_have_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="ADWIN cannot be made with"):
+        DriftDetector.of(wrong)
 
 
 def test_block_means_cut_large_weights_and_are_in_units_of_the_reward_range() -> None:
