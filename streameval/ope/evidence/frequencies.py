@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.text import counted, significant
@@ -128,8 +129,9 @@ def _compared(what: str, chosen: float, expected: float, variance: float) -> Ite
 def _added(sums: Array, places: Index, columns: Array) -> Array:
     """The sums [names, 3] with these rows added, longer where there are new names."""
     number = max(len(sums), int(places.max(initial=-1)) + 1)
-    by_name = [np.bincount(places, column, number) for column in columns.T]
-    added = np.stack(by_name, axis=1).astype(float)
+    added = np.empty((number, sums.shape[1]))
+    for name, column in enumerate(columns.T):
+        added[:, name] = np.bincount(places, column, number)
     added[: len(sums)] += sums
     return added
 
@@ -151,15 +153,21 @@ def _listed(events: EventBatch, kept: Mask) -> tuple[Mask, Array, Array]:
     sets = events.action_sets
     if sets is None:
         return np.zeros(len(events), dtype=bool), np.zeros(0), np.zeros(0)
-    unknown = np.bincount(sets.owner[np.isnan(sets.propensities)], minlength=len(events)) > 0
-    listed = kept & (sets.sizes > 0) & ~unknown
-    rows, chosen = listed[sets.owner], np.zeros(len(sets.owner))
+    listed, chosen, missing = kept & (sets.sizes > 0), np.zeros(len(sets.propensities)), np.isnan(sets.propensities)
     chosen[sets.logged[1]] = 1.0
+    if missing.any():
+        listed &= np.bincount(sets.owner[missing], minlength=len(events)) == 0
+    if listed.all():
+        return listed, chosen, sets.propensities
+    rows = listed[sets.owner]
     return listed, chosen[rows], sets.propensities[rows]
 
 
 def _bucket(propensities: Array) -> Index:
-    return np.clip(np.searchsorted(BUCKET_EDGES, propensities, side="left") - 1, 0, BUCKET_COUNT - 1)
+    above = np.zeros(len(propensities), dtype=np.int8)
+    for edge in BUCKET_EDGES[1:-1]:
+        above += propensities > edge
+    return above.astype(np.int64)
 
 
 # --- A stream, judged at any time ---
@@ -206,16 +214,28 @@ def _with(state: State, events: EventBatch) -> State:
     codes, names = events.actions.chosen, events.actions.names
     places = {name: place for place, name in enumerate(state["names"])}
     of_name = np.full(len(names) + 1, -1)
-    for code in dict.fromkeys(codes[codes >= 0].tolist()):
+    for code in _by_first_event(codes, len(names)):
         name = names[code][:LONGEST_NAME]
         if len(places) < JUDGED_ACTIONS:
             places.setdefault(name, len(places))
         of_name[code] = places.get(name, -1)
-    place = of_name[codes]
+    place, propensity = of_name[codes], events.propensity
     judged = place >= 0
-    inverse = 1.0 / events.propensity[judged]
-    columns = np.vstack([np.ones_like(inverse), inverse, np.log1p(STAKES[:, None] * (inverse - 1.0))]).T
-    return {**state, "names": list(places), "sums": _added(state["sums"], place[judged], columns)}
+    if not judged.all():
+        place, propensity = place[judged], propensity[judged]
+    columns = np.empty((2 + len(STAKES), len(place)))
+    columns[0] = 1.0
+    np.divide(1.0, propensity, out=columns[1])
+    np.log1p(np.multiply.outer(STAKES, columns[1] - 1.0), out=columns[2:])
+    return {**state, "names": list(places), "sums": _added(state["sums"], place, columns.T)}
+
+
+def _by_first_event(codes: NDArray[np.int32], names: int) -> list[int]:
+    """Return the codes that occur, in the order of their first events; -1 is no code."""
+    first = np.full(names + 1, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    occurring = np.flatnonzero(first[:-1] < len(codes))
+    return [int(code) for code in occurring[np.argsort(first[occurring])]]
 
 
 def judge(state: State, error: float) -> tuple[bool, str] | None:
