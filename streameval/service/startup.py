@@ -15,7 +15,6 @@ from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
-from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
@@ -311,8 +310,6 @@ def _assemble(
         snapshots.after = written
 
     def examine(events: EventBatch) -> Iterator[str]:
-        if config.drift is not None and config.drift.needs_river:
-            Background(config.drift.make)  # imports river, which takes a second, before the loop needs it
         return (f"{each}; {each.hint}" for each in evaluator.missing_fields(events))
 
     history = None if backfill is None else partial(settings.open_backfill, backfill)

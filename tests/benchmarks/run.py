@@ -102,7 +102,6 @@ def main(
 ) -> None:
     """Run benchmarks, and compare them with stored results."""
     set_up_process()
-    import_module("river.drift")  # takes seconds, and the first detector would be charged for it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if picture is not None:
         from picture import draw

@@ -69,15 +69,14 @@ class _Sides(NamedTuple):
 
         An event without a `logging_policy` may be anyone's.
         """
-        weight = evidence.event_weight[:, None]
-        present = own & (evidence.sample_weight > 0)
-        over = np.where(present, evidence.importance_weight - 1.0, 0.0)
-        return cls(
-            evidence,
-            np.where(own, weight, 0.0),
-            np.where(named & ~own, evidence.sample_weight, 0.0),
-            np.where(np.abs(over) > ROUNDED, over * weight, 0.0),
-        )
+        by_policy = own.T  # few policies choose an event
+        chosen = np.flatnonzero(by_policy)
+        weight, (of_own, excess) = evidence.event_weight[chosen % len(own)], np.zeros((2, own.size))
+        present = evidence.sample_weight.T.ravel()[chosen] > 0
+        over = np.where(present, evidence.importance_weight.T.ravel()[chosen] - 1.0, 0.0)
+        of_own[chosen], excess[chosen] = weight, np.where(np.abs(over) > ROUNDED, over * weight, 0.0)
+        others = np.where(named & ~own, evidence.sample_weight, 0.0)
+        return cls(evidence, of_own.reshape(by_policy.shape).T, others, excess.reshape(by_policy.shape).T)
 
     def sums(self, column: Array) -> Array:
         """Sums over blocks, [blocks, policies]."""
@@ -133,22 +132,27 @@ class _Sides(NamedTuple):
         several blocks and on either side, show how much they vary. Returned are also m, [blocks, policies], and the
         sums for the centre after each block; `centre` [policies, 2]: those before.
         """
-        reward, weighted = self.evidence.reward[:, None], self.evidence.weighted_reward
-        own, others = self.sums(self.own), self.sums(self.others)
+        blocks = self.evidence.blocks
+        reward, weighted = self.evidence.reward.reshape(blocks, 1, -1), per_block(self.evidence.weighted_reward, blocks)
+        of_own, of_others = per_block(self.own, blocks), per_block(self.others, blocks)
+        own, others = of_own.sum(axis=-1), of_others.sum(axis=-1)
         size = np.nan_to_num(ratio(own * others, own + others))
-        middle = ratio(self.sums(self.own * reward), own) + ratio(self.sums(self.others * weighted), others)
+        middle = ratio((of_own * reward).sum(axis=-1), own) + ratio((of_others * weighted).sum(axis=-1), others)
         steps = np.stack([np.nan_to_num(size * middle) / 2, size], axis=-1)
         path = decayed_path(centre, steps, math.exp(-self.evidence.block / CENTRE_HORIZON))
         before = np.concatenate([centre[None], path[:-1]])
         known = np.where(before[..., 1:] > 0, before, steps)
-        around = self.each(np.nan_to_num(ratio(known[..., 0], known[..., 1])))
-        per_own, per_other = (self.each(np.nan_to_num(ratio(size, count))) for count in (own, others))
-        v = per_other * self.others
-        u = v * (weighted - around) - per_own * self.own * (reward - around)
+        around = np.nan_to_num(ratio(known[..., 0], known[..., 1]))[..., None]
+        per_own, per_other = (np.nan_to_num(ratio(size, count))[..., None] for count in (own, others))
+        u, v = (column.T for column in np.empty((2, *self.own.T.shape)))
+        of_u, of_v = per_block(u, blocks), per_block(v, blocks)
+        np.multiply(per_other, of_others, out=of_v)
+        np.multiply(of_v, weighted - around, out=of_u)
+        of_u -= per_own * of_own * (reward - around)
         if self.excess.any():
-            u = u + per_other * self.each(self.left) * self.excess * reward
-        compared = self.each(size) > 0
-        evidence = replace(self.evidence, importance_weight=v, sample_weight=compared.astype(float), weighted=None)
+            of_u += per_other * self.left[..., None] * per_block(self.excess, blocks) * reward
+        compared = self.each((size > 0).astype(float))
+        evidence = replace(self.evidence, importance_weight=v, sample_weight=compared, weighted=None)
         return Blocks.of(evidence, [Terms(u, v)], paired=False), size, path
 
 

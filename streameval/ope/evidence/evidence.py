@@ -270,15 +270,12 @@ class Evidence:
         return logged.reshape(3, self.blocks, -1).sum(axis=-1).T, self.of_weights("recent", self._recent_weights)
 
     def _recent_weights(self) -> Array:
-        weight = self.importance_weight
-        shared = (self.sample_weight[:, :1] > 0).astype(float)
-        columns = (
-            self.block_sums(None),
-            self.block_sums(weight**2),
-            self.block_sums(np.broadcast_to(shared, weight.shape)),
-            self.block_sums(shared * (weight - weight[:, :1]) ** 2),
-        )
-        return np.stack(columns, axis=-1)
+        weight, shared = self.importance_weight, self.sample_weight[:, :1] > 0
+        count, square, distance = self.block_sums(None), self.block_sums(weight**2), (weight - weight[:, :1]) ** 2
+        if shared.all():
+            return np.stack([count, square, count, self.block_sums(distance)], axis=-1)
+        both = self.block_sums(np.broadcast_to(shared.astype(float), weight.shape))
+        return np.stack([count, square, both, self.block_sums(shared * distance)], axis=-1)
 
     def with_forms(
         self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
