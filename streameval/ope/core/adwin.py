@@ -1,10 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Detect changes in the mean of several streams by windows of adaptive length: ADWIN.
 
-A window holds the newest values in buckets: row r has at most `max_buckets` buckets of 2^r values each, oldest first,
-of which only the sum and the sum of squared deviations are kept. While the means of an older and a newer part of the
+A window holds the newest values in buckets: row r has at most `max_buckets` buckets of 2^r values each, oldest first. A
+bucket is the sum and the sum of squared deviations of its values. While the means of an older and a newer part of the
 window differ by more than chance explains, the oldest bucket is dropped, and a change is detected. The next value then
-begins a new window, as in river.
+starts a new window, as in river.
+
+Every multiplication and addition is rounded as it is written: compile without `-ffast-math`, and with
+`-ffp-contract=off` on processors that fuse both.
 
 Source: Bifet & Gavalda, SIAM Data Mining 2007; for the deviations, Babcock, Datar, Motwani & O'Callaghan, PODS 2003.
 """
@@ -26,13 +29,13 @@ class Windows:
     restarts in the same way.
 
     Args:
-        delta: the probability of a change that is none, in (0, 1]
+        delta: the probability of a false detection, above 0
         clock: number of values between two searches for a change
         max_buckets: largest number of buckets in a row
         min_window_length: smallest number of values on either side of a cut
         grace_period: largest number of values in a window that is not searched
         seen: [policies] values since the last restart, `kept` included
-        ticks: [windows] values since a window began; -1 after a change
+        ticks: [windows] values since the start of a window; -1 after a change
         totals: [windows, 3] number, sum, and sum of squared deviations of the values in a window
         sizes: [windows, rows] number of buckets
         sums: [windows, rows, max_buckets + 1] sum of the values in a bucket
@@ -95,12 +98,12 @@ class Windows:
             silent: changes within this number of values since the start are not counted
         """
         policy: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         value: cython.double
         values: cython.double[:, ::1] = means.data
         for policy in range(values.shape[1]):
-            for place in range(values.shape[0]):
-                value = values[place, policy]
+            for index in range(values.shape[0]):
+                value = values[index, policy]
                 if value - value != 0.0:
                     continue
                 if self.seen[policy] == longest:
@@ -135,16 +138,16 @@ class Windows:
         """Add a bucket with one value, and merge buckets of rows that are too long."""
         width: cython.double = self.totals[window, 0] + 1.0
         difference: cython.double
-        place: cython.Py_ssize_t = self.sizes[window, 0]
-        self.sums[window, 0, place] = value
-        self.deviations[window, 0, place] = 0.0
-        self.sizes[window, 0] = place + 1
+        bucket: cython.Py_ssize_t = self.sizes[window, 0]
+        self.sums[window, 0, bucket] = value
+        self.deviations[window, 0, bucket] = 0.0
+        self.sizes[window, 0] = bucket + 1
         if width > 1.0:
             difference = value - self.totals[window, 1] / (width - 1.0)
             self.totals[window, 2] += (width - 1.0) * difference * difference / width
         self.totals[window, 0] = width
         self.totals[window, 1] += value
-        if place == self.max_buckets:
+        if bucket == self.max_buckets:
             self._merge(window)
 
     @cython.cfunc
@@ -152,7 +155,7 @@ class Windows:
     def _merge(self, window: cython.Py_ssize_t) -> cython.void:
         """Merge the two oldest buckets of each row that is too long into one of the next row."""
         row: cython.Py_ssize_t = 0
-        place: cython.Py_ssize_t
+        bucket: cython.Py_ssize_t
         size: cython.double = 1.0
         first: cython.double
         second: cython.double
@@ -161,12 +164,12 @@ class Windows:
             first = self.sums[window, row, 0]
             second = self.sums[window, row, 1]
             difference = first / size - second / size
-            place = self.sizes[window, row + 1]
-            self.sums[window, row + 1, place] = first + second
-            self.deviations[window, row + 1, place] = (
+            bucket = self.sizes[window, row + 1]
+            self.sums[window, row + 1, bucket] = first + second
+            self.deviations[window, row + 1, bucket] = (
                 self.deviations[window, row, 0] + self.deviations[window, row, 1] + size * 0.5 * difference * difference
             )
-            self.sizes[window, row + 1] = place + 1
+            self.sizes[window, row + 1] = bucket + 1
             self._remove(window, row, 2)
             size *= 2.0
             row += 1
@@ -175,11 +178,11 @@ class Windows:
     @cython.exceptval(check=False)
     def _remove(self, window: cython.Py_ssize_t, row: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.void:
         """Remove the oldest buckets of a row."""
-        place: cython.Py_ssize_t
+        bucket: cython.Py_ssize_t
         left: cython.Py_ssize_t = self.sizes[window, row] - count
-        for place in range(left):
-            self.sums[window, row, place] = self.sums[window, row, place + count]
-            self.deviations[window, row, place] = self.deviations[window, row, place + count]
+        for bucket in range(left):
+            self.sums[window, row, bucket] = self.sums[window, row, bucket + count]
+            self.deviations[window, row, bucket] = self.deviations[window, row, bucket + count]
         self.sizes[window, row] = left
 
     @cython.cfunc
@@ -187,7 +190,7 @@ class Windows:
     def _has_cut(self, window: cython.Py_ssize_t) -> cython.bint:
         """Return whether the means of an older and a newer part differ by more than chance explains."""
         row: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        bucket: cython.Py_ssize_t
         width: cython.double = self.totals[window, 0]
         size: cython.double = 2.0 ** (self.sizes.shape[1] - 1)
         older: cython.double = 0.0
@@ -200,11 +203,11 @@ class Windows:
             return False
         error: cython.double = log(2.0 * log(width) / self.delta)
         for row in range(self.sizes.shape[1] - 1, -1, -1):
-            for place in range(self.sizes[window, row]):
+            for bucket in range(self.sizes[window, row]):
                 older += size
                 newer -= size
-                older_sum += self.sums[window, row, place]
-                newer_sum -= self.sums[window, row, place]
+                older_sum += self.sums[window, row, bucket]
+                newer_sum -= self.sums[window, row, bucket]
                 if newer <= 0.0 or newer < self.min_window_length:
                     return False
                 if older < self.min_window_length:
@@ -241,15 +244,16 @@ class Windows:
     def _replace(self, window: cython.Py_ssize_t) -> cython.void:
         """Replace a window by the next one, which becomes empty."""
         row: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        column: cython.Py_ssize_t
+        bucket: cython.Py_ssize_t
         self.ticks[window] = self.ticks[window + 1]
-        for place in range(3):
-            self.totals[window, place] = self.totals[window + 1, place]
+        for column in range(3):
+            self.totals[window, column] = self.totals[window + 1, column]
         for row in range(self.sizes.shape[1]):
             self.sizes[window, row] = self.sizes[window + 1, row]
-            for place in range(self.sizes[window, row]):
-                self.sums[window, row, place] = self.sums[window + 1, row, place]
-                self.deviations[window, row, place] = self.deviations[window + 1, row, place]
+            for bucket in range(self.sizes[window, row]):
+                self.sums[window, row, bucket] = self.sums[window + 1, row, bucket]
+                self.deviations[window, row, bucket] = self.deviations[window + 1, row, bucket]
         self._clear(window + 1)
 
     @cython.cfunc

@@ -54,7 +54,7 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
 
 
 class RiverState(msgspec.Struct, frozen=True, eq=False):
-    """Hold detectors of river, and what they have seen: they cannot be saved, but rebuilt from it to the last bit.
+    """Hold detectors of river, which cannot be saved: they are rebuilt from block means, to the last bit.
 
     Args:
         detections: [policies] number of changes

@@ -231,7 +231,7 @@ def _with(state: State, events: EventBatch) -> State:
 
 
 def _by_first_event(codes: NDArray[np.int32], names: int) -> list[int]:
-    """Return the codes that occur, in the order of their first events; -1 is no code."""
+    """Return the codes that occur, in the order of their first events. An action of -1 is unknown."""
     first = np.full(names + 1, len(codes))
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     occurring = np.flatnonzero(first[:-1] < len(codes))

@@ -114,7 +114,7 @@ def test_adwin_restarts_as_a_detector_of_river_does() -> None:
     values[random.random(values.shape) < 0.2] = np.nan
     for parameters in ({}, {"clock": 1, "delta": 0.05}):
         detector, rivers = DriftDetector("ADWIN", parameters), RiverState.start(3)
-        detector._update_river(rivers, values)
+        detector.update(rivers, values)
         assert rivers.detections.min() > 10
         assert after(detector, values).detections.tolist() == rivers.detections.tolist()
 
