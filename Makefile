@@ -21,7 +21,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults mutants lock docs dashboards figures schemas manifests clean
+.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -76,10 +76,6 @@ soak-engine: .venv-test/ready .venv-test/spark  ## 20 minutes on Spark at the hi
 
 faults: .venv/ready  ## schedules of faults against the daemon, one seed each (ARGS="--schedules 50000")
 	.venv/bin/python tests/tools/fault_schedules.py $(ARGS)
-
-mutants: export PYTHONPATH = tests
-mutants: .venv/ready  ## the share of seeded mutants that the tests kill (ARGS="run tests/mutation/RECORD.json")
-	.venv/bin/python tests/mutation/sample.py $(ARGS)
 
 lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
