@@ -86,11 +86,10 @@ docs: .venv/docs  ## the documentation as a site with search: build/site/index.h
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
-figures: .venv/ready  ## write tables, figures of the documents and checksums from the stored results of examples/
+figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
 	for study in nonstationary coverage promotion safe_exploration; do .venv/bin/python examples/$$study/study.py table || exit 1; done
 	.venv/bin/python examples/safe_exploration/objectives.py table
 	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
-	cd examples && sha256sum $$(git ls-files '*results*.csv' '*results*.json' '*results*.jsonl') > results.sha256
 
 schemas: .venv/ready  ## write streameval/config/schemas from the types of events, rewards and Reports
 	for name in event ranking reward report decisions versions; do .venv/bin/streameval schema $$name > streameval/config/schemas/$$name.json || exit 1; done

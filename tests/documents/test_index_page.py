@@ -72,11 +72,6 @@ def test_the_citation_and_the_issue_templates_are_of_the_published_schemas(schem
     assert "ok" in output(*check, *(str(ROOT / name) for name in files))
 
 
-def test_every_issue_template_is_checked() -> None:
-    templates = {path.name for path in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()}
-    assert templates == {"bug.yml", "question.yml", "config.yml"}
-
-
 def test_security_names_a_private_way_and_its_links_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     assert "private vulnerability reports" in text
