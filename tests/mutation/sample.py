@@ -55,7 +55,7 @@ PROCESSOR_LIMIT = 600
 """Seconds of processor time for the tests of one mutant. A mutant that takes more counts as killed."""
 PYTEST = ("-m", "pytest", "-x", "-q", "--hypothesis-seed=0", "--doctest-modules", "--timeout=600")
 LIMITED = ("sh", "-c", f'ulimit -t {PROCESSOR_LIMIT}; exec "$@"', "sh")
-NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", ".hypothesis", "build", "dist")
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", ".hypothesis", "build", "dist", "*.so")
 
 
 @dataclass(frozen=True)
