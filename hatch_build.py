@@ -66,7 +66,7 @@ def urls(repository: str) -> dict[str, str]:
 
 
 class CompiledKernels(BuildHookInterface):
-    """Adds the compiled kernels to a wheel, beside their sources; an editable install gets them in the checkout."""
+    """Adds the compiled kernels to a wheel, next to their sources; an editable install gets them in the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the kernels.
