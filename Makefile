@@ -5,7 +5,8 @@
 
 PYTHON ?= python3
 PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
-SOURCES := $(shell find streameval -not -name '*.pyc')
+SOURCES := $(shell find streameval -not -name '*.pyc' -not -name '*.so') hatch_build.py
+KERNELS := $(shell grep -rlx --include='*.py' 'import cython' streameval)
 
 # Tests, and programs that they start, must not import the checkout from the working directory.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
@@ -99,12 +100,14 @@ manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from
 
 clean:  ## remove everything that make created
 	rm -rf .venv .venv-demo .venv-test dist build
+	find streameval -name '*.so' -delete
 
 .venv/deps: requirements/dev.lock
 	@$(call set_up,.venv,requirements/dev.lock)
 	@touch $@
 
-.venv/ready: .venv/deps pyproject.toml
+# Compiles the kernels in the checkout, if that is possible.
+.venv/ready: .venv/deps pyproject.toml hatch_build.py $(KERNELS)
 	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -19,12 +19,12 @@ REPOSITORY = "https://example.org/owner/streameval"
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the build hook; its only import is a base class of the build backend."""
-    interface = ModuleType("hatchling.metadata.plugin.interface")
-    monkeypatch.setattr(interface, "MetadataHookInterface", SimpleNamespace, raising=False)
-    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    """The module of the build hooks; it imports their base classes from the build backend."""
+    bases = {"hatchling.metadata": "MetadataHookInterface", "hatchling.builders.hooks": "BuildHookInterface"}
+    for package, base in bases.items():
+        interface = ModuleType(f"{package}.plugin.interface")
+        monkeypatch.setattr(interface, base, SimpleNamespace, raising=False)
+        monkeypatch.setitem(sys.modules, interface.__name__, interface)
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec is not None
     assert spec.loader is not None

@@ -23,7 +23,9 @@ PARTS = {"google": "protobuf", "markupsafe": "jinja2", "py4j": "pyspark", "pydan
 
 
 def shipped(root: Path) -> set[Path]:
-    return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    """The files of the package without those that are compiled."""
+    compiled = {".pyc", ".so"}
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix not in compiled}
 
 
 def sources() -> list[Path]:
