@@ -5,7 +5,8 @@
 
 PYTHON ?= python3
 PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
-SOURCES := $(shell find streameval -not -name '*.pyc')
+SOURCES := $(shell find streameval -not -name '*.pyc' -not -name '*.so') hatch_build.py
+KERNELS := $(shell grep -rlx --include='*.py' 'import cython' streameval)
 
 # Tests, and programs that they start, must not import the checkout from the working directory.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
@@ -21,7 +22,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults mutants lock docs dashboards figures schemas manifests clean
+.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -77,10 +78,6 @@ soak-engine: .venv-test/ready .venv-test/spark  ## 20 minutes on Spark at the hi
 faults: .venv/ready  ## schedules of faults against the daemon, one seed each (ARGS="--schedules 50000")
 	.venv/bin/python tests/tools/fault_schedules.py $(ARGS)
 
-mutants: export PYTHONPATH = tests
-mutants: .venv/ready  ## the share of seeded mutants that the tests kill (ARGS="run tests/mutation/RECORD.json")
-	.venv/bin/python tests/mutation/sample.py $(ARGS)
-
 lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
 
@@ -90,11 +87,10 @@ docs: .venv/docs  ## the documentation as a site with search: build/site/index.h
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
-figures: .venv/ready  ## write tables, figures of the documents and checksums from the stored results of examples/
+figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
 	for study in nonstationary coverage promotion safe_exploration; do .venv/bin/python examples/$$study/study.py table || exit 1; done
 	.venv/bin/python examples/safe_exploration/objectives.py table
 	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
-	cd examples && sha256sum $$(git ls-files '*results*.csv' '*results*.json' '*results*.jsonl') > results.sha256
 
 schemas: .venv/ready  ## write streameval/config/schemas from the types of events, rewards and Reports
 	for name in event ranking reward report decisions versions; do .venv/bin/streameval schema $$name > streameval/config/schemas/$$name.json || exit 1; done
@@ -104,12 +100,14 @@ manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from
 
 clean:  ## remove everything that make created
 	rm -rf .venv .venv-demo .venv-test dist build
+	find streameval -name '*.so' -delete
 
 .venv/deps: requirements/dev.lock
 	@$(call set_up,.venv,requirements/dev.lock)
 	@touch $@
 
-.venv/ready: .venv/deps pyproject.toml
+# Compiles the kernels in the checkout, if that is possible.
+.venv/ready: .venv/deps pyproject.toml hatch_build.py $(KERNELS)
 	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 

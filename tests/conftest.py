@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import streameval
+from streameval.ope.core.kernel import compiled
 from support.integration.which_broker import expected_broker
 from support.paths import ROOT, TESTS
 
@@ -93,7 +94,7 @@ POOL = "asyncio_"
 
 
 def pytest_report_header() -> str:
-    kind = "this checkout" if PACKAGE == CHECKOUT else "installed"
+    kind = f"{'this checkout' if PACKAGE == CHECKOUT else 'installed'}, {'' if compiled() else 'not '}compiled"
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "msgspec", "kafka-python"))
     return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}\nkafka: {expected_broker()}"
 

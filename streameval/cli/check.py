@@ -29,6 +29,8 @@ from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.registry import DescribedReader, reader_of
 from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
+from streameval.ope.core.kernel import compiled
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
 from streameval.service.http.server import listen
@@ -87,6 +89,8 @@ def of_configuration(config: Config) -> Iterator[Finding]:
     Raises:
         ConfigError: A certificate or a login cannot be used.
     """
+    if not compiled():
+        yield Finding("kernels", NOT_COMPILED, "warning", COMPILE_HINT)
     Security(config.http)
     for path in readable_by_others(config.http):
         yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")

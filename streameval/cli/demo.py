@@ -27,7 +27,7 @@ from streameval.ope.evidence.examination import Swaps
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
-from streameval.service.logging import configure_logging
+from streameval.service.logging import configure_logging, warn_if_uncompiled
 from streameval.simulation.lists import LENGTH
 
 DEMO_TOPIC = "interactions"
@@ -61,6 +61,7 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
     """
     console = Console(highlight=False)
     configure_logging("warning")
+    warn_if_uncompiled()
     settings = SimulatedSettings(
         events=events,
         rate=rate,

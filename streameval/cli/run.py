@@ -37,12 +37,13 @@ def run_daemon(
         from streameval.config.model import Config
         from streameval.service.http.auth import Security
         from streameval.service.http.server import HttpServer
-        from streameval.service.logging import configure_logging
+        from streameval.service.logging import configure_logging, warn_if_uncompiled
 
         variables = os.environ | ({} if engine is None else engine_variables(engine))
         settings = Config.load(path, variables)
         source = settings.required_source()
         configure_logging(*logging)
+        warn_if_uncompiled()
         warn(settings)
         start = None if backfill is None else source.backfill_start(backfill)
         daemon: DaemonLoop[Any]

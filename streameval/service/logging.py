@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from streameval.events import Rejected
+from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
+from streameval.ope.core.kernel import compiled
 from streameval.ope.report import Report
 
 # loggers that brokers and strangers can make repeat
@@ -83,6 +85,12 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def warn_if_uncompiled() -> None:
+    """Log a warning if the kernels are not compiled."""
+    if not compiled():
+        log.warning("kernels_not_compiled", detail=NOT_COMPILED, hint=COMPILE_HINT)
 
 
 def discreet(record: logging.LogRecord) -> bool:

@@ -207,10 +207,6 @@ def test_the_mean_weight_is_that_of_the_average_with_most_evidence(tmp_path: Pat
     assert_counts(tmp_path, f"({asked}) == 1", "policy", series, {0: {"a": 1}})
 
 
-def test_the_smaller_dashboard_is_smaller() -> None:
-    assert len(PIPELINE["panels"]) < len(MAIN["panels"])
-
-
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_only_variables_that_exist_are_used(board: dict[str, Any]) -> None:
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(board)))

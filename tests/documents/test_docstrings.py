@@ -1,4 +1,4 @@
-"""The docstring of a public function that raises an error lists it under `Raises:`; `help` is of a readable size."""
+"""The docstring of a public function lists the errors that it raises; `help` explains every public name."""
 
 from __future__ import annotations
 
@@ -82,27 +82,8 @@ def test_public_functions_list_the_errors_that_they_raise(package: str) -> None:
     assert not silent, "list the errors under `Raises:` in the docstring:\n" + "\n".join(silent)
 
 
-IN_A_SENTENCE = re.compile(r"[Rr]aises \w*Error|\w+Error (if|unless|when|where|for|until|after|names|lists)\b")
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_sentence_names_an_error_that_is_raised(package: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {named.group()}"
-        for path, node, docstring in every_function()
-        if ROOT / "streameval" / package in path.parents and (named := IN_A_SENTENCE.search(docstring))
-    ]
-    assert not found, "list the errors under `Raises:` instead:\n" + "\n".join(found)
-
-
-def test_functions_that_raise_are_found() -> None:
-    found = ast.parse("def open(path):\n    if not path:\n        raise OSError(path)\ndef close():\n    raise").body
-    assert [raises(node) for node in found if isinstance(node, Function)] == [True, False]
-
-
-def test_the_help_of_the_package_explains_every_public_name_and_can_be_read() -> None:
+def test_the_help_of_the_package_explains_every_public_name() -> None:
     text = pydoc.plain(pydoc.render_doc(streameval))
-    assert len(text.splitlines()) <= 2_500
     assert [name for name in streameval.__all__ if not re.search(rf"^    (class )?{name}\(", text, re.MULTILINE)] == []
     assert "pydantic" not in text
 

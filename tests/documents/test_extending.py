@@ -1,98 +1,116 @@
-"""The recipes of CONTRIBUTING.md: applied to a copy of the package, each new part works and touches one other file."""
+"""The recipes of CONTRIBUTING.md work: complete parts of each kind, used as the built-in ones are."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
-import subprocess
-import sys
+import tomllib
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from typing import Annotated, Any, get_args
 
-import pytest
-
-import streameval
-from support.paths import ROOT
-
-RECIPES = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
-CONFIG = """
-policies: {candidates: [challenger]}
-source: {kind: literal, messages: ['{"event_id": 1}']}
-estimators: [ips, {kind: trimmed_ips, cap: 1.5}, stratified_ips]
-averages: [cumulative, latest, mixture]
-intervals: {cumulative: chebyshev}
-promotion: {rule: [{kind: present, name: now}], min_events: 100, hold: 1}
-"""
-USE = """
-import json, sys
 import numpy as np
-import streameval as se
-from streameval.config.model import Config
+import pytest
+from pydantic import Field, TypeAdapter
 
-config = Config.load(sys.argv[1])
-source = config.required_source()
-random = np.random.default_rng(1)
-propensity = random.uniform(0.2, 0.8, 3_000)
-reward = (random.random(3_000) < 0.2 + 0.5 * propensity).astype(float)
-evaluator = config.evaluator()
-evaluator.update(
-    se.EventBatch.from_arrays(reward=reward, propensity=propensity, policies={"challenger": np.sqrt(propensity)})
+import streameval as se
+from streameval.config.model import AnySource
+from streameval.ope.averages import AnyAverage, Lift
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evidence import Evidence
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.promotion.rules import AnyRule, RuleContext
+from streameval.service.metrics import METRICS, metrics_text
+from support import recipes
+from support.factories import make_published, make_report
+from support.recipes.average import Latest
+from support.recipes.estimator import TrimmedIPS
+from support.recipes.interval import Chebyshev
+from support.recipes.promotion_rule import Present
+from support.recipes.source import LiteralSettings
+
+EVENTS, BLOCK, CAP = 1_030, 100, 1.5
+
+
+@pytest.mark.parametrize(
+    ("union", "part", "options"),
+    [
+        (AnyEstimator, TrimmedIPS, {"kind": "trimmed_ips", "cap": 2.0}),
+        (AnyAverage, Latest, {"kind": "latest"}),
+        (AnyInterval, Chebyshev, {"kind": "chebyshev"}),
+        (AnyRule, Present, {"kind": "present"}),
+        (AnySource, LiteralSettings, {"kind": "literal", "messages": ["{}"]}),
+    ],
 )
-report = evaluator.report()
-assert se.Evaluator.from_state(evaluator.state()).report() == report
-print(json.dumps({
-    "estimates": [[each.policy, each.estimator, each.average, each.value, each.kind] for each in report.estimates],
-    "rules": [each.rule for each in report.promotion],
-    "source": [source.description, len(source.open().poll(0.0)[0])],
-    "trimmed": float(np.mean(np.where(propensity**-0.5 <= 1.5, reward * propensity**-0.5, 0.0))),
-    "latest": float(np.mean(reward[-100:])),
-}))
-"""
+def test_a_part_that_is_added_to_its_union_is_configured_by_its_kind(
+    union: Any, part: type, options: dict[str, Any]
+) -> None:
+    kinds = reduce(or_, get_args(get_args(union)[0]), part)
+    configured = TypeAdapter(Annotated[kinds, Field(discriminator="kind")]).validate_python(options)
+    assert configured == part(**options)
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The output of a program that uses a copy of the package with every recipe applied."""
-    folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(Path(*streameval.__path__), folder / "streameval")
-    for recipe in RECIPES:
-        subprocess.run(["git", "apply", "-"], cwd=folder, input=recipe, text=True, check=True)
-    (folder / "extended.yaml").write_text(CONFIG)
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": ""}
-    command = [sys.executable, "-c", USE, str(folder / "extended.yaml")]
-    printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
-    found: dict[str, object] = json.loads(printed)
-    return found
+def events() -> dict[str, Any]:
+    """The columns of a log, with a candidate whose importance weights are up to 2.2."""
+    rng = np.random.default_rng(1)
+    propensity = rng.uniform(0.2, 0.8, EVENTS)
+    reward = (rng.random(EVENTS) < 0.2 + 0.5 * propensity).astype(float)
+    return {"reward": reward, "propensity": propensity, "policies": {"challenger": np.sqrt(propensity)}}
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: re.findall(r"^\+\+\+ b/(\S+)", recipe, re.MULTILINE)[0])
-def test_a_new_part_is_one_file_and_a_line_in_a_union(recipe: str) -> None:
-    assert len(RECIPES) == 5
-    new, changed = [], []
-    for before, after in re.findall(r"^--- (\S+)\n\+\+\+ b/(\S+)$", recipe, re.MULTILINE):
-        (new if before == "/dev/null" else changed).append(after)
-    assert len(new) == len(changed) == 1
-    added = recipe[recipe.index(f"+++ b/{changed[0]}") :].split("--- /dev/null")[0].splitlines()[1:]
-    counts = {sign: sum(line.startswith(sign) for line in added) for sign in "+-"}
-    assert counts["+"] - counts["-"] <= 2, "an import, and a line of the union"
+def reported(events: dict[str, Any], size: int = EVENTS) -> se.Report:
+    """Report on the events with the new parts beside built-in ones, with `size` events in a batch."""
+    evaluator = se.Evaluator(
+        ["challenger"],
+        estimators=["ips", TrimmedIPS(cap=CAP), "stratified_ips"],
+        averages=["cumulative", Latest(), "mixture"],
+        intervals={"cumulative": Chebyshev()},
+        block=BLOCK,
+    )
+    batch = se.EventBatch.from_arrays(**events)
+    for first in range(0, EVENTS, size):
+        evaluator.update(batch[first : first + size])
+    return evaluator.report()
 
 
-def test_a_new_estimator_and_a_new_average_are_estimated_with_every_other(used: dict[str, object]) -> None:
-    estimates = used["estimates"]
-    assert isinstance(estimates, list)
-    values = {(policy, estimator, average): value for policy, estimator, average, value, _ in estimates}
-    assert len(values) == 2 * 3 * 3
-    assert values["challenger", "trimmed_ips", "cumulative"] == pytest.approx(used["trimmed"])
-    assert values["logging", "ips", "latest"] == pytest.approx(used["latest"])
+def test_a_new_estimator_and_a_new_average_are_combined_with_every_other(events: dict[str, Any]) -> None:
+    report, weight = reported(events), events["propensity"] ** -0.5
+    trimmed = np.where(weight <= CAP, weight * events["reward"], 0.0)
+    assert report.get("challenger", "trimmed_ips", "cumulative").value == pytest.approx(trimmed.mean())
+    last = slice(EVENTS // BLOCK * BLOCK - BLOCK, EVENTS // BLOCK * BLOCK)
+    assert report.get("challenger", "trimmed_ips", "latest").value == pytest.approx(trimmed[last].mean())
+    assert report.get("logging", "ips", "latest").value == pytest.approx(events["reward"][last].mean())
+    assert report.get("challenger", "trimmed_ips", "mixture").value is not None
+    assert reported(events, size=37) == report
 
 
-def test_a_new_interval_and_a_new_rule_are_chosen_by_their_names(used: dict[str, object]) -> None:
-    estimates = used["estimates"]
-    assert isinstance(estimates, list)
-    assert {kind for _, _, average, _, kind in estimates if average == "cumulative"} == {"chebyshev"}
-    assert used["rules"] == ["now"]
+def test_a_new_interval_bounds_values_and_lifts(events: dict[str, Any]) -> None:
+    found = reported(events).get("challenger", "trimmed_ips", "cumulative")
+    assert found.kind == "chebyshev"
+    assert found.lower < found.value < found.upper
+    assert found.lift_lower < found.lift < found.lift_upper
 
 
-def test_a_new_source_is_opened_and_described_by_its_settings(used: dict[str, object]) -> None:
-    assert used["source"] == ["1 messages of the configuration", 1]
+def test_a_new_rule_judges_every_candidate_after_every_block() -> None:
+    value, unknown = np.array([[0.1, -0.1], [0.1, 0.1]]), np.full((2, 2), np.nan)
+    evidence = Evidence.of(np.ones((2 * BLOCK, 3)), np.zeros(2 * BLOCK), BLOCK)
+    context = RuleContext(0.0, 0.95, np.array([0.01, 0.01]), (0.0, 1.0), BLOCK, logged=True)
+    judgement, _ = Present().judge({}, evidence, {}, Lift(value, unknown, unknown, unknown), context)
+    assert judgement.enter.tolist() == [[True, False], [True, True]]
+
+
+def test_a_new_source_is_opened_by_its_settings() -> None:
+    settings = LiteralSettings(messages=["one", "two"])
+    source = settings.open()
+    assert settings.description == "2 messages of the configuration"
+    assert [records.values for records in source.poll(0.0)] == [[b"one", b"two"]]
+    assert source.status().exhausted
+
+
+def test_a_new_metric_is_exported_with_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = tomllib.loads((Path(recipes.__file__).parent / "metrics.toml").read_text())
+    for section, metrics in sections.items():
+        monkeypatch.setitem(METRICS, section, METRICS[section] | metrics)
+    text = metrics_text(make_published(make_report())).decode()
+    assert "# HELP streameval_report_confidence Nominal coverage of all intervals of the Report.\n" in text
+    assert "\nstreameval_report_confidence 0.95\n" in text

@@ -17,7 +17,3 @@ def test_every_cell_shows_its_stored_output(path: Path) -> None:
     for cell, value in executed(path):
         stored = [output["data"] for output in cell["outputs"]]
         assert stored == ([] if value is None else [displayed(value)])
-
-
-def test_there_is_one() -> None:
-    assert [path.name for path in NOTEBOOKS] == ["first_look.ipynb"]

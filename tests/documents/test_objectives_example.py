@@ -81,12 +81,6 @@ def test_frozen_copies_are_what_the_candidate_was_and_are_retired_when_two_newer
         assert len(each.values) == 1 + min(study.KEEP * looks, len(course.values) - looks * each.number)
 
 
-def test_the_document_has_the_tables_and_figures_of_the_stored_results(study: ModuleType) -> None:
-    text = (EXAMPLE / "objectives.md").read_text()
-    stored = (study.stored(name) for name in study.STUDIES)
-    assert import_module("objectives_summary").fill_in(text, *stored) == text
-
-
 @pytest.mark.slow
 def test_each_objective_learns_a_part_and_is_estimated_well_in_a_short_run(study: ModuleType) -> None:
     for each in study.on_digits(100, events=30_000):

@@ -56,7 +56,3 @@ def test_blocks_share_a_directory_and_a_namespace(tmp_path: Path, monkeypatch: p
         "```text\nnothing\n```\n"
     )
     assert run_document(text, tmp_path) == 4
-
-
-def test_the_readme_can_be_read_in_one_sitting() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -166,7 +166,7 @@ def copy(stage: Stage, text: str, context: Path, done: dict[str, Path]) -> None:
             assert let_through(source, (context / ".dockerignore").read_text()), f"{source} is not in the context"
         found = origin / source.lstrip("/")
         if found.is_dir():
-            ignore = None if "from" in options else shutil.ignore_patterns("__pycache__")
+            ignore = None if "from" in options else shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(found, stage.place(target), symlinks=True, ignore=ignore, dirs_exist_ok=True)
         else:
             into = stage.place(target)

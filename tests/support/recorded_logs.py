@@ -144,6 +144,7 @@ def shown(columns: Columns) -> Columns:
         "reward": columns["reward"],
         "propensity": of_shown(columns["propensities"]),
         "policies": {name: of_shown(given) for name, given in columns["policies"].items()},
+        "timestamp": columns["timestamp"],
     }
 
 
@@ -160,6 +161,115 @@ def rankings(seed: int, events: int, places: int = 2, choices: int = 4) -> Colum
         "propensities": marginals,
         "policies": {"top": target},
         "slate_logging": "uniform_ranking",
+        "timestamp": times(rng, events),
+    }
+
+
+def rewarded_slots(seed: int, events: int) -> Columns:
+    """Make slates with a reward for each slot."""
+    columns = slots(seed, events)
+    rewards = (columns["action"] + generator(seed + 1).integers(0, 3, columns["action"].shape)) / 16.0
+    return columns | {"reward": rewards}
+
+
+def with_gaps(columns: Columns, gaps: dict[str, tuple[int, int]]) -> Columns:
+    """Remove the probabilities of some policies from the events of one long gap each."""
+    policies = {name: column.copy() for name, column in columns["policies"].items()}
+    for name, (first, last) in gaps.items():
+        policies[name][first:last] = np.nan
+    return columns | {"policies": policies}
+
+
+def with_units(columns: Columns, seed: int, first: int = 0, size: int = 20) -> Columns:
+    """Add sessions of `size` consecutive events from event `first` on; one event in four is independent."""
+    events = len(columns["reward"])
+    alone = generator(seed).integers(0, 4, events) == 0
+    units = [None if alone[event] or event < first else f"session-{event // size}" for event in range(events)]
+    return columns | {"unit": units}
+
+
+def with_rewards(columns: Columns, seed: int) -> Columns:
+    """Add the rewards `revenue` and `stay`; some events lack one reward, and some of these the first one."""
+    rng, events = generator(seed), len(columns["reward"])
+    revenue = np.maximum(columns["reward"], 0.0) * rng.integers(0, 51, columns["reward"].shape)
+    stay = 1.0 - (rng.integers(0, 8, columns["reward"].shape) == 0)
+    lacks = rng.integers(0, 12, events)
+    reward = columns["reward"].copy()
+    for number, column in enumerate((reward, revenue, stay)):
+        column[lacks == number] = np.nan
+    return columns | {"reward": reward, "rewards": {"revenue": revenue, "stay": stay}}
+
+
+def with_segments(columns: Columns, seed: int) -> Columns:
+    """Add a country, which some events lack, and a position."""
+    rng, events = generator(seed), len(columns["reward"])
+    countries = np.array(["de", "fr", "jp", None], dtype=object)[rng.integers(0, 4, events)]
+    return columns | {"segments": {"country": countries.tolist(), "position": rng.integers(1, 5, events).tolist()}}
+
+
+def ramp(seed: int, events: int) -> Columns:
+    """Make the log of a ramp: `new` takes a fifth of the events, and both arms explore among three actions."""
+    rng = generator(seed)
+    chances = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.25, 0.25, 0.5]])
+    arm = (rng.integers(0, 5, events) == 0).astype(int)
+    action = draws(rng, chances[arm])
+    policies = {name: chances[row, action] for row, name in enumerate(("now", "new", "other"))}
+    policies["other"][rng.integers(0, 20, events) == 0] = np.nan
+    names = np.array(["now", "new"], dtype=object)[arm]
+    names[rng.integers(0, 30, events) == 0] = None
+    return {
+        "reward": (rng.integers(0, 100, events) < 20 + 15 * action).astype(float),
+        "propensity": chances[arm, action],
+        "policies": policies,
+        "logging_policy": names.tolist(),
+        "timestamp": times(rng, events),
+        "sampling_probability": np.where(rng.integers(0, 4, events) == 0, 0.5, 1.0),
+    }
+
+
+def choices(seed: int, events: int, listed: bool) -> Columns:
+    """Make choices without propensities by a policy that depends on the country; `listed`: from described lists."""
+    rng, actions = generator(seed), 4
+    country = rng.integers(0, 3, events)
+    logging = np.array([[5, 1, 1, 1], [1, 4, 2, 1], [2, 2, 2, 2]])[country] / 8.0
+    action = draws(rng, logging)
+    target = distributions(rng, 1, 9, events, actions)
+    features = np.broadcast_to(np.eye(actions), (events, actions, actions))
+    sets: Columns = {"action": action, "features": features, "policies": {"new": target}}
+    names: Columns = {
+        "action": [f"item-{each}" for each in action],
+        "policies": {"new": target[np.arange(events), action]},
+    }
+    return {
+        "reward": (rng.integers(0, 100, events) < 10 + 15 * action + 10 * country).astype(float),
+        "segments": {"country": np.array(["de", "fr", "jp"], dtype=object)[country].tolist()},
+        "timestamp": times(rng, events),
+        "sampling_probability": np.where(rng.integers(0, 4, events) == 0, 0.5, 1.0),
+        **(sets if listed else names),
+    }
+
+
+def pages(seed: int, events: int, shown: int = 5) -> Columns:
+    """Make pages of described items with clicks; `new` reverses the order, `other` is random and drops some items."""
+    rng = generator(seed)
+    rank = np.arange(1, shown + 1)
+    features = rng.integers(0, 9, (events, shown, 2)) / 8.0
+    chance = (24 + 48 * features[:, :, 0]) // rank
+    clicks = (rng.integers(0, 96, (events, shown)) < chance).astype(float)
+    other = rng.permuted(np.tile(np.arange(1.0, shown + 3), (events, 1)), axis=1)[:, :shown]
+    ranks = {"new": np.tile(rank[::-1].astype(float), (events, 1)), "other": np.where(other > shown, np.inf, other)}
+    for column in ranks.values():
+        column[rng.integers(0, 20, events) == 0] = np.nan
+    ranks["other"][events // 2 : events // 2 + 400] = np.nan
+    sessions = rng.integers(0, 4, events)
+    return {
+        "clicks": clicks,
+        "ranks": ranks,
+        "features": features,
+        "list_length": shown,
+        "timestamp": times(rng, events),
+        "sampling_probability": np.where(rng.integers(0, 4, events) == 0, 0.5, 1.0),
+        "unit": [None if sessions[event] == 0 else f"session-{event // 20}" for event in range(events)],
     }
 
 
@@ -252,4 +362,25 @@ def compact_messages(seed: int, events: int) -> list[Any]:
         }
         unit = columns["unit"][event]
         messages.append(message if unit is None else message | {"unit": unit})
+    return messages
+
+
+def revealed_messages(seed: int, events: int) -> list[Any]:
+    """Make outcomes that were revealed with a known probability, outcomes that were not, and some plain events."""
+    rng = generator(seed)
+    messages: list[Any] = []
+    for event in range(events):
+        common: Columns = {"event_id": f"e-{event}", "timestamp": START + 1.5 * event, "unit": f"user-{event // 7}"}
+        propensity, production, challenger = (int(each) for each in rng.integers(1, 33, 3))
+        values = {"production": production / 33.0, "challenger": (production + 2 * challenger) / 100.0}
+        if event % 23 == 5 or 900 <= event < 1_150:
+            del values["challenger"]
+        if event % 17 == 3:
+            targets = {"production": propensity / 33.0, "challenger": challenger / 33.0}
+            common |= {"action": 1, "propensity": propensity / 33.0, "reward": production / 33.0, "policies": targets}
+        elif rng.integers(0, 33) >= propensity:
+            common |= {"scored": {"revealed": False}}
+        else:
+            common |= {"scored": {"propensity": propensity / 33.0, "values": values}}
+        messages.append(common)
     return messages

@@ -1,13 +1,9 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Detect changes in the mean of several streams by windows of adaptive length: ADWIN.
 
 A window holds the newest values in buckets: row r has at most `max_buckets` buckets of 2^r values each, oldest first. A
 bucket is the sum and the sum of squared deviations of its values. While the means of an older and a newer part of the
 window differ by more than chance explains, the oldest bucket is dropped, and a change is detected. The next value then
 starts a new window, as in river.
-
-Every multiplication and addition is rounded as it is written: compile without `-ffast-math`, and with
-`-ffp-contract=off` on processors that fuse both.
 
 Source: Bifet & Gavalda, SIAM Data Mining 2007; for the deviations, Babcock, Datar, Motwani & O'Callaghan, PODS 2003.
 """

@@ -1,1 +1,0 @@
-"""How many seeded faults the tests notice."""

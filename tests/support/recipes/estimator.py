@@ -1,0 +1,25 @@
+"""An estimator: IPS without the events whose importance weights are too large."""
+
+from dataclasses import field
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import State
+from streameval.common.component import strict
+from streameval.ope.estimators.base import Estimator, Terms
+from streameval.ope.evidence.evidence import Evidence
+
+
+@dataclass(frozen=True, config=strict)
+class TrimmedIPS(Estimator):
+    """`w r` where `w <= cap`, else 0."""
+
+    is_biased_by_design: ClassVar[bool] = True
+    cap: PositiveFloat = 10.0
+    kind: Literal["trimmed_ips"] = field(default="trimmed_ips", kw_only=True, repr=False)
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        return Terms(np.where(evidence.importance_weight <= self.cap, evidence.weighted_reward, 0.0)), state

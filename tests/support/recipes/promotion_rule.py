@@ -1,0 +1,27 @@
+"""A promotion rule: the present lift is above the margin."""
+
+from dataclasses import field
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import State
+from streameval.common.component import strict
+from streameval.ope.averages import Lift
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Present(PromotionRule):
+    """Compare the lift on the mixture with the margin, without a bound."""
+
+    needs_lift: ClassVar[bool] = True
+    kind: Literal["present"] = field(default="present", repr=False)
+
+    def judge(
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
+    ) -> tuple[Judgement, State]:
+        passes, unknown = lift.value > context.margin, np.full(len(context.errors), np.nan)
+        return Judgement(lift.value, lift.value, passes, passes, lift.events, unknown), memory
