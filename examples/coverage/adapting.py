@@ -88,20 +88,19 @@ def _on_window(blocks: Blocks, limits: Floats, every: int) -> tuple[Floats, Floa
 def _on_decay(blocks: Blocks, chosen: Floats, every: int) -> tuple[Floats, Floats, Kernel]:
     """As for the window, for the chosen alphas."""
     alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])
-    new, factors = fade(blocks.decayed(alpha), 1 - alpha), alpha**BLOCK
+    factors = alpha**BLOCK
+    new = fade(blocks.moments, (1 - factors) / BLOCK)
     state, moments = nothing(alpha.shape[1]), []
     for first in range(0, len(blocks), every):
         state = fold(state, new[first : first + every], factors[first : first + every])
         moments.append(state)
 
     def kernel(values: Floats) -> Floats:
-        fading = alpha.T[-len(values) :, :, None]  # columns, blocks, events of a block
-        weight = (1 - fading) * fading ** np.arange(BLOCK - 1, -1, -1)
-        added = [(weight * some).sum(axis=2) for some in (values.reshape(len(values), -1, BLOCK), 1.0)]
-        sums, path = np.zeros((2, len(values))), []
-        for block, factor in enumerate(factors.T[-len(values) :].T):
-            sums = sums * factor + np.array([some[:, block] for some in added])
-            path.append(sums[0] / sums[1])
+        means = values.reshape(len(values), -1, BLOCK).mean(axis=2)
+        total, weight, path = np.zeros(len(values)), np.zeros(len(values)), []
+        for mean, factor in zip(means.T, factors.T[-len(values) :].T, strict=True):
+            total, weight = total * factor + (1 - factor) * mean, weight * factor + (1 - factor)
+            path.append(total / weight)
         return np.array(path[every - 1 :: every]).T
 
     return np.array(moments), LONGER / (1 - alpha), kernel

@@ -115,9 +115,13 @@ class AdaptiveWindow(Adaptive):
 class AdaptiveDecay(Adaptive):
     """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
 
-    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, newer
-    events outweigh older ones within one new horizon. `bias`: the published bound on the bias, which explodes for small
-    t, or the exact one (better early).
+    A block of n events, or the events after the last block, have one averaging weight each:
+    `S <- alpha^n S + (1 - alpha^n) / n sum(q)`, with the alpha chosen at the end of the block before. Together they
+    weigh as much as in the published code, which does `S <- alpha S + (1 - alpha) q` after each event. The share keeps
+    newer events in front of older ones within one new horizon after alpha has fallen.
+
+    Args:
+        bias: the bound on the bias, `published`, which explodes after few events, or `exact` (better early)
     """
 
     bias: Bias = "published"
@@ -134,7 +138,8 @@ class AdaptiveDecay(Adaptive):
         noise, recent = self.variance(state["recent"], blocks)
         chosen = self.choose(rate, noise, events)
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
-        moments = fold(state["moments"], blocks.decayed(alpha), alpha**blocks.size, 1 - alpha)
+        factor = alpha**blocks.size
+        moments = fold(state["moments"], blocks.moments, factor, (1 - factor) / blocks.size)
         after = {"events": int(events[-1]), "moments": moments, "recent": recent, "alpha": chosen[-1]}
         return after, 1 / (1 - alpha)
 
@@ -153,6 +158,7 @@ class AdaptiveDecay(Adaptive):
         moments, alpha, events = state["moments"], state["alpha"], state["events"]
         if tail is not None:
             events += tail.size
-            moments = merge(fade(moments, alpha**tail.size), fade(tail.decayed(alpha[None])[0], 1 - alpha))
+            factor = alpha**tail.size
+            moments = merge(fade(moments, factor), fade(tail.moments[0], (1 - factor) / tail.size))
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
         return moments, drift_rate.decay_bias(rate, alpha, events), details

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -39,8 +39,6 @@ from streameval.ope.averages.moments import (
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence, seen_by
 
-CACHED = 2**17
-"""Numbers of series that are weighed at once: a megabyte."""
 SAMPLED = 97
 """One event in this many is compared first, to find series that cannot be equal."""
 
@@ -394,14 +392,6 @@ class Blocks:
         series, shared = self.series.changed(change), self.shared and self.shared.changed(change)
         return replace(self, series=series, shared=shared, importance=change(self.importance))
 
-    def _parts(self) -> Iterator[tuple[slice, Blocks]]:
-        """A few of the blocks after the other, so that their series fit the cache of the processor."""
-        step = max(1, CACHED // (self._policies * len(self.series.table) * self.size))
-        for first in range(0, len(self), step):
-            span = slice(first, first + step)
-            series, shared = self.series.part(span), self.shared and self.shared.part(span)
-            yield span, replace(self, series=series, shared=shared, importance=self.importance[span])
-
     @cached_property
     def components(self) -> Blocks:
         """The same events with the components of all terms side by side."""
@@ -494,16 +484,9 @@ class Blocks:
         """The steps of `variance` over these blocks, for all averages; each with the ends of the stream before them."""
         return []
 
-    def decayed(self, alpha: Array | float) -> Array:
-        """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
-
-        `alpha` is one number, or [blocks, columns].
-        """
-        alpha = np.asarray(alpha)
-        if not alpha.ndim:
-            return self.weighed(powers(alpha[None], self.size))
-        alpha = alpha.reshape(len(self), self._policies, -1)
-        return np.concatenate([part._weighed_apart(powers(alpha[span], self.size)) for span, part in self._parts()])
+    def decayed(self, alpha: float) -> Array:
+        """Moments of each block in which an event counts `alpha^age`, newest at age 0, [blocks, columns, rows]."""
+        return self.weighed(powers(np.array([alpha]), self.size))
 
     def weighed(self, kernel: Array) -> Array:
         """The same for weights of events, [blocks or 1, events]."""

@@ -43,6 +43,8 @@ from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 
+WEIGHTS = np.concatenate([[0.0], np.geomspace(1e-4, 1e8, 2**12)])
+"""The weights at which a row of the table is looked at for its range; neighbours differ by less than .7 %."""
 PREDICTED: Requirements = frozenset({"target", "prediction"})
 WEIGHED: Requirements = frozenset({"target", "prediction", "logging"})
 
@@ -64,12 +66,12 @@ class Interpolated(Estimator):
     corrected: ClassVar[bool] = False
 
     def beta(self, weight: Array) -> Array | float:
-        """The factor of the weighted reward."""
+        """The factor of the weighted reward, between 0 and 1."""
         return 1.0
 
     @property
     def limit(self) -> float:
-        """The largest weight that counts in full."""
+        """The weight from which on `w beta(w)` does not rise, if it is known."""
         return math.inf
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
@@ -96,16 +98,35 @@ class Interpolated(Estimator):
         low, high = reward_range
         least, most = min(low, 0.0), max(high, 0.0)
         modelled = "prediction" in self.needs
-        largest = np.minimum(max_weight, self.limit)
-        reach = _times(self.beta(largest), largest) * (2 * (high - low) if self.corrected else most - least)
+        beta = np.broadcast_to(self.beta(WEIGHTS), WEIGHTS.shape)
+        reach = self._largest_product(beta, max_weight) * (2 * (high - low) if self.corrected else most - least)
         width = (most - least if modelled else 0.0) + reach
-        if not modelled and math.isinf(self.limit):
+        if not modelled and math.isinf(self.limit) and (beta == 1.0).all():
             return super().term_range(reward_range, max_weight)._replace(width=width)
-        share = float(np.max(self.beta(np.zeros(1))))
+        share = float(beta.max())
         slopes = (low - high, high - low) if self.corrected else (share * least, share * most)
         heaviest = max_weight if math.isinf(self.limit) else np.full_like(max_weight, self.limit)
         offsets = (least, most) if modelled else (0.0, 0.0)
         return TermRange.between(offsets, slopes, heaviest, width, controlled=False)
+
+    def _largest_product(self, beta: Array, max_weight: Array) -> Array:
+        """Bound `w beta(w)` over all weights up to the largest one, which need not have the largest product.
+
+        The bound between two neighbouring WEIGHTS is the larger weight times the larger beta. It is exact if beta is
+        constant up to the limit, as in every row of the table, and otherwise at most .7 % too large. It could be too
+        small only if beta rose and fell again between two neighbours.
+
+        Args:
+            beta: at WEIGHTS
+            max_weight: the largest weight of each policy, [policies, ...]
+        """
+        largest = np.minimum(max_weight, self.limit)
+        bounds = np.concatenate([[0.0], WEIGHTS[1:] * np.maximum(beta[1:], beta[:-1])])
+        place = np.searchsorted(WEIGHTS, largest, side="right") - 1
+        last = np.maximum(beta[place], self.beta(largest))
+        with np.errstate(invalid="ignore"):
+            product = np.where((last == 0) & np.isinf(largest), 0.0, last * largest)
+        return np.asarray(np.maximum(np.maximum.accumulate(bounds)[place], product))
 
 
 def _times(factor: Array | float, column: Array) -> Array:

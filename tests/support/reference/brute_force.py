@@ -197,17 +197,18 @@ def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -
 
 
 def adaptive_decay(n: int, block: int, choices: Sequence[float]) -> Array:
-    """The kernel after `n` events of `S <- alpha_t S + (1 - alpha_t) q`, alpha chosen at the block end before event t.
+    """The kernel after `n` events: m events of a block share `1 - alpha^m`, alpha chosen at the block end before them.
 
-    So the published code has it. With `S <- alpha_t S + q`, events that came while alpha was large would outweigh the
-    newer ones for long after alpha has fallen.
+    With a share of `(1 - alpha^m) / (1 - alpha)`, events that came while alpha was large would outweigh the newer ones
+    for long after alpha has fallen.
     """
     alpha, kernel = INITIAL_ALPHA, np.zeros(n)
-    for t in range(n):
-        kernel[:t] *= alpha
-        kernel[t] = 1 - alpha
-        if (t + 1) % block == 0:
-            choice = choices[(t + 1) // block - 1]
+    for first in range(0, n, block):
+        size = min(block, n - first)
+        kernel[:first] *= alpha**size
+        kernel[first : first + size] = (1 - alpha**size) / size
+        if size == block:
+            choice = choices[first // block]
             alpha = INITIAL_ALPHA if math.isnan(choice) else min(max(choice, 1 - 1 / SHORTEST), 1 - 1 / LONGEST)
     return kernel
 

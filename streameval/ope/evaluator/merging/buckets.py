@@ -25,7 +25,6 @@ from streameval.ope.averages.moments import (
     OWN_TOTALS,
     PAIRS,
     ROWS,
-    SQUARE_WEIGHTS,
     TERM_SUMS,
     TERMS,
     MomentRow,
@@ -283,17 +282,6 @@ class EvenBlocks:
     def spread(self) -> Array:
         """The sums of terms, which are the first rows of moments as of a variance."""
         return self.moments
-
-    def decayed(self, alpha: Array) -> Array:
-        """Moments in which an event counts `alpha^age`, see `Blocks.decayed`; the largest values as if it were new."""
-
-        def mean_power(factor: Array) -> Array:
-            return (1.0 - factor**self.size) / (self.size * (1.0 - factor))
-
-        moments = self.moments * mean_power(alpha)[..., None]
-        moments[..., SQUARE_WEIGHTS] = self.moments[..., SQUARE_WEIGHTS] * mean_power(alpha**2)[..., None]
-        moments[..., MAXIMA] = self.moments[..., MAXIMA]
-        return moments
 
 
 def start_rest(columns: int, block: int) -> State:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import field, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
 
 from streameval import Evaluator
+from streameval.common.component import strict
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import (
@@ -31,8 +34,9 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.ope.estimators.interpolated import Interpolated
+from streameval.ope.estimators.interpolated import PREDICTED, WEIGHED, Interpolated
 from streameval.ope.evidence import Evidence
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.reward_models import Tabular
 from support.bandits import CANDIDATE, random_bandit, values_of, without_features
 from support.strategies import examples
@@ -149,7 +153,9 @@ def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap
 def test_every_estimator_of_the_family_has_its_needs() -> None:
     rows = Interpolated.__subclasses__()
     every = {*rows, *(each for row in rows for each in row.__subclasses__())}
-    kinds = {each.__name__ for each in every if not each.__subclasses__()}
+    kinds = {
+        each.__name__ for each in every if each.__module__ == Interpolated.__module__ and not each.__subclasses__()
+    }
     assert {type(estimator).__name__ for estimator in FAMILY} == kinds
     model, whole = {"target", "prediction"}, {"target", "prediction", "logging"}
     assert {estimator.kind: set(estimator.needs) for estimator in FAMILY} == {
@@ -229,6 +235,79 @@ def test_no_term_lies_outside_its_range(
     rounding = 1e-9 * (1 + np.abs(found))
     assert np.all(found >= limits.low_offset + limits.low_slope * counted - rounding)
     assert np.all(found <= limits.high_offset + limits.high_slope * counted + rounding)
+
+
+@dataclass(frozen=True, config=strict)
+class Shrunk(Interpolated):
+    """A row of a user, `beta(w) = shrinkage / (w^2 + shrinkage)`: the product with w is largest at its root."""
+
+    shrinkage: float = 10.0
+    kind: Literal["shrunk"] = field(default="shrunk", kw_only=True, repr=False)
+
+    def beta(self, weight: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return self.shrinkage / (np.square(weight) + self.shrinkage)
+
+
+@dataclass(frozen=True, config=strict)
+class ShrunkDR(Shrunk):
+    """The optimistic shrinkage of Su et al., ICML 2020."""
+
+    needs: ClassVar[Requirements] = PREDICTED
+    corrected: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, config=strict)
+class ShrunkBlend(Shrunk):
+    """The same, with the model standing in for what is cut off."""
+
+    needs: ClassVar[Requirements] = WEIGHED
+
+
+@dataclass(frozen=True, config=strict)
+class Late(Interpolated):
+    """Small weights count less: the model stands in for them."""
+
+    needs: ClassVar[Requirements] = WEIGHED
+    kind: Literal["late"] = field(default="late", kw_only=True, repr=False)
+
+    def beta(self, weight: Array) -> Array:
+        return np.minimum(weight, 1.0)
+
+
+OWN: list[Interpolated] = [Shrunk(), ShrunkDR(), ShrunkBlend(), ShrunkDR(shrinkage=1e-4), Late()]
+
+
+def test_a_range_holds_for_weights_below_the_largest_too() -> None:
+    """Of a weight of 3.16 with a shrinkage of 10, half counts: a correction of 1.58 to either side, and the model."""
+    widths = ShrunkDR().term_range((0.0, 1.0), np.array([1.0, 10**0.5, 100.0, np.inf, np.nan])).width
+    assert widths[0] == pytest.approx(1 + 2 / 1.1, rel=0.007)
+    assert widths[1:3] == pytest.approx(1 + 10**0.5, rel=0.007)
+    assert np.all(widths[:3] >= [1 + 2 / 1.1, 1 + 10**0.5, 1 + 10**0.5])
+    assert widths[3] >= widths[2]
+    assert np.isnan(widths[4])
+
+
+@pytest.mark.parametrize("estimator", [*FAMILY, *OWN], ids=lambda each: each.label)
+@given(weights=st.lists(st.floats(0, 1e7), min_size=2, max_size=20))
+def test_a_range_is_at_least_as_wide_for_a_larger_weight(estimator: AnyEstimator, weights: list[float]) -> None:
+    width = estimator.term_range((-1.0, 2.0), np.sort(weights)).width
+    assert np.all(np.diff(width) >= 0)
+
+
+@pytest.mark.parametrize("estimator", OWN, ids=lambda each: each.label)
+@exactly
+@given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
+def test_terms_of_a_row_of_a_user_lie_inside_its_range(
+    estimator: Interpolated, evidence: Evidence, scale: float, shift: float
+) -> None:
+    moved = rescaled(evidence, scale, shift)
+    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
+    rounding = 1e-9 * (1 + np.abs(found))
+    assert np.ptp(found) <= limits.width[0] + rounding.max()
+    assert np.all(found >= limits.lowest(weight) - rounding)
+    assert np.all(found <= limits.highest(weight) + rounding)
 
 
 def described(**gone: bool) -> EventBatch:

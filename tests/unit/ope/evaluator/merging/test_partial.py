@@ -189,8 +189,7 @@ def test_adaptive_averages_of_buckets_that_are_blocks_equal_those_of_the_evaluat
     plan, batch = make_plan(averages=ADAPTIVE), make_log(100 * blocks, seed, units=units)
     evaluator, found = Evaluator.from_plan(plan), merged(plan, partials(plan, in_partitions(batch), {0: [130, 777]}))
     evaluator.update(batch)
-    # a decay weighs the events within a block, whose order one process alone knows
-    assert not differences(evaluator.report(), found.report(), ["adaptive_decay"])
+    assert not differences(evaluator.report(), found.report())
 
 
 def test_adaptive_averages_spread_large_buckets_over_blocks_of_one_size() -> None:
