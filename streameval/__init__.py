@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
     from streameval.events import EventBatch, EventLogger
     from streameval.ingest.files.reading import read_events
-    from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+    from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
     from streameval.ope.estimators import (
         CAB,
         CABDR,
@@ -98,7 +98,7 @@ _HOMES = (
         "ope.policies.of_reward_model",
         "ope.policies.python",
         "ope.reward_models",
-        "ope.averages",
+        "ope.core",
     ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
     "ingest.files.reading",

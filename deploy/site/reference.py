@@ -31,7 +31,7 @@ GROUPS = {
     "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
     "Events": ("events",),
     "Estimators": ("ope.estimators", "ope.evidence"),
-    "Averages": ("ope.averages",),
+    "Averages": ("ope.core",),
     "Intervals": ("ope.intervals",),
     "Reward models": ("ope.reward_models",),
     "Candidates as code": ("ope.policies",),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from adapting import Kernel, on_adaptive
-from mixing import MIXED, on_mixture
-from readings import BLOCK, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_average, watched
+from adapting import Kernel, of_decays, of_windows
+from numpy.typing import NDArray
+from readings import BLOCK, MIXED, PLAIN, REWARDS, Averaging, Known, evidence_of, watched
 from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Reading, Window
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Average, Cumulative, Decay, Mixture, Reading, Window
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence import Evidence, largest_weights
 from streameval.ope.intervals import (
@@ -112,9 +112,8 @@ Stated = tuple[Sequence[str], str, str, Target, Ends, Ends]
 
 def _on_fixed(run: Run) -> Iterator[Stated]:
     """Intervals on averages with a fixed kernel."""
-    blocks = blocks_of(run.evidence)
     for average in AVERAGES:
-        known = on_average(average, blocks, run.every)
+        known = _known(average, run)
         target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
         for kind, bound in kinds(run.world).items():
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
@@ -122,12 +121,11 @@ def _on_fixed(run: Run) -> Iterator[Stated]:
 
 def _watched(run: Run) -> Iterator[Stated]:
     """The kind that is valid under continuous monitoring, if any."""
-    blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
+    labels, every = _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
     for average in WATCHED:
-        known = on_average(average, blocks, every)
         kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
-        ends = _ends(ConfidenceSequence(), known, PLAIN, run, kept)
+        ends = _ends(ConfidenceSequence(), _known(average, run), PLAIN, run, kept)
         own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
@@ -136,20 +134,28 @@ def _watched(run: Run) -> Iterator[Stated]:
 
 
 def _on_adaptive(run: Run) -> Iterator[Stated]:
-    blocks = blocks_of(run.evidence)
     for average in ADAPTIVE:
-        known, kernel = on_adaptive(average, blocks, run.every)
-        target = Target.of(run.truth, kernel, len(PLAIN))
+        averaging = Averaging(average, run.policies)
+        after_blocks = list(averaging.read(run.evidence, every=1))
+        at_looks = after_blocks[run.every - 1 :: run.every]
+        by_window = isinstance(average, AdaptiveWindow)
+        kernel = of_windows(at_looks, run.every) if by_window else of_decays(after_blocks, run.every)
+        known, target = averaging.known(at_looks), Target.of(run.truth, kernel, len(PLAIN))
         for kind, bound in kinds(run.world).items():
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
 
 
 def _on_mixture(run: Run) -> Iterator[Stated]:
     """All compared with the current value."""
-    known = on_mixture(run.evidence, run.policies, run.every)
+    known = _known(Mixture(), run, MIXED)
     now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
     for kind, bound in of_mixture(run.world).items():
         yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run)
+
+
+def _known(average: Average, run: Run, estimators: tuple[Estimator, ...] = PLAIN) -> Known:
+    averaging = Averaging(average, run.policies, estimators)
+    return averaging.known(list(averaging.read(run.evidence, run.every)))
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Stated]]] = {
@@ -206,7 +212,7 @@ def limits_of(batch: EventBatch, policies: Sequence[str], looks: int) -> Floats:
     state, found, every = largest_weights.start(len(policies)), [], len(batch) // looks
     for first in range(0, len(batch), every):
         part = batch[first : first + every]
-        state = largest_weights.fold(state, Evidence.from_batch(part, policies, BLOCK), part)
+        state = largest_weights.fold(state, largest_weights.summarise(Evidence.from_batch(part, policies, BLOCK), part))
         found.append(largest_weights.limits(state, policies))
     return np.stack(found, axis=-1)
 
@@ -215,20 +221,34 @@ def _ends(
     bound: AnyInterval, known: Known, estimators: Sequence[Estimator], run: Run, kept: TrackedBounds | None = None
 ) -> tuple[Ends, Ends]:
     """The intervals of values and lifts, as in reports."""
+    count, of_policy = len(estimators), run.looks * len(estimators)
     seen, limits = run.heaviest, run.limits if bound.limited_by_log else None
-    terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
+    columns = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
+    terms = TermRange._make(_look_by_look(each, count) for each in columns)
     denominator = known.value.mean_denominator
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
-    production = np.repeat(seen[:1], len(estimators), axis=0)
+    production = np.repeat(seen[0], count)
     if (limit := bound.heaviest(known.value, terms)) is not None:
-        lacking = np.minimum(limit, _lacking_weight(known.value))
-        production = np.maximum(production, lacking[: len(estimators)])
-    differences = terms.over_production(len(estimators), np.resize(production, scaled.shape), scaled)
-    tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
-    value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
-    lift = bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
-    return extended_to(known.value.value, *value), extended_to(known.lift.value, *lift)
+        production = np.maximum(production, np.minimum(limit, _lacking_weight(known.value))[:of_policy])
+    differences = terms.over_production(of_policy, np.resize(production, scaled.shape), scaled)
+    tracked = None if kept is None else [_look_by_look(end, count) for end in (*kept.value, *kept.lift)]
+    of_value, of_lift = (None, None) if tracked is None else (np.stack(tracked[:4]), np.stack(tracked[4:]))
+    value = bound.bounds(known.value, terms, CONFIDENCE, of_value)
+    lift = bound.bounds(known.lift, differences, CONFIDENCE, None if of_lift is None else of_lift[:, of_policy:])
+    value, lift = extended_to(known.value.value, *value), extended_to(known.lift.value, *lift)
+    return _by_column(value, count, run.looks), _by_column(lift, count, run.looks)
+
+
+def _look_by_look(columns: NDArray[Any], estimators: int) -> NDArray[Any]:
+    """Numbers [columns, looks] in the order of a reading of all looks, [policies, looks, estimators]."""
+    return columns.reshape(-1, estimators, columns.shape[-1]).swapaxes(1, 2).ravel()
+
+
+def _by_column(ends: Ends, estimators: int, looks: int) -> Ends:
+    """Numbers of a reading of all looks as [columns, looks]."""
+    lower, upper = (end.reshape(-1, looks, estimators).swapaxes(1, 2).reshape(-1, looks) for end in ends)
+    return lower, upper
 
 
 def _lacking_weight(reading: Reading) -> Floats:

@@ -27,7 +27,7 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.ope.averages import AnyAverage
+from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.intervals import AnyInterval
 from streameval.simulation import Moment, World

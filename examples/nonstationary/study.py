@@ -29,7 +29,7 @@ from summary import fill_in, read, stored, write
 from worlds import scene
 
 from streameval import InputError
-from streameval.ope.averages import AnyAverage
+from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
 

@@ -19,7 +19,7 @@ from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.simulated import LIST_WORLD, SimulatedRecommender, SimulatedSettings, SimulatedSource
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.clicks import DCG, Ranking

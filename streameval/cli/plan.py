@@ -16,7 +16,7 @@ from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan

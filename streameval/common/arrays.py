@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -171,6 +172,9 @@ def take_columns(state: Any, policies: int, index: Sequence[int], columns: Seque
         return {key: take_columns(value, policies, index, columns) for key, value in state.items()}
     if isinstance(state, list):
         return [take_columns(value, policies, index, columns) for value in state]
+    if isinstance(state, msgspec.Struct):
+        fields = state.__struct_fields__
+        return type(state)(**{name: take_columns(getattr(state, name), policies, index, columns) for name in fields})
     if not isinstance(state, np.ndarray):
         return state
     by_policy = state.reshape(policies, len(state) // max(policies, 1), *state.shape[1:])
@@ -212,6 +216,8 @@ def to_plain(value: Any, *, lasting: bool = False) -> Any:
         return {_MARK: value.dtype.str, "shape": list(value.shape), "data": _bytes_of(value, lasting)}
     if isinstance(value, Mapping):
         return {key: to_plain(item, lasting=lasting) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return {name: to_plain(getattr(value, name), lasting=lasting) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
         return [to_plain(item, lasting=lasting) for item in value]
     return value.item() if isinstance(value, np.generic) else value
@@ -233,6 +239,23 @@ def bytes_in(value: Any) -> int:
     if isinstance(value, Mapping | list | tuple):
         return sum(map(bytes_in, value.values() if isinstance(value, Mapping) else value))
     return len(value) if isinstance(value, bytes | memoryview) else 0
+
+
+def typed_like(fresh: Any, saved: Any) -> Any:
+    """Return a value that `from_plain` restored with the structs that a fresh one has.
+
+    What is None in the fresh value is taken as it was saved, and a struct that was not saved from the fresh one.
+    """
+    if isinstance(fresh, msgspec.Struct):
+        if saved is None:
+            return fresh
+        fields = fresh.__struct_fields__
+        return type(fresh)(**{name: typed_like(getattr(fresh, name), saved[name]) for name in fields})
+    if isinstance(fresh, list) and isinstance(saved, list) and len(fresh) == len(saved):
+        return [typed_like(*pair) for pair in zip(fresh, saved, strict=True)]
+    if isinstance(fresh, Mapping) and isinstance(saved, Mapping):
+        return {key: typed_like(fresh.get(key), item) for key, item in saved.items()}
+    return saved
 
 
 def from_plain(value: Any) -> Any:

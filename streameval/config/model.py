@@ -33,7 +33,7 @@ from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
-from streameval.ope.averages import AnyAverage
+from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator

@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import binom
 
 from streameval import IPS, Cumulative, EmpiricalLikelihood, Evaluator, EventBatch, Normal
-from streameval.ope.averages import Mixture
+from streameval.ope.core import Mixture
 from streameval.ope.intervals import ConfidenceSequence
 from support.paths import ROOT
 from support.scripts import importable

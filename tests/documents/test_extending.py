@@ -14,15 +14,17 @@ from pydantic import Field, TypeAdapter
 
 import streameval as se
 from streameval.config.model import AnySource
-from streameval.ope.averages import AnyAverage, Lift
+from streameval.ope.core import AnyAverage, Lift
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
+from streameval.ope.promotion.block_sums import BlockSums
 from streameval.ope.promotion.rules import AnyRule, RuleContext
+from streameval.ope.promotion.sums import RewardSums
 from streameval.service.metrics import METRICS, metrics_text
 from support import recipes
 from support.factories import make_published, make_report
-from support.recipes.average import Latest
+from support.recipes.average import PolynomialDecay
 from support.recipes.estimator import TrimmedIPS
 from support.recipes.interval import Chebyshev
 from support.recipes.promotion_rule import Present
@@ -35,7 +37,7 @@ EVENTS, BLOCK, CAP = 1_030, 100, 1.5
     ("union", "part", "options"),
     [
         (AnyEstimator, TrimmedIPS, {"kind": "trimmed_ips", "cap": 2.0}),
-        (AnyAverage, Latest, {"kind": "latest"}),
+        (AnyAverage, PolynomialDecay, {"kind": "polynomial_decay", "eta": 1.0}),
         (AnyInterval, Chebyshev, {"kind": "chebyshev"}),
         (AnyRule, Present, {"kind": "present"}),
         (AnySource, LiteralSettings, {"kind": "literal", "messages": ["{}"]}),
@@ -63,7 +65,7 @@ def reported(events: dict[str, Any], size: int = EVENTS) -> se.Report:
     evaluator = se.Evaluator(
         ["challenger"],
         estimators=["ips", TrimmedIPS(cap=CAP), "stratified_ips"],
-        averages=["cumulative", Latest(), "mixture"],
+        averages=["cumulative", PolynomialDecay(), "mixture"],
         intervals={"cumulative": Chebyshev()},
         block=BLOCK,
     )
@@ -73,15 +75,45 @@ def reported(events: dict[str, Any], size: int = EVENTS) -> se.Report:
     return evaluator.report()
 
 
-def test_a_new_estimator_and_a_new_average_are_combined_with_every_other(events: dict[str, Any]) -> None:
-    report, weight = reported(events), events["propensity"] ** -0.5
+def by_definition(terms: Any, eta: float = 3.0) -> float:
+    """Average terms by polynomial decay, event by event; the events of a block share their weight."""
+    kernel = np.zeros(EVENTS)
+    for event in range(EVENTS):
+        newest = (eta + 1) / (event + 1 + eta)
+        kernel *= 1 - newest
+        kernel[event] = newest
+    blocks = zip(*(np.split(each, range(BLOCK, EVENTS, BLOCK)) for each in (kernel, terms)), strict=True)
+    return sum(weight.sum() * block.mean() for weight, block in blocks)
+
+
+@pytest.mark.parametrize("size", [EVENTS, 37])
+def test_a_new_estimator_and_a_new_average_are_combined_with_every_other(events: dict[str, Any], size: int) -> None:
+    report, weight = reported(events, size), events["propensity"] ** -0.5
     trimmed = np.where(weight <= CAP, weight * events["reward"], 0.0)
     assert report.get("challenger", "trimmed_ips", "cumulative").value == pytest.approx(trimmed.mean())
-    last = slice(EVENTS // BLOCK * BLOCK - BLOCK, EVENTS // BLOCK * BLOCK)
-    assert report.get("challenger", "trimmed_ips", "latest").value == pytest.approx(trimmed[last].mean())
-    assert report.get("logging", "ips", "latest").value == pytest.approx(events["reward"][last].mean())
     assert report.get("challenger", "trimmed_ips", "mixture").value is not None
-    assert reported(events, size=37) == report
+    found = report.get("challenger", "trimmed_ips", "polynomial_decay")
+    assert found.value == pytest.approx(by_definition(trimmed))
+    assert found.lift == pytest.approx(by_definition(trimmed) - by_definition(events["reward"]))
+    assert found.lower < found.value < found.upper
+    assert report.get("logging", "ips", "polynomial_decay").value == pytest.approx(by_definition(events["reward"]))
+    assert report == reported(events)
+
+
+def test_a_new_average_weighs_blocks_of_any_size_alike() -> None:
+    reward, ones = np.repeat([0.0, 1.0, 0.0, 1.0, 1.0], BLOCK), np.ones(5 * BLOCK)
+    batch = se.EventBatch.from_arrays(reward=reward, propensity=ones, policies={"challenger": ones})
+    values = []
+    for block in (10, 50, BLOCK):
+        evaluator = se.Evaluator(["challenger"], estimators=["ips"], averages=[PolynomialDecay()], block=block)
+        evaluator.update(batch)
+        values.append(evaluator.report().get("challenger", "ips", "polynomial_decay").value)
+    assert values == pytest.approx([values[0]] * 3, rel=1e-9)
+
+
+def test_the_range_of_a_new_estimator_holds_for_weights_below_the_largest() -> None:
+    limits = TrimmedIPS(cap=2.0).term_range((0.0, 1.0), np.array([1.5, 9.0]))
+    assert limits.width.tolist() == [1.5, 2.0]
 
 
 def test_a_new_interval_bounds_values_and_lifts(events: dict[str, Any]) -> None:
@@ -93,9 +125,9 @@ def test_a_new_interval_bounds_values_and_lifts(events: dict[str, Any]) -> None:
 
 def test_a_new_rule_judges_every_candidate_after_every_block() -> None:
     value, unknown = np.array([[0.1, -0.1], [0.1, 0.1]]), np.full((2, 2), np.nan)
-    evidence = Evidence.of(np.ones((2 * BLOCK, 3)), np.zeros(2 * BLOCK), BLOCK)
+    sums = RewardSums(BlockSums.of(Evidence.of(np.ones((2 * BLOCK, 3)), np.zeros(2 * BLOCK), BLOCK)))
     context = RuleContext(0.0, 0.95, np.array([0.01, 0.01]), (0.0, 1.0), BLOCK, logged=True)
-    judgement, _ = Present().judge({}, evidence, {}, Lift(value, unknown, unknown, unknown), context)
+    judgement, _ = Present().judge({}, sums, Lift(value, unknown, unknown, unknown), context)
     assert judgement.enter.tolist() == [[True, False], [True, True]]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import Mixture
+from streameval.ope.core import Mixture
 from streameval.ope.estimators import StratifiedDR, StratifiedIPS
 from streameval.ope.report import Estimate
 from streameval.simulation import Drift, DriftKind, Moment, World, simulate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import (
     CAB,
     CABDR,

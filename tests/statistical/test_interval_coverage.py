@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.ope.core import AnyAverage, Cumulative, Decay, Window
 from streameval.ope.estimators import (
     IPS,
     SNIPS,

@@ -7,7 +7,7 @@ import pytest
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import Mixture
+from streameval.ope.core import Mixture
 from streameval.ope.estimators import StratifiedIPS
 from streameval.simulation import Drift, DriftKind, World, simulate
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import CAB, CABDR, AnyEstimator, ClippedIPS, Switch
 from streameval.ope.intervals import EmpiricalLikelihood, Normal
 from streameval.ope.reward_models import Tabular

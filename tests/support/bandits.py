@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streameval.events import EventBatch
 from streameval.events.action_sets import Features, cumulative_offsets
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from support.streams import CANDIDATE, evaluated
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ControlVariate, StratifiedIPS
 from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, EmpiricalLikelihood
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import State
-from streameval.ope.averages.variance import start_signs, unit_signs
+from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import calibration
 from streameval.ope.evaluator import ramp as of_arms
 

@@ -18,7 +18,7 @@ from streameval import Evaluator
 from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.events.schema import NOISE
-from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
     CAB,
     DM,

@@ -1,8 +1,28 @@
-"""The core of the evaluator: loops over events and blocks, in modules that the build compiles."""
+"""The core of the evaluator: sums over blocks of events, and the averages, variances and mixtures made of them.
 
-__all__ = ["COMPILE_HINT", "NOT_COMPILED"]
+`kernel.py` has its loops, which the build compiles.
+"""
 
-UNCOMPILED_SLOWDOWN = 600
-"""How many times as long the kernels take if they are not compiled; measured with `products`."""
-NOT_COMPILED = f"the kernels are not compiled: they take about {UNCOMPILED_SLOWDOWN} times as long"
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from streameval.ope.core.adaptive import AdaptiveDecay, AdaptiveWindow
+from streameval.ope.core.base import Average
+from streameval.ope.core.fixed import Cumulative, Decay, Window
+from streameval.ope.core.mixture import Mixture
+from streameval.ope.core.reading import Lift, Reading
+
+AnyAverage = Annotated[
+    Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")
+]
+
+UNCOMPILED_SLOWDOWN = 100
+"""How many times as long events take if kernels are not compiled, measured with 10 candidates by default."""
+NOT_COMPILED = f"the kernels are not compiled: events take about {UNCOMPILED_SLOWDOWN} times as long"
 COMPILE_HINT = "install a C compiler and the headers of Python (Debian: gcc, python3-dev), and install streameval again"
+
+__all__ = ["COMPILE_HINT", "NOT_COMPILED", "AnyAverage", "Average", "Lift", "Reading"]
+__all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]

@@ -1,74 +1,910 @@
-"""The loops over events, in the pure Python mode of Cython: compiled when the package is built, if it can be.
+"""Compute the loops of the core: sums over blocks, and what is carried from block to block.
 
-Sums are taken in the order of the events, in plain double precision, so that the compiled and the uncompiled form give
-the same bits on every machine.
+The file is Cython in pure Python mode. Compiled, it runs at the speed of C. It also runs as it is, with the same
+results, many times slower. Every sum is added up in one fixed order, so that the results do not depend on the machine,
+nor on how the stream is cut into batches.
 """
 
 from __future__ import annotations
 
 import cython
+from cython.cimports.libc.math import exp, fabs, isfinite, sqrt
+
+__all__ = ["accumulate", "compiled", "contrasts", "extremes", "follow_values", "mix", "products", "signed_sums"]
+
+DECAYS = 13
+"""The number of decays of a mixture."""
+ROUNDING = 1e-12
+"""A difference below this share of its terms is rounding."""
+
+_NAN = cython.declare(cython.double, float("nan"))
+_ROUNDING = cython.declare(cython.double, ROUNDING)
 
 
 def compiled() -> bool:
-    """Tell whether this module is compiled."""
+    """Return whether the kernels are compiled."""
     return bool(cython.compiled)
 
 
 def products(
-    series: cython.const_double[:, :, :],
-    weight: cython.const_double[:, :],
-    first: cython.const_longlong[:],
-    second: cython.const_longlong[:],
-    size: cython.Py_ssize_t,
-    out: cython.double[:, :, :],
+    series: cython.const_double[:, :, ::1],
+    weight: cython.const_double[:, ::1],
+    both: cython.const_double[:, ::1],
+    plain: cython.bint,
+    edges: cython.const_longlong[::1],
+    first: cython.const_longlong[::1],
+    second: cython.const_longlong[::1],
+    apart: cython.const_longlong[::1],
+    count: cython.Py_ssize_t,
+    out: cython.double[:, :, ::1],
 ) -> None:
-    """Sum the products of pairs of series over each block of events.
+    """Sum the weighted products of pairs of series over pieces of the events.
 
-    `out[p, b, k]` becomes the sum of `weight[p, n] * series[first[k], p, n] * series[second[k], p, n]` over the events
-    n of block b. The last block may be shorter.
+    `out[b, p, k]` becomes the sum of `q a b` over the events from `edges[b]` to `edges[b + 1]`.
 
     Args:
-        series: The values, [series, policies, events].
-        weight: The factor of each event, [policies, events], or [1, events] if it is that of all policies.
-        first: The first series of each pair.
-        second: The second series of each pair.
-        size: The number of events in a block.
-        out: The sums, [policies, blocks, pairs].
-
-    Raises:
-        ValueError: The arrays do not fit each other.
+        series: [S, P, n], one row a policy
+        weight: averaging weights [P, n]
+        both: weights of the events that production has too [P, n]
+        plain: whether all entries of `weight` are 1
+        edges: the limits of the pieces [B + 1], in events
+        first: number of the series `a` of each pair [K]: S and more is the series of policy 0, -1 is 1; at most `b`
+        second: number of the series `b` of each pair [K], likewise
+        apart: 1 if a pair takes the weights `both`, else 0 [K]
+        count: the number of pairs to compute, from the first
+        out: [B, P, K or more]
     """
+    own: cython.Py_ssize_t = series.shape[0]
     policies: cython.Py_ssize_t = series.shape[1]
-    events: cython.Py_ssize_t = series.shape[2]
-    blocks: cython.Py_ssize_t = out.shape[1]
-    pairs: cython.Py_ssize_t = out.shape[2]
-    policy: cython.Py_ssize_t
-    block: cython.Py_ssize_t
-    pair: cython.Py_ssize_t
-    event: cython.Py_ssize_t
-    row: cython.Py_ssize_t
+    pieces: cython.Py_ssize_t = edges.shape[0] - 1
+    p: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    k: cython.Py_ssize_t
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    stop4: cython.Py_ssize_t
+    one: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    pone: cython.Py_ssize_t
+    pother: cython.Py_ssize_t
+    x0: cython.double
+    x1: cython.double
+    x2: cython.double
+    x3: cython.double
+    for p in range(policies):
+        for b in range(pieces):
+            start = edges[b]
+            stop = edges[b + 1]
+            stop4 = start + (stop - start) // 4 * 4
+            for k in range(count):
+                one = first[k]
+                other = second[k]
+                pone = p
+                pother = p
+                if one >= own:
+                    one -= own
+                    pone = 0
+                if other >= own:
+                    other -= own
+                    pother = 0
+                x0 = x1 = x2 = x3 = 0.0
+                if plain and not apart[k]:
+                    if other < 0:
+                        x0 = float(stop - start)
+                    elif one < 0:
+                        for i in range(start, stop4, 4):
+                            x0 += series[other, pother, i]
+                            x1 += series[other, pother, i + 1]
+                            x2 += series[other, pother, i + 2]
+                            x3 += series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += series[other, pother, j]
+                    else:
+                        for i in range(start, stop4, 4):
+                            x0 += series[one, pone, i] * series[other, pother, i]
+                            x1 += series[one, pone, i + 1] * series[other, pother, i + 1]
+                            x2 += series[one, pone, i + 2] * series[other, pother, i + 2]
+                            x3 += series[one, pone, i + 3] * series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += series[one, pone, j] * series[other, pother, j]
+                elif apart[k]:
+                    if other < 0:
+                        for i in range(start, stop4, 4):
+                            x0 += both[p, i]
+                            x1 += both[p, i + 1]
+                            x2 += both[p, i + 2]
+                            x3 += both[p, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += both[p, j]
+                    elif one < 0:
+                        for i in range(start, stop4, 4):
+                            x0 += both[p, i] * series[other, pother, i]
+                            x1 += both[p, i + 1] * series[other, pother, i + 1]
+                            x2 += both[p, i + 2] * series[other, pother, i + 2]
+                            x3 += both[p, i + 3] * series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += both[p, j] * series[other, pother, j]
+                    else:
+                        for i in range(start, stop4, 4):
+                            x0 += both[p, i] * series[one, pone, i] * series[other, pother, i]
+                            x1 += both[p, i + 1] * series[one, pone, i + 1] * series[other, pother, i + 1]
+                            x2 += both[p, i + 2] * series[one, pone, i + 2] * series[other, pother, i + 2]
+                            x3 += both[p, i + 3] * series[one, pone, i + 3] * series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += both[p, j] * series[one, pone, j] * series[other, pother, j]
+                else:
+                    if other < 0:
+                        for i in range(start, stop4, 4):
+                            x0 += weight[p, i]
+                            x1 += weight[p, i + 1]
+                            x2 += weight[p, i + 2]
+                            x3 += weight[p, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += weight[p, j]
+                    elif one < 0:
+                        for i in range(start, stop4, 4):
+                            x0 += weight[p, i] * series[other, pother, i]
+                            x1 += weight[p, i + 1] * series[other, pother, i + 1]
+                            x2 += weight[p, i + 2] * series[other, pother, i + 2]
+                            x3 += weight[p, i + 3] * series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += weight[p, j] * series[other, pother, j]
+                    else:
+                        for i in range(start, stop4, 4):
+                            x0 += weight[p, i] * series[one, pone, i] * series[other, pother, i]
+                            x1 += weight[p, i + 1] * series[one, pone, i + 1] * series[other, pother, i + 1]
+                            x2 += weight[p, i + 2] * series[one, pone, i + 2] * series[other, pother, i + 2]
+                            x3 += weight[p, i + 3] * series[one, pone, i + 3] * series[other, pother, i + 3]
+                        for j in range(stop4, stop):
+                            x0 += weight[p, j] * series[one, pone, j] * series[other, pother, j]
+                out[b, p, k] = (x0 + x1) + (x2 + x3)
+
+
+def extremes(
+    series: cython.const_double[:, :, ::1],
+    weight: cython.const_double[:, ::1],
+    both: cython.const_double[:, ::1],
+    edges: cython.const_longlong[::1],
+    terms: cython.const_longlong[::1],
+    apart: cython.const_longlong[::1],
+    largest: cython.double[:, :, ::1],
+    counts: cython.double[:, :, ::1],
+    squares: cython.double[:, :, ::1],
+) -> None:
+    """Find maxima and numbers of events over pieces of the events.
+
+    Args:
+        series: [S, P, n], the importance weight is number 0
+        weight: averaging weights [P, n]
+        both: weights of the events that production has too [P, n]
+        edges: the limits of the pieces [B + 1], in events
+        terms: numbers of some series [M]
+        apart: 1 if a series takes the weights `both`, else 0 [M]
+        largest: becomes the largest weight, the largest importance weight, and the largest `q |u|` of each term,
+            [B, P, 2 + M]
+        counts: becomes the number of events with a weight, with a weight in `both`, and with `q u` other than 0 of each
+            term, [B, P, 2 + M]
+        squares: becomes the sums of squares of both weights, [B, P, 2]
+    """
+    policies: cython.Py_ssize_t = series.shape[1]
+    pieces: cython.Py_ssize_t = edges.shape[0] - 1
+    wanted: cython.Py_ssize_t = terms.shape[0]
+    p: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    m: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    term: cython.Py_ssize_t
+    q: cython.double
+    x: cython.double
+    most: cython.double
+    heaviest: cython.double
+    own: cython.double
+    shared: cython.double
+    square: cython.double
+    shared_square: cython.double
+    for p in range(policies):
+        for b in range(pieces):
+            start = edges[b]
+            stop = edges[b + 1]
+            most = heaviest = own = shared = square = shared_square = 0.0
+            for i in range(start, stop):
+                q = weight[p, i]
+                square += q * q
+                most = q if q > most else most
+                own += 1.0 if q > 0 else 0.0
+                x = series[0, p, i]
+                heaviest = x if x > heaviest else heaviest
+                q = both[p, i]
+                shared_square += q * q
+                shared += 1.0 if q > 0 else 0.0
+            squares[b, p, 0] = square
+            squares[b, p, 1] = shared_square
+            largest[b, p, 0] = most
+            largest[b, p, 1] = heaviest
+            counts[b, p, 0] = own
+            counts[b, p, 1] = shared
+            for m in range(wanted):
+                term = terms[m]
+                most = own = 0.0
+                if apart[m]:
+                    for i in range(start, stop):
+                        x = fabs(both[p, i] * series[term, p, i])
+                        most = x if x > most else most
+                        own += 1.0 if x != 0 else 0.0
+                else:
+                    for i in range(start, stop):
+                        x = fabs(weight[p, i] * series[term, p, i])
+                        most = x if x > most else most
+                        own += 1.0 if x != 0 else 0.0
+                largest[b, p, 2 + m] = most
+                counts[b, p, 2 + m] = own
+
+
+def signed_sums(
+    series: cython.const_double[:, :, ::1],
+    weight: cython.const_double[:, ::1],
+    both: cython.const_double[:, ::1],
+    edges: cython.const_longlong[::1],
+    terms: cython.const_longlong[::1],
+    apart: cython.const_longlong[::1],
+    signs: cython.const_double[:, ::1],
+    out: cython.double[:, :, :, ::1],
+) -> None:
+    """Sum `s q u` over pieces of the events, for each of the signs `s` of an event.
+
+    Args:
+        series: [S, P, n]
+        weight: averaging weights [P, n]
+        both: weights of the events that production has too [P, n]
+        edges: the limits of the pieces [B + 1], in events
+        terms: numbers of the series `u` [M]: S and more is the series of policy 0, -1 is 1
+        apart: 1 if a series takes the weights `both`, else 0 [M]
+        signs: [n, signs]
+        out: [B, P, M, signs]
+    """
+    own: cython.Py_ssize_t = series.shape[0]
+    policies: cython.Py_ssize_t = series.shape[1]
+    pieces: cython.Py_ssize_t = edges.shape[0] - 1
+    wanted: cython.Py_ssize_t = terms.shape[0]
+    number: cython.Py_ssize_t = signs.shape[1]
+    p: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    m: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    term: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    x: cython.double
+    for b in range(pieces):
+        for p in range(policies):
+            for m in range(wanted):
+                for k in range(number):
+                    out[b, p, m, k] = 0.0
+                term = terms[m]
+                row = p
+                if term >= own:
+                    term -= own
+                    row = 0
+                for i in range(edges[b], edges[b + 1]):
+                    x = both[p, i] if apart[m] else weight[p, i]
+                    if term >= 0:
+                        x = x * series[term, row, i]
+                    if x != 0:
+                        for k in range(number):
+                            out[b, p, m, k] += x * signs[i, k]
+
+
+def contrasts(
+    totals: cython.const_double[:, :, ::1],
+    weights: cython.const_double[:, :, ::1],
+    near: cython.bint,
+    first: cython.const_longlong[::1],
+    second: cython.const_longlong[::1],
+    apart: cython.const_longlong[::1],
+    signs: cython.Py_ssize_t,
+    history: cython.Py_ssize_t,
+    contrast: cython.double[::1],
+    out: cython.double[:, :, ::1],
+) -> None:
+    """Compute the mean products of the contrasts of blocks with earlier ones.
+
+    A near contrast is the difference of two successive blocks. A far one is the second difference of sums over ten
+    blocks. A contrast counts if its first and last blocks have events.
+
+    Args:
+        totals: sums of terms, of earlier blocks and then of new ones [history + B, P, T * signs]
+        weights: sums of squared weights, own and of both [history + B, P, 2]
+        near: near contrasts, else far ones
+        first: number of the first term of each product [K]
+        second: number of the second term [K]
+        apart: 1 if a product counts with the weights of both, else 0 [K]
+        signs: the number of signs of each term, over which products are averaged
+        history: the number of earlier blocks
+        contrast: room for [T * signs]
+        out: becomes the two weights and the products, [B, P, 2 + K]
+    """
+    blocks: cython.Py_ssize_t = totals.shape[0] - history
+    policies: cython.Py_ssize_t = totals.shape[1]
+    width: cython.Py_ssize_t = totals.shape[2]
+    wanted: cython.Py_ssize_t = first.shape[0]
+    reach: cython.Py_ssize_t = 1 if near else 29
+    scale: cython.double = (2.0 if near else 60.0) * signs
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    here: cython.Py_ssize_t
+    x: cython.double
+    for b in range(blocks):
+        here = history + b
+        for p in range(policies):
+            for s in range(2):
+                out[b, p, s] = weights[here, p, s] if weights[here - reach, p, s] > 0 else 0.0
+            for t in range(width):
+                contrast[t] = _contrast(totals, near, here, p, t)
+            for k in range(wanted):
+                x = 0.0
+                if out[b, p, 1 if apart[k] else 0] > 0:
+                    for s in range(signs):
+                        x += contrast[first[k] * signs + s] * contrast[second[k] * signs + s]
+                    x = x / scale
+                out[b, p, 2 + k] = x
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _contrast(
+    totals: cython.const_double[:, :, ::1],
+    near: cython.bint,
+    here: cython.Py_ssize_t,
+    policy: cython.Py_ssize_t,
+    term: cython.Py_ssize_t,
+) -> cython.double:
+    i: cython.Py_ssize_t
+    older: cython.double = 0.0
+    middle: cython.double = 0.0
+    newer: cython.double = 0.0
+    if near:
+        return totals[here, policy, term] - totals[here - 1, policy, term]
+    for i in range(10):
+        older += totals[here - 29 + i, policy, term]
+        middle += totals[here - 19 + i, policy, term]
+        newer += totals[here - 9 + i, policy, term]
+    return (older + newer) - 2.0 * middle
+
+
+def accumulate(
+    state: cython.double[:, :, ::1],
+    blocks: cython.const_double[:, :, ::1],
+    take: cython.const_longlong[:, ::1],
+    power: cython.const_longlong[::1],
+    factor: cython.const_double[:, :, ::1],
+    share: cython.const_double[:, :, ::1],
+) -> None:
+    """Fold blocks into a state: `state = factor state + share block` for sums, and the larger one for maxima.
+
+    Args:
+        state: changed in place [P, E, R]
+        blocks: rows of each block [B, P, K]
+        take: the row of a block that each row of the state sums [E, R]
+        power: how a row fades [R]: 1 for a sum, 2 for a sum of squared weights, 3 for a maximum that fades, 0 for a
+            maximum that does not
+        factor: [B, P or 1, E or 1]
+        share: [B, P or 1, E or 1]
+    """
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    r: cython.Py_ssize_t
+    pf: cython.Py_ssize_t
+    ef: cython.Py_ssize_t
+    f: cython.double
+    s: cython.double
+    x: cython.double
+    y: cython.double
+    for p in range(state.shape[0]):
+        pf = p if factor.shape[1] > 1 else 0
+        for b in range(blocks.shape[0]):
+            for e in range(state.shape[1]):
+                ef = e if factor.shape[2] > 1 else 0
+                f = factor[b, pf, ef]
+                s = share[b, pf, ef]
+                for r in range(state.shape[2]):
+                    x = blocks[b, p, take[e, r]]
+                    y = state[p, e, r]
+                    if power[r] == 1:
+                        state[p, e, r] = f * y + s * x
+                    elif power[r] == 2:
+                        state[p, e, r] = f * f * y + s * s * x
+                    elif power[r] == 3:
+                        y = f * y
+                        x = s * x
+                        state[p, e, r] = x if x > y else y
+                    else:
+                        state[p, e, r] = x if x > y else y
+
+
+def fade(state: cython.double[:, :, ::1], rows: cython.double[:, :, ::1], fading: cython.double[::1]) -> None:
+    """Fold rows of blocks into sums that fade with several horizons: `state_j = fading_j state_j + row`.
+
+    Args:
+        state: changed in place [P, F, J]
+        rows: [B, P, F]
+        fading: the factor of each horizon over one block [J]
+    """
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    f: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    x: cython.double
+    for b in range(rows.shape[0]):
+        for p in range(state.shape[0]):
+            for f in range(state.shape[1]):
+                x = rows[b, p, f]
+                for j in range(fading.shape[0]):
+                    state[p, f, j] = fading[j] * state[p, f, j] + x
+
+
+def mix(
+    decays: cython.double[:, :, :, ::1],
+    columns: cython.double[:, :, ::1],
+    overlap: cython.double[:, :, ::1],
+    events: cython.double,
+    size: cython.double,
+    terms: cython.const_double[:, :, :, ::1],
+    squares: cython.const_double[:, ::1],
+    priors: cython.const_double[:, :, ::1],
+    ratios: cython.const_longlong[::1],
+    pools: cython.const_longlong[::1],
+    rates: cython.const_double[::1],
+    horizons: cython.const_double[:, ::1],
+    constants: cython.const_double[::1],
+    scratch: cython.double[:, ::1],
+    estimates: cython.double[:, :, ::1],
+    shares: cython.double[:, :, ::1],
+    values: cython.double[:, :, ::1],
+    errors: cython.bint,
+    path: cython.double[:, :, :, ::1],
+) -> None:
+    """Fold blocks into a bank of decays, and find the mixture of them after each block.
+
+    See `Mixture` for the formulas. J is the number of decays, C of components, P of policies, G of pools.
+
+    Args:
+        decays: weight, total, age and excess loss of each decay, changed in place [P, C, 4, J]
+        columns: six recent sums of moments, the prior, its square and two sums of the trend, changed in place
+            [P, C, 10]
+        overlap: sums of the products of two decays' weights, changed in place [P, J, J]
+        events: the number of events before the blocks
+        size: events in each block
+        terms: sums of `q, q u, q v, q u^2, q u v, q v^2` of each block [B, P, C, 6]
+        squares: sums of `q^2` of each block [B, P]
+        priors: the initial value of each component, and the second moment assumed for it, after each block
+            [B, P, C + 1]
+        ratios: 1 if a component has a denominator, else 0 [C]
+        pools: the pool of each policy [P]: the losses of a pool are added up
+        rates: the learning rate of each pool [G]
+        horizons: rows of horizons, factors over one block, and factors of losses over one block [3, J]
+        constants: pseudo-events, events behind the prior noise, smallest variance, horizon and factor of recent sums,
+            and the limits of horizons whose prior weight grows [7]
+        scratch: room for [6, J]
+        estimates: room for [P, C, J]
+        shares: room for [G, C, J]
+        values: room for value and noise [2, P, C]
+        errors: whether to compute the variances in `path`
+        path: becomes value and mean denominator before each block, and after it the value, its sampling variance and
+            the spread of the decays [B, P, C, 5]
+    """
+    decay_count: cython.Py_ssize_t = horizons.shape[1]
+    policies: cython.Py_ssize_t = decays.shape[0]
+    components: cython.Py_ssize_t = decays.shape[1]
+    blocks: cython.Py_ssize_t = terms.shape[0]
+    last: cython.Py_ssize_t = decay_count - 1
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    cached: cython.Py_ssize_t
+    alike: cython.bint
+    ratio_block: cython.bint
+    known: cython.bint
+    w: cython.double
+    x: cython.double
+    y: cython.double
+    value: cython.double
+    noise: cython.double
+    denominator: cython.double
+    span: cython.double
+    extent: cython.double
+    slope: cython.double
+    trend_squares: cython.double = 0.0
+    alone_squares: cython.double = 0.0
+    moved: cython.double
+
+    alike = True
+    for p in range(policies):
+        for c in range(components):
+            for j in range(decay_count):
+                if decays[p, c, 0, j] != decays[0, 0, 0, j] or decays[p, c, 2, j] != decays[0, 0, 2, j]:
+                    alike = False
+        for j in range(decay_count):
+            for i in range(decay_count):
+                if overlap[p, j, i] != overlap[0, j, i]:
+                    alike = False
+    _mixed(decays, columns, events, pools, rates, horizons, constants, scratch, estimates, shares, values)
+    for b in range(blocks):
+        ratio_block = False
+        for p in range(policies):
+            for c in range(components):
+                if terms[b, p, c, 2] != terms[b, p, c, 0]:
+                    ratio_block = True
+        # means, losses and decays
+        for p in range(policies):
+            for c in range(components):
+                value = values[0, p, c]
+                noise = values[1, p, c]
+                w = terms[b, p, c, 0]
+                denominator = _ratio(columns[p, c, 2], columns[p, c, 0])
+                path[b, p, c, 0] = value
+                path[b, p, c, 1] = denominator
+                x = _ratio(terms[b, p, c, 1], terms[b, p, c, 2])
+                if ratio_block and ratios[c]:
+                    y = value + _ratio(terms[b, p, c, 1] - value * terms[b, p, c, 2], w * denominator)
+                    if isfinite(y):
+                        x = y
+                known = w > 0 and isfinite(x)
+                if not known:
+                    w = 0.0
+                    x = 0.0
+                if (p or c) and alike and w != scratch[5, 0]:
+                    # weights part: what was kept once is written for every policy
+                    alike = False
+                    for i in range(1, policies):
+                        overlap[i, :, :] = overlap[0, :, :]
+                if not (p or c):
+                    scratch[5, 0] = w
+                for j in range(decay_count):
+                    y = 0.0
+                    if known:
+                        y = _ratio(w, 2.0 * noise)
+                        y = (estimates[p, c, j] - x) * (estimates[p, c, j] - x) * y
+                        if not isfinite(y):
+                            y = 0.0
+                    scratch[0, j] = y
+                for j in range(decay_count):
+                    y = scratch[0, j] - scratch[0, j + 1] if j < last else 0.0
+                    decays[p, c, 3, j] = horizons[2, j] * decays[p, c, 3, j] + y
+                    y = size * horizons[1, j] * decays[p, c, 0, j] + w * (size - 1.0) / 2.0
+                    decays[p, c, 2, j] = horizons[1, j] * decays[p, c, 2, j] + y
+                    decays[p, c, 0, j] = horizons[1, j] * decays[p, c, 0, j] + w
+                    decays[p, c, 1, j] = horizons[1, j] * decays[p, c, 1, j] + w * x
+                for j in range(6):
+                    columns[p, c, j] = constants[4] * columns[p, c, j] + terms[b, p, c, j]
+                columns[p, c, 6] = priors[b, p, c]
+                columns[p, c, 7] = priors[b, p, components]
+        for p in range(policies):
+            if alike and squares[b, p] != squares[b, 0]:
+                alike = False
+                for i in range(1, policies):
+                    overlap[i, :, :] = overlap[0, :, :]
+        for p in range(1 if alike else policies):
+            for j in range(decay_count):
+                for i in range(decay_count):
+                    overlap[p, j, i] = horizons[1, j] * horizons[1, i] * overlap[p, j, i] + squares[b, p]
+        events += size
+        _mixed(decays, columns, events, pools, rates, horizons, constants, scratch, estimates, shares, values)
+        # the trend, and errors
+        for c in range(components):
+            cached = -1
+            for p in range(policies):
+                if not (alike and cached == pools[p]):
+                    _kernels(decays, overlap, shares, pools, p, c, alike, scratch)
+                    cached = pools[p]
+                    trend_squares = scratch[5, 1]
+                    alone_squares = scratch[5, 2]
+                noise = values[1, p, c]
+                span = extent = slope = moved = 0.0
+                for j in range(decay_count):
+                    x = scratch[1, j] * decays[p, c, 2, j]
+                    span -= x
+                    extent += fabs(x)
+                    slope += scratch[1, j] * decays[p, c, 1, j]
+                    moved += scratch[2, j] * decays[p, c, 1, j]
+                if not span > _ROUNDING * extent:
+                    span = 0.0 if span == span else _NAN
+                slope = _ratio(slope, span)
+                w = _ratio(noise * trend_squares, span * span)
+                x = _ratio(slope * slope, w) - 1.0
+                y = _ratio(1.0, w)
+                columns[p, c, 8] = constants[4] * columns[p, c, 8]
+                columns[p, c, 9] = constants[4] * columns[p, c, 9]
+                if isfinite(x) and isfinite(y):
+                    columns[p, c, 8] += x
+                    columns[p, c, 9] += y
+                value = values[0, p, c]
+                path[b, p, c, 2] = value
+                if errors:
+                    moved = value - moved
+                    path[b, p, c, 3] = noise * alone_squares + moved * moved
+                    y = 0.0
+                    for j in range(decay_count):
+                        x = estimates[p, c, j] - value
+                        y += shares[pools[p], c, j] * (x * x)
+                    path[b, p, c, 4] = y
+    if alike:
+        for i in range(1, policies):
+            overlap[i, :, :] = overlap[0, :, :]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _ratio(numerator: cython.double, denominator: cython.double) -> cython.double:
+    return numerator / denominator if denominator != 0 else _NAN
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _mixed(
+    decays: cython.double[:, :, :, ::1],
+    columns: cython.double[:, :, ::1],
+    events: cython.double,
+    pools: cython.const_longlong[::1],
+    rates: cython.const_double[::1],
+    horizons: cython.const_double[:, ::1],
+    constants: cython.const_double[::1],
+    scratch: cython.double[:, ::1],
+    estimates: cython.double[:, :, ::1],
+    shares: cython.double[:, :, ::1],
+    values: cython.double[:, :, ::1],
+) -> cython.void:
+    """Find the estimates of all decays, their shares of the mixture, its value, and the noise of a term."""
+    decay_count: cython.Py_ssize_t = horizons.shape[1]
+    policies: cython.Py_ssize_t = decays.shape[0]
+    components: cython.Py_ssize_t = decays.shape[1]
+    p: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    g: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    x: cython.double
+    y: cython.double
+    z: cython.double
+    prior: cython.double
+    fading: cython.double
+    for j in range(decay_count):
+        scratch[3, j] = constants[0] * exp(-events / horizons[0, j])
+        x = horizons[0, j] if horizons[0, j] < events else events
+        x = constants[5] if x < constants[5] else x
+        scratch[4, j] = sqrt(constants[6] if x > constants[6] else x)
+    for g in range(shares.shape[0]):
+        for c in range(components):
+            for j in range(decay_count):
+                shares[g, c, j] = 0.0
+    for p in range(policies):
+        for c in range(components):
+            for j in range(decay_count):
+                shares[pools[p], c, j] += decays[p, c, 3, j]
+    for g in range(shares.shape[0]):
+        for c in range(components):
+            y = 0.0
+            z = shares[g, c, decay_count - 1]
+            for j in range(decay_count - 1, -1, -1):
+                y += shares[g, c, j]
+                shares[g, c, j] = y
+                z = y if y < z else z
+            y = 0.0
+            for j in range(decay_count):
+                shares[g, c, j] = scratch[4, j] * exp(-rates[g] * (shares[g, c, j] - z))
+                y += shares[g, c, j]
+            for j in range(decay_count):
+                shares[g, c, j] = shares[g, c, j] / y
+    fading = constants[1] * exp(-events / constants[3])
+    for p in range(policies):
+        for c in range(components):
+            prior = columns[p, c, 6]
+            y = 0.0
+            for j in range(decay_count):
+                if prior == prior:
+                    x = _ratio(decays[p, c, 1, j] + scratch[3, j] * prior, decays[p, c, 0, j] + scratch[3, j])
+                else:
+                    x = _ratio(decays[p, c, 1, j], decays[p, c, 0, j])
+                estimates[p, c, j] = x
+                y += shares[pools[p], c, j] * x
+            values[0, p, c] = y
+            values[1, p, c] = _noise(columns, p, c, fading, constants[2])
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _noise(
+    columns: cython.double[:, :, ::1],
+    p: cython.Py_ssize_t,
+    c: cython.Py_ssize_t,
+    prior: cython.double,
+    smallest: cython.double,
+) -> cython.double:
+    """Find the variance of one event's term, with a prior second moment that counts like `prior` events."""
+    weight: cython.double = columns[p, c, 0]
+    u: cython.double = columns[p, c, 1]
+    v: cython.double = columns[p, c, 2]
+    expected: cython.double = prior * columns[p, c, 7]
+    value: cython.double
+    size: cython.double
+    square: cython.double
+    other: cython.double
+    if fabs(v - weight) <= _ROUNDING * weight:
+        value = _ratio(u, weight)
+        square = _ratio(columns[p, c, 3] + expected, weight + prior)
+        size = columns[p, c, 6] if columns[p, c, 6] == columns[p, c, 6] else 0.0
+        size = _ratio(u + prior * size, weight + prior)
+        other = (square - size * size) / 4.0
+        square = square - value * value
+        square = _larger(square, other)
+    else:
+        value = _ratio(u, v)
+        size = columns[p, c, 3] + value * value * columns[p, c, 5]
+        square = size - 2.0 * value * columns[p, c, 4]
+        if not square > _ROUNDING * size:
+            square = 0.0 if square == square else _NAN
+        square = _ratio(square * weight, v * v)
+        square = _ratio(weight * square + expected, weight + prior)
+    return _larger(square, smallest)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _larger(one: cython.double, other: cython.double) -> cython.double:
+    if one != one or other != other:
+        return _NAN
+    return one if one > other else other
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _kernels(
+    decays: cython.double[:, :, :, ::1],
+    overlap: cython.double[:, :, ::1],
+    shares: cython.double[:, :, ::1],
+    pools: cython.const_longlong[::1],
+    p: cython.Py_ssize_t,
+    c: cython.Py_ssize_t,
+    alike: cython.bint,
+    scratch: cython.double[:, ::1],
+) -> cython.void:
+    """Find the weights of decays' events in the trend and in the mixture, and the sums of their squares."""
+    decay_count: cython.Py_ssize_t = decays.shape[3]
+    last: cython.Py_ssize_t = decay_count - 1
+    g: cython.Py_ssize_t = pools[p]
+    row: cython.Py_ssize_t = 0 if alike else p
+    j: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    shorter: cython.double
+    longer: cython.double
+    x: cython.double
+    y: cython.double
+    trend: cython.double = 0.0
+    alone: cython.double = 0.0
+    for j in range(decay_count):
+        shorter = shares[g, c, j + 1] if j < last else 0.0
+        shorter += shares[g, c, 0] if j == 0 else 0.0
+        longer = shares[g, c, j - 1] if j > 0 else 0.0
+        longer += shares[g, c, last] if j == last else 0.0
+        scratch[1, j] = _ratio(shorter - longer, decays[p, c, 0, j])
+        scratch[2, j] = _ratio(shares[g, c, j], decays[p, c, 0, j])
+    for j in range(decay_count):
+        x = y = 0.0
+        for i in range(decay_count):
+            x += overlap[row, j, i] * scratch[1, i]
+            y += overlap[row, j, i] * scratch[2, i]
+        trend += x * scratch[1, j]
+        alone += y * scratch[2, j]
+    scratch[5, 1] = trend
+    scratch[5, 2] = alone
+
+
+def trace(
+    state: cython.double[:, :, ::1],
+    blocks: cython.const_double[:, :, ::1],
+    take: cython.const_longlong[:, ::1],
+    factor: cython.double,
+    out: cython.double[:, :, :, ::1],
+) -> None:
+    """Fold blocks into sums that fade by one factor a block, and keep the sums after each block.
+
+    Args:
+        state: changed in place [P, E, R]
+        blocks: rows of each block [B, P, K]
+        take: the row of a block that each row of the state sums [E, R]
+        factor: of one block
+        out: [B, P, E, R]
+    """
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    r: cython.Py_ssize_t
+    for b in range(blocks.shape[0]):
+        for p in range(state.shape[0]):
+            for e in range(state.shape[1]):
+                for r in range(state.shape[2]):
+                    state[p, e, r] = factor * state[p, e, r] + blocks[b, p, take[e, r]]
+                    out[b, p, e, r] = state[p, e, r]
+
+
+def follow_values(
+    sums: cython.const_double[:, :, :, ::1],
+    smoothed: cython.double[:, :, :, ::1],
+    values: cython.double[:, :, ::1],
+    latest: cython.double[:, :, ::1],
+    mean: cython.double[:, ::1],
+    number: cython.Py_ssize_t,
+    fading: cython.double,
+    least: cython.Py_ssize_t,
+    span: cython.double,
+    out: cython.double[:, :, ::1],
+) -> None:
+    """Follow how fast values move: `|V(t) - V(t - span)| / span`, averaged over the last block ends.
+
+    Args:
+        sums: weight, numerator and denominator of each block [B, P, E, 3]
+        smoothed: the blocks of a window, or one decayed sum, of both parts of a ratio, changed in place [P, E, W, 2]
+        values: the smoothed values of the blocks of one span, changed in place [P, E, L]
+        latest: the rates at the last block ends, changed in place [P, E, 5]
+        mean: the mean of the rates after the last block with events, changed in place [P, E]
+        number: the number of blocks before
+        fading: the factor of a decayed sum over one block; 0 for a window
+        least: the number of blocks before a value counts
+        span: in events
+        out: the mean rate after each block, NaN while unknown [B, P, E]
+    """
+    window: cython.Py_ssize_t = smoothed.shape[2]
+    length: cython.Py_ssize_t = values.shape[2]
+    kept: cython.Py_ssize_t = latest.shape[2]
+    b: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    u: cython.double
+    v: cython.double
+    x: cython.double
     total: cython.double
-    fits: cython.bint = (
-        out.shape[0] == policies
-        and (weight.shape[0] == policies or weight.shape[0] == 1)
-        and weight.shape[1] == events
-        and first.shape[0] == pairs
-        and second.shape[0] == pairs
-        and size > 0
-        and blocks * size >= events
-    )
-    for pair in range(pairs if fits else 0):
-        fits = fits and 0 <= first[pair] < series.shape[0] and 0 <= second[pair] < series.shape[0]
-    if not fits:
-        raise ValueError("the arrays do not fit each other")
-    for policy in range(policies):
-        row = policy if weight.shape[0] > 1 else 0
-        for block in range(blocks):
-            for pair in range(pairs):
-                i, j = first[pair], second[pair]
-                total = 0.0
-                for event in range(block * size, min((block + 1) * size, events)):
-                    total += weight[row, event] * series[i, policy, event] * series[j, policy, event]
-                out[policy, block, pair] = total
+    known: cython.double
+    for p in range(sums.shape[1]):
+        for e in range(sums.shape[2]):
+            for b in range(sums.shape[0]):
+                u = v = 0.0
+                if fading > 0:
+                    u = smoothed[p, e, 0, 0] = fading * smoothed[p, e, 0, 0] + sums[b, p, e, 1]
+                    v = smoothed[p, e, 0, 1] = fading * smoothed[p, e, 0, 1] + sums[b, p, e, 2]
+                else:
+                    place = (number + b) % window
+                    smoothed[p, e, place, 0] = sums[b, p, e, 1]
+                    smoothed[p, e, place, 1] = sums[b, p, e, 2]
+                    for i in range(window):
+                        u += smoothed[p, e, i, 0]
+                        v += smoothed[p, e, i, 1]
+                x = _ratio(u, v)
+                if number + b < least:
+                    x = _NAN
+                place = (number + b) % length
+                total = fabs(x - values[p, e, place])
+                if total <= _ROUNDING * fabs(x):
+                    total = 0.0
+                values[p, e, place] = x
+                latest[p, e, (number + b) % kept] = total / span
+                if sums[b, p, e, 0] > 0:
+                    total = known = 0.0
+                    for i in range(kept):
+                        if latest[p, e, i] == latest[p, e, i]:
+                            total += latest[p, e, i]
+                            known += 1.0
+                    mean[p, e] = _ratio(total, known)
+                out[b, p, e] = mean[p, e]

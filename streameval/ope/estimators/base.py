@@ -162,6 +162,8 @@ class Estimator(Component):
     """
 
     is_biased_by_design: ClassVar[bool] = False
+    averages_weighted_reward: ClassVar[bool] = False
+    divides_by_weight: ClassVar[bool] = False
     needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
     of_clicks: ClassVar[bool] = False

@@ -80,6 +80,7 @@ class ClickIPS(ClickEstimator):
     Source: Joachims, Swaminathan & Schnabel, WSDM 2017; Swaminathan's thesis 2017, equation 4.7.
     """
 
+    averages_weighted_reward: ClassVar[bool] = True
     preference: ClassVar[int] = 1
     kind: Literal["click_ips"] = field(default="click_ips", kw_only=True, repr=False)
 
@@ -108,6 +109,7 @@ class ClickSNIPS(ClickEstimator):
     """
 
     ratio: ClassVar[bool] = True
+    averages_weighted_reward: ClassVar[bool] = True
     preference: ClassVar[int] = 2
     kind: Literal["click_snips"] = field(default="click_snips", kw_only=True, repr=False)
 

@@ -29,6 +29,8 @@ class SelfNormalised(Estimator):
     """A mean of weighted rewards divided by the mean weight."""
 
     ratio: ClassVar[bool] = True
+    averages_weighted_reward: ClassVar[bool] = True
+    divides_by_weight: ClassVar[bool] = True
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
@@ -42,6 +44,8 @@ class SelfNormalised(Estimator):
 @dataclass(frozen=True, config=strict)
 class WeightedReward(Estimator):
     """The average of weighted rewards whose mean weight need not be 1."""
+
+    averages_weighted_reward: ClassVar[bool] = True
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward), state

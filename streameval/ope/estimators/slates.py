@@ -43,6 +43,7 @@ class PseudoInverse(Estimator):
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
     """
 
+    averages_weighted_reward: ClassVar[bool] = True
     needs: ClassVar[Requirements] = frozenset({"slots"})
     sums_over_slots: ClassVar[bool] = True
     kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)

@@ -23,14 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio, take_columns
+from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio, take_columns, typed_like
 from streameval.common.text import significant
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
-from streameval.ope.averages import variance
-from streameval.ope.averages.blocks import Blocks
+from streameval.ope.core import past
 from streameval.ope.estimators import IPS, TermRange, Terms
-from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.evidence import Evidence, start_recent
 from streameval.ope.intervals import AnyInterval
@@ -123,7 +122,7 @@ class _Sides(NamedTuple):
             alone = np.maximum(alone, np.square(signed).mean(axis=-1))
         return np.asarray(np.nan_to_num(1.0 - ratio(alone, count**2)))
 
-    def differences(self, centre: Array) -> tuple[Blocks, Array, Array]:
+    def differences(self, centre: Array) -> tuple[Evidence, Terms, Array, Array]:
         """The differences between the estimate and the seen mean, block by block.
 
         In each block, `d` is the estimate less the seen mean, and `m = n n' / (n + n')`. The terms u of the events of a
@@ -153,7 +152,7 @@ class _Sides(NamedTuple):
             of_u += per_other * self.left[..., None] * per_block(self.excess, blocks) * reward
         compared = self.each((size > 0).astype(float))
         evidence = replace(self.evidence, importance_weight=v, sample_weight=compared, weighted=None)
-        return Blocks.of(evidence, [Terms(u, v)], paired=False), size, path
+        return evidence, Terms(u, v), size, path
 
 
 def fold(plan: Plan, state: State, events: EventBatch, signs: Array | None) -> State:
@@ -179,18 +178,19 @@ def fold(plan: Plan, state: State, events: EventBatch, signs: Array | None) -> S
     evidence = Evidence.without_rewards(events, plan.policies, plan.block).of_reward(events.reward)
     evidence, recent = evidence.with_recent_means(state["recent"])
     sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
-    blocks, size, path = sides.differences(state["centre"])
+    compared, terms, size, path = sides.differences(state["centre"])
+    past.fold_ratio(state["compared"], past.sum_ratio(compared, terms), has_denominator=True)
     grid, parts = _grid(plan), {"seen": sides.seen, "estimated": sides.estimated}
     if "base" in state:
         parts["base"] = sides.base(named)
+    for name, part in parts.items():
+        grid.fold(state[name], [part])
     return {
         **state,
         "started": started[-1],
         "recent": recent,
         "centre": path[-1],
-        "compared": variance.fold(state["compared"], blocks, np.inf),
         "size_square": state["size_square"] + np.square(size).sum(axis=0),
-        **{name: grid.fold(state[name], [part])[0] for name, part in parts.items()},
     }
 
 
@@ -211,10 +211,10 @@ def _fresh(plan: Plan) -> State:
         "started": np.zeros(policies, dtype=bool),
         "recent": start_recent(policies),
         "centre": np.zeros((policies, 2)),
-        "compared": variance.start(policies, paired=False),
+        "compared": past.start_ratio(policies, has_denominator=True),
         "size_square": np.zeros(policies),
-        **{name: grid.start(plan.block) for name in ("seen", "estimated")},
-        **({"base": grid.start(plan.block)} if plan.policies[0] == LOGGING else {}),
+        **{name: grid.start() for name in ("seen", "estimated")},
+        **({"base": grid.start()} if plan.policies[0] == LOGGING else {}),
     }
 
 
@@ -227,7 +227,12 @@ def resume(plan: Plan, state: State) -> State:
         return {}
     index = [known.index(name) for name in plan.policies]
     whole = replace(part, candidates=(True,) * len(known))
-    grids = {name: whole.select(state[name], part, index) for name in ("seen", "estimated", "base") if name in state}
+    state = {**state, "compared": typed_like(fresh["compared"], state["compared"])}
+    grids = {
+        name: whole.select(typed_like(whole.start(), state[name]), part, index)
+        for name in ("seen", "estimated", "base")
+        if name in state
+    }
     others = {name: each for name, each in state.items() if name not in grids}
     return {
         **take_columns(others, len(known), index),
@@ -246,6 +251,7 @@ def _grid(plan: Plan) -> Grid:
         candidates=(True,) * len(plan.policies),
         needs=frozenset(),
         trackers={},
+        block=plan.block,
     )
 
 
@@ -269,7 +275,7 @@ def rows(plan: Plan, state: State) -> tuple[Calibration, ...]:
     return tuple(found)
 
 
-def _values(plan: Plan, state: State) -> Iterator[tuple[str, Array]]:
+def _values(plan: Plan, state: GridState) -> Iterator[tuple[str, Array]]:
     """For each average its label, and the value, lower and upper bound of each policy, [policies, 3]."""
     low, high = plan.reward_range
     for average, interval, reading, _ in _grid(plan).read(state, None, plan.errors):
@@ -318,10 +324,10 @@ def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
 def compared(state: State) -> tuple[Array, Array, Array]:
     """The mean difference of each policy, its standard error, and the effective number of independent blocks.
 
-    The standard error is that of independent events, times the design effect: see `averages.variance`.
+    The standard error is that of independent events, times the design effect: see `core.past`.
     """
-    found = variance.read(state["compared"], None)
-    _, difference, total, *_ = state["compared"]["sums"].T
+    found, sums = past.read_ratio(state["compared"], has_denominator=True)
+    _, difference, total, *_ = sums.T
     effect = np.fmax(1.0, found["design_effect"])
     deviation = np.sqrt(ratio(found["variance"] * effect, found["count"]))
     blocks = np.nan_to_num(ratio(total**2, state["size_square"] * effect))

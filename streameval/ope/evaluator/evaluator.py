@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -16,12 +15,14 @@ from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
-from streameval.ope.averages import AnyAverage, ring
+from streameval.ope.core import AnyAverage
+from streameval.ope.core.ring import full_bytes
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import calibration, learning, propensities, ramp, segments
-from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
-from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator import calibration, halves, learning, propensities, ramp, segments
+from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.grid import Grid, GridState, Pair
 from streameval.ope.evaluator.learners import learner_rows, with_notes
+from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, Plan, require_schema
 from streameval.ope.evaluator.propensities import EstimatedPropensity
@@ -30,8 +31,6 @@ from streameval.ope.evaluator.report_rows import (
     examination_rows,
     policy_counts,
     report_rows,
-    support_known,
-    with_counts,
     with_signs,
 )
 from streameval.ope.evidence import arms, frequencies
@@ -45,7 +44,6 @@ from streameval.ope.promotion import (
     Lift,
     Promotion,
     decide,
-    fold_arrivals,
     start_arrivals,
     with_checks,
 )
@@ -57,7 +55,7 @@ COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut
 OWN_FORM = ("learned_policies", "predictions", "grids", "drift", "propensities")  # as plain values
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
-PARTS_AT_ONCE = 2_000
+PARTS_AT_ONCE = 4_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 _Present: TypeAlias = tuple[
@@ -92,7 +90,7 @@ class Evaluator:
         segments: closed lists of values of fields by which one estimate of the goal is split, e.g. `{"country":
             {"values": ["de", "fr"], "other": True}}`: the `segments` of a batch, and of a Report
         propensity: for logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
-            ["country"]}}`, where `by` names `segments` of a batch. Only `snips`, `dr`, `cab_dr` and `dm` take them
+            ["country"]}}`, where `by` names `segments` of a batch. `snips` and `dr` are the default then
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
     configuration (`{"kind": "window", "tau": 5000}`).
@@ -170,7 +168,7 @@ class Evaluator:
     @property
     def full_bytes(self) -> int:
         """Bytes of the state once all windows are full."""
-        return ring.full_bytes(self._state)
+        return full_bytes(self._state)
 
     def _start(self) -> None:
         plan = self.plan
@@ -186,7 +184,7 @@ class Evaluator:
             "drift": None if plan.drift is None else plan.drift.start(len(plan.policies)),
             "promotion": None if self._monitor is None else self._monitor.start(),
             "segments": segments.start(plan),
-            "grids": [grid.start(plan.block) for grid in self._grids],
+            "grids": [grid.start() for grid in self._grids],
         }
 
     def _use_grids(self) -> None:
@@ -260,7 +258,7 @@ class Evaluator:
         }
         return part
 
-    def _selected_grid(self, part: Grid, index: Sequence[int]) -> State:
+    def _selected_grid(self, part: Grid, index: Sequence[int]) -> GridState:
         """The state of a grid that lies in one of the grids of this evaluator."""
         return next(
             grid.select(state, part, index)
@@ -312,16 +310,9 @@ class Evaluator:
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
         propensities.require(self.plan.propensity, batch)
         batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
-        events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
-        for reason, number in reasons.items():
-            events["rejected"][reason] = events["rejected"].get(reason, 0) + number
-        events["arrivals"] = fold_arrivals(events["arrivals"], len(batch), reasons)
+        self._state["events"] = halves.EventSums.of(batch).fold(self._state["events"])
         if not len(batch):
             return
-        events["accepted"] += len(batch)
-        for name, extreme in (("newest", np.fmax), ("oldest", np.fmin)):
-            time = extreme.reduce(batch.timestamp, initial=np.nan if events[name] is None else events[name])
-            events[name] = None if np.isnan(time) else float(time)
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
         raw_fields = batch.raw_fields if learning.keeps_raw_fields(self.plan, self._grids) else None
@@ -370,42 +361,51 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        events, faults, predicted, goal = learning.predicted(self.plan, self._state, events)
+        """Fold whole blocks: weigh them by what is known, sum them (half 1), and fold the sums (half 2)."""
+        plan, monitor = self.plan, self._monitor
+        logged, weighed, after = self._weigh(events)
+        sums = halves.summarise_blocks(plan, weighed, logged, self._known, self._mixes, monitor)
+        folded = halves.fold(plan, {**self._state, **after}, sums)
+        every = folded.with_means(weighed.every)
+        lifts = self._fold_averages(every, weighed.curve, folded.by_rank)
+        after["segments"] = segments.fold(plan, self._state["segments"], every[0], weighed.events)
+        after["calibration"] = calibration.fold(plan, self._state["calibration"], logged, weighed.whole.signs)
+        self._state |= {**after, **folded.state}
+        if monitor is not None and sums.promotion is not None:
+            self._state["promotion"] = monitor.fold(self._state["promotion"], sums.promotion, lifts)
+
+    def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, State]:
+        """Return whole blocks as logged, as weighed, and the parts of the state that decide how the next ones are."""
+        logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
         self._count_failures(faults)
         if self.plan.compares_propensities:
-            compared = frequencies.fold(self._state["frequencies"], events, self.plan.trust_error)
-            self._state["frequencies"] = compared
-        logged, (events, ramped) = events, ramp.fold(self.plan, self._state["ramp"], events)
-        whole, every, learned = learning.evidence(self.plan, self._grids, self._state, events, goal)
-        evidence = every[0]
-        learned["ramp"] = ramp.fold_shares(self.plan, ramped, logged, whole.signs)
-        learned["calibration"] = calibration.fold(self.plan, self._state["calibration"], logged, whole.signs)
-        counts = with_counts(self._state["counts"], whole, support_known(whole, events))
-        if self.plan.drift is not None:
-            self.plan.drift.update(self._state["drift"], block_means(evidence, self.plan.reward_range))
+            after["frequencies"] = frequencies.fold(self._state["frequencies"], logged, self.plan.trust_error)
+        balanced, after["ramp"] = ramp.fold(self.plan, self._state["ramp"], logged)
+        weighed = learning.weighed(self.plan, self._grids, self._state, balanced, goal)
+        return logged, weighed, {**weighed.after, **after}
+
+    def _fold_averages(
+        self, every: Sequence[Evidence], curve: LearnedCurve | None, by_rank: Array | None
+    ) -> list[list[Lift]]:
+        """Fold whole blocks into the states of all grids; return the lifts that promotion reads, for each reward.
+
+        `curve`, `by_rank`: see `Weighed` and `Folded`.
+        """
         lifts: dict[Pair, list[Lift]] = {}
-        states = []
-        for grid, before in zip(self._grids, self._state["grids"], strict=True):
-            after, found = grid.fold(before, every, self.promotion_lifts)
-            states.append(after)
-            lifts |= found
-        if evidence.curve is not None:
-            lifts = learning.with_error_of_curve(self.plan, lifts, evidence)
-        segmented = segments.fold(self.plan, self._state["segments"], evidence, events)
-        self._state |= {**learned, **predicted, "counts": counts, "grids": states, "segments": segmented}
-        if self._monitor is not None:
-            self._state["promotion"] = self._monitor.fold(
-                self._state["promotion"],
-                evidence,
-                [lifts[pair][0] for pair in self.promotion_lifts],
-                events.timestamp,
-                events.propensity,
-                events.origin,
-                [
-                    (each, [lifts[pair][place] for pair in self.promotion_lifts])
-                    for place, each in enumerate(every[1:], start=1)
-                ],
-            )
+        for grid, state in zip(self._grids, self._state["grids"], strict=True):
+            lifts |= grid.fold(state, every, self.promotion_lifts)
+        if curve is not None and by_rank is not None:
+            after_blocks = LearnedCurve(*(part[1:] for part in curve))
+            lifts = learning.with_error_of_curve(self.plan, lifts, after_blocks, by_rank)
+        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(every))]
+
+    @property
+    def _known(self) -> halves.Known:
+        return halves.Known.of(self._state)
+
+    @property
+    def _mixes(self) -> bool:
+        return any(grid.mixes_components for grid in self._grids)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Everything known now, the unfinished block included; the evaluator does not change.
@@ -424,9 +424,8 @@ class Evaluator:
         late = None if tail is None or rest is None else (tail[0], rest)
         estimates = list(self._rows(present))
         of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
-        predicts = plan.policies_need_prediction or any(
-            "prediction" in plan.estimators[row.estimator].needs for row in estimates
-        )
+        shown, known = {row.estimator for row in estimates}, plan.estimators
+        predicts = plan.policies_need_prediction or any("prediction" in known[label].needs for label in shown)
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None
@@ -486,8 +485,10 @@ class Evaluator:
         if self._pending:
             rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
             rest = ramp.balanced(plan, learned["ramp"], rest)
-            whole, tail, after = learning.evidence(plan, self._grids, self._state, rest, goal)
-            counts, learned = with_counts(counts, whole, support_known(whole, rest)), {**learned, **after}
+            weighed = learning.weighed(plan, self._grids, learned, rest, goal)
+            folded = halves.fold(plan, learned, halves.summarise(weighed, self._known, self._mixes))
+            tail, learned = folded.with_means(weighed.every), {**learned, **weighed.after, **folded.state}
+            counts = learned["counts"]
         examination = learning.examination(plan)
         return rest, tail, counts, learned, None if examination is None else examination.now(learned["examination"])
 

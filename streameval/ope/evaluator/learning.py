@@ -11,14 +11,14 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
-from streameval.ope.averages.variance import start_signs, unit_signs
+from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import calibration, propensities, ramp
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedExamination, variances
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
+from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
 from streameval.ope.policies import policy_file
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import Faults, fill
@@ -29,9 +29,6 @@ from streameval.ope.promotion import Lift, of_every_policy
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import AnyRewardModel, online
 from streameval.ope.reward_models.base import LoggedActions
-
-OF_REWARDS = ("recent", "slates", "predictions")
-"""Parts of the state that learn about each reward."""
 
 
 def start(plan: Plan) -> State:
@@ -216,27 +213,43 @@ def forms(grids: Sequence[Grid]) -> list[Form]:
     return [form for form in FORMS if needs(grids, form)]
 
 
-def evidence(
-    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch, goal: tuple[Array, State] | None = None
-) -> tuple[Evidence, list[Evidence], State]:
-    """The evidence of these events for the goal and for each reward, and the parts of the state that learn, after them.
+class Weighed(NamedTuple):
+    """Events as the evaluator weighs them, which no reward of their own block has touched.
 
-    The first one has all events, also those that lack the goal; the others have those with their reward. `goal`: as in
-    `Predicted`.
+    `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
+    `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
+    `curve`: the learned one before each block and after the last. `after`: the parts of the state that learn what the
+    next blocks are weighed with.
     """
-    shared, after = _weights(plan, before, events)
+
+    events: EventBatch
+    whole: Evidence
+    every: list[Evidence]
+    slates: list[SlateSums | None]
+    curve: LearnedCurve | None
+    after: State
+
+
+def weighed(
+    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch, goal: tuple[Array, State] | None = None
+) -> Weighed:
+    """The evidence of these events for the goal and for each reward; `goal`: as in `Predicted`."""
+    shared, curve, after = _weights(plan, before, events)
     every = [shared]
     if len(plan.rewards) > 1:
         every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
-    learned = [
-        _with_learned(plan, grids, each, place, before, events, None if place else goal)
-        for place, each in enumerate(every)
-    ]
-    every = [each for each, _ in learned]
-    for name in OF_REWARDS:
-        after[name] = [own.get(name, before[name][place]) for place, (_, own) in enumerate(learned)]
-    after["weights"] = largest_weights.fold(before["weights"], every[0], events)
-    return replace(every[0], sample_weight=shared.sample_weight), every, after
+    found, slates, after["predictions"] = [], [], []
+    for place, known in enumerate(every):
+        seen, predictions = _with_predictions(plan, grids, known, place, before, events, None if place else goal)
+        after["predictions"].append(predictions)
+        sums = None
+        if forms(grids):
+            of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
+            seen, sums = seen.with_forms(of_reward, plan.policies, forms(grids))
+        found.append(seen)
+        slates.append(sums)
+    whole = replace(found[0], sample_weight=shared.sample_weight)
+    return Weighed(events, whole, found, slates, curve, after)
 
 
 def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
@@ -246,25 +259,22 @@ def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
     return events.of_reward(plan.rewards[place].name).reward
 
 
-def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, State]:
-    """The importance weights of these events, and the parts of the state that learn from all of them."""
+def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, LearnedCurve | None, State]:
+    """The importance weights of these events, the curve, and the parts of the state that both come from."""
     after: State = {}
     signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
+    curve, learned = None, examination(plan)
     if plan.ranking is None:
         of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
-        found = of_events(events, plan.policies, plan.block)
-    else:
-        learned, curves = examination(plan), None
-        if learned is not None:
-            curve, after["examination"] = learned.fold(before["examination"], events, plan.block)
-            curves = curve.probability[:-1]
-        found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
-        if learned is not None:
-            found, after["by_rank"] = found.with_curve(curve, before["by_rank"])
-    return replace(found, signs=signs), after
+        return replace(of_events(events, plan.policies, plan.block), signs=signs), None, after
+    if learned is not None:
+        curve, after["examination"] = learned.fold(before["examination"], learned.summarise(events, plan.block))
+    curves = None if curve is None else curve.probability[:-1]
+    found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
+    return replace(found, signs=signs), curve, after
 
 
-def _with_learned(
+def _with_predictions(
     plan: Plan,
     grids: Sequence[Grid],
     known: Evidence,
@@ -273,22 +283,15 @@ def _with_learned(
     events: EventBatch,
     predicted: tuple[Array, State] | None,
 ) -> tuple[Evidence, State]:
-    """The evidence of the reward at this place with all that is learned about it, and the parts that learn."""
-    own, after = {name: before[name][place] for name in OF_REWARDS}, State()
-    if any(grid.mixes_components for grid in grids):
-        known, after["recent"] = known.with_recent_means(own["recent"])
+    """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
+    own: State = before["predictions"][place]
     if needs(grids, "prediction") and events.rankings is not None:
-        known, after["predictions"] = online.fold_relevance(
-            plan.reward_model, own["predictions"], known, events.rankings, events.raw_fields
-        )
-    elif predicted is not None or needs(grids, "prediction"):
+        return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
+    if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
             predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
-        known, after["predictions"] = known.with_predictions(predicted[0]), predicted[1]
-    if forms(grids):
-        of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
-        known, after["slates"] = known.with_forms(of_reward, plan.policies, forms(grids), own["slates"])
-    return known, after
+        return known.with_predictions(predicted[0]), predicted[1]
+    return known, own
 
 
 def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
@@ -299,13 +302,16 @@ def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
     return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
 
 
-def with_error_of_curve(plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], evidence: Evidence) -> dict[Pair, list[Lift]]:
-    """The lifts of rankings, whose variance includes the error of a learned curve."""
-    assert evidence.curve is not None
-    assert evidence.by_rank is not None
+def with_error_of_curve(
+    plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
+) -> dict[Pair, list[Lift]]:
+    """The lifts of rankings, whose variance includes the error of a learned curve.
+
+    `curve`, `by_rank`: after each block, see `variances`.
+    """
     found = {}
     for (estimator, average), (lift,) in lifts.items():
-        _, of_lifts = variances(evidence.curve, evidence.by_rank, plan.estimators[estimator].ratio)
+        _, of_lifts = variances(curve, by_rank, plan.estimators[estimator].ratio)
         variance = lift.sampling_variance + of_lifts[:, 1:]
         found[estimator, average] = [lift._replace(sampling_variance=variance)]
     return found

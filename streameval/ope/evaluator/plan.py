@@ -16,7 +16,7 @@ from streameval.errors import StateError
 from streameval.events import JsonDecoder, RankingDecoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.segments import Segment, SegmentField, fields_of_segments
-from streameval.ope.averages import (
+from streameval.ope.core import (
     AdaptiveDecay,
     AdaptiveWindow,
     AnyAverage,
@@ -391,9 +391,20 @@ class Plan:
                         interval.tracker(average, fixed, reward.range, self.block, logged) for reward in self.rewards
                     ]
                     trackers |= {average.label: [each for each in found if each]} if any(found) else {}
-                optional = self.default_estimators and bool(needs)
-                rewards = len(self.rewards)
-                grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional, rewards))
+                grids.append(
+                    Grid(
+                        group,
+                        averages,
+                        intervals,
+                        candidates,
+                        needs,
+                        trackers,
+                        self.block,
+                        optional=self.default_estimators and bool(needs),
+                        rewards=len(self.rewards),
+                        logged=self.policies[0] == LOGGING,
+                    )
+                )
         return tuple(grids)
 
     def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:

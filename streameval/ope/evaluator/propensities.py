@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat
@@ -18,14 +18,14 @@ from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
 from streameval.events.segments import SegmentField, require_known_before
-from streameval.ope.estimators import Estimator
+from streameval.ope.estimators import AnyEstimator, Estimator
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.policies.river import Described, inputs_of_context, river_object
 from streameval.ope.report import PropensityModel
 from streameval.ope.reward_models.external import EXAMPLE
 
-FOR_ESTIMATES = "snips, dr, cab_dr and dm"
-"""The estimators whose `takes_estimated` is true."""
+FOR_ESTIMATES = ", ".join(each.kind for each in get_args(get_args(AnyEstimator)[0]) if each.takes_estimated)
+"""The kinds of estimators that take estimates."""
 FEWEST_LEARNED = 10.0
 """Choices of an action before its propensity is estimated: the error is then about a third at most."""
 MOST_ROWS = 200_000

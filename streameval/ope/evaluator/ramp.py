@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, typed_like
 from streameval.common.text import counted
 from streameval.events import EventBatch
-from streameval.ope.averages import variance
-from streameval.ope.averages.blocks import Blocks
+from streameval.ope.core import past
+from streameval.ope.core.summary import BlockSums
 from streameval.ope.estimators import Terms
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import arms
@@ -29,7 +29,7 @@ def start(plan: Plan) -> State:
         "balance": arms.start(found),
         "arms": list(found.names),
         "shares": [] if found.shares is None else found.shares.tolist(),
-        "drawn": variance.start(len(found.names), paired=False),
+        "drawn": past.start_ratio(len(found.names), has_denominator=False),
     }
 
 
@@ -37,6 +37,8 @@ def resume(plan: Plan, state: State) -> State:
     """A state that may be that of another plan: the shares are counted from zero where arms or shares differ."""
     fresh = start(plan)
     kept = state if all(fresh.get(name) == state.get(name) for name in ("arms", "shares")) else fresh
+    if "drawn" in fresh:
+        kept = {**kept, "drawn": typed_like(fresh["drawn"], kept["drawn"])}
     return {**kept, "balance": arms.resume(plan.logging, state.get("balance", {}))} if fresh else {}
 
 
@@ -53,25 +55,31 @@ def fold(plan: Plan, state: State, events: EventBatch) -> tuple[EventBatch, Stat
     return weighed, {**state, "balance": balance}
 
 
-def fold_shares(plan: Plan, state: State, events: EventBatch, signs: Array | None) -> State:
-    """The state after whole blocks, with the arms of their events; `signs` [events, 64]: those of their units."""
+def summarise(plan: Plan, events: EventBatch, signs: Array | None) -> BlockSums | None:
+    """Half 1: the sums of whole blocks; `signs` [events, 64]: of the units of their events."""
     if plan.logging is None or plan.logging.shares is None:
-        return state
+        return None
     drawn = np.asfortranarray(plan.logging.of_events(events))
     ones = np.ones_like(drawn)
     named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
     evidence = replace(Evidence.of(ones, np.ones(len(events)), plan.block, named), signs=signs)
-    blocks = Blocks.of(evidence, [Terms(drawn)], paired=False)
-    return {**state, "drawn": variance.fold(state["drawn"], blocks, np.inf)}
+    return past.sum_ratio(evidence, Terms(drawn))
+
+
+def fold_shares(state: State, sums: BlockSums) -> State:
+    """Half 2: the state after whole blocks."""
+    past.fold_ratio(state["drawn"], sums, has_denominator=False)
+    return state
 
 
 def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
     """The trust check `arm_shares`, of all policies."""
     if plan.logging is None or plan.logging.shares is None or plan.promotion is None:
         return
-    _, counts, *_ = state["drawn"]["sums"].T
+    found, sums = past.read_ratio(state["drawn"], has_denominator=False)
+    counts = sums[:, 1]
     if counts.any():
-        effect = float(np.nanmax(variance.read(state["drawn"], None)["design_effect"], initial=1.0))
+        effect = float(np.nanmax(found["design_effect"], initial=1.0))
         error = plan.promotion.trust.error
         ok, finding = shares_check(plan.logging.names, plan.logging.shares, counts, effect, error)
         yield from (TrustCheck(policy, "arm_shares", ok, finding) for policy in plan.policies)

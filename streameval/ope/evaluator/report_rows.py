@@ -6,17 +6,17 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, Integers, Mask, State, part_of, ratio, side_by_side
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.base import Reading
+from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import AnyEstimator, TermRange
 from streameval.ope.evaluator import slope
-from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
@@ -35,7 +35,7 @@ LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_we
 def report_rows(
     plan: Plan,
     grid: Grid,
-    state: State,
+    state: GridState,
     tail: Evidence | None,
     counts: Mapping[str, Array],
     learned: State,
@@ -53,16 +53,19 @@ def report_rows(
         return
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
+    form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
+    origin, reward = plan.origin_of_propensities, plan.rewards[0].name
     read = grid.read(state, tail, plan.errors, wanted)
     for average, interval, shared, columns, *by_name in _by_average(plan, grid, read, counts, learned, curve):
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
+        of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
         for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if grid.form else {}
+            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if form else {}
             clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
-            chosen = {"cap": caps[column]} if len(estimator.alternatives) > 1 else {}
+            chosen = {"cap": caps[column]} if choosing and estimator in choosing else {}
             yield Estimate(
                 policy=plan.policies[place],
                 estimator=estimator.label,
@@ -71,15 +74,15 @@ def report_rows(
                 anytime=interval.anytime,
                 covers="estimand" if estimator.is_biased_by_design else interval.covers,
                 details={
-                    **{name: values[column] for name, values in details.items()},
+                    **dict(zip(details, of_details[column], strict=True)),
                     **shared,
                     **slots,
                     **chosen,
                     **clicks,
                 },
-                **{name: values[column] for name, values in numbers.items()},
-                reward=plan.rewards[0].name,
-                propensity=plan.origin_of_propensities,
+                **dict(zip(numbers, of_numbers[column], strict=True)),
+                reward=reward,
+                propensity=origin,
             )
 
 
@@ -288,10 +291,12 @@ def _after_production(estimators: int, lifts: Array) -> Array:
 
 def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
     """The finite numbers of each column, None for the others."""
-    return {
-        name: [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
-        for name, column in columns.items()
-    }
+    found = {}
+    for name, column in columns.items():
+        numbers = column.astype(object)
+        numbers[~np.isfinite(column)] = None
+        found[name] = numbers.tolist()
+    return found
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:
@@ -334,22 +339,42 @@ def support_known(evidence: Evidence, events: EventBatch) -> Mask:
     return np.asarray(has_support_information(events)[:, None] > 0)
 
 
-def with_counts(counts: Mapping[str, Array], evidence: Evidence, supported: Mask) -> dict[str, Array]:
-    """The counts after some events, [policies] each.
+class PolicySums(NamedTuple):
+    """What some events add to the counts of policies, [policies] each.
 
-    `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
-    which the argument is true; `LARGEST`: the largest weights, of events and of slates slot by slot; `clicks`,
-    `clicks_below_cut`: on rankings, all of them and those on items that the policy shows below the cut.
+    `present`: events with a usable probability. `supported`: those among them with the whole logging distribution.
+    `largest`: the largest weights by `LARGEST`, of events and of slates slot by slot. `clicks`, `clicks_below_cut`: on
+    rankings, all of them and those on items that the policy shows below the cut.
     """
-    present, clicks = evidence.sample_weight > 0, evidence.clicks
-    if "scored" in evidence.forms:
-        present = present | (evidence.forms["scored"].sample_weight > 0)
-    weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
-    return {
-        **counts,
-        "present": counts["present"] + np.count_nonzero(present, axis=0),
-        "supported": counts["supported"] + np.count_nonzero(present & supported, axis=0),
-        **{name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()},
-        "clicks": counts["clicks"] + (0.0 if clicks is None else clicks.counts(clicks.clicked)),
-        "clicks_below_cut": counts["clicks_below_cut"] + (0.0 if clicks is None else clicks.counts(clicks.below)),
-    }
+
+    present: Integers
+    supported: Integers
+    largest: dict[str, Array]
+    clicks: Array
+    clicks_below_cut: Array
+
+    @classmethod
+    def of(cls, evidence: Evidence, supported: Mask) -> PolicySums:
+        """From events; `supported`: see `support_known`."""
+        clicks, shape = evidence.clicks, evidence.sample_weight.shape
+        none = np.zeros(shape[1])
+        if evidence.counts_once:
+            events, known = np.full(shape[1], shape[0]), np.resize(np.count_nonzero(supported, axis=0), shape[1])
+        else:
+            present = evidence.sample_weight > 0
+            if "scored" in evidence.forms:
+                present = present | (evidence.forms["scored"].sample_weight > 0)
+            events, known = (np.asarray(np.count_nonzero(rows, axis=0)) for rows in (present, present & supported))
+        weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
+        return cls(
+            events,
+            known,
+            {name: seen.largest_weight for name, seen in weighed.items()},
+            none if clicks is None else clicks.counts(clicks.clicked),
+            none if clicks is None else clicks.counts(clicks.below),
+        )
+
+    def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:
+        """The counts after these events."""
+        added = {name: counts[name] + getattr(self, name) for name in self._fields if name != "largest"}
+        return {**counts, **added, **{name: np.maximum(counts[name], each) for name, each in self.largest.items()}}

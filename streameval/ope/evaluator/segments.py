@@ -18,10 +18,10 @@ import numpy as np
 from streameval.common.arrays import Array, State, ratio, take_columns
 from streameval.events import EventBatch
 from streameval.events.segments import SegmentColumns
-from streameval.ope.averages import AnyAverage, variance
-from streameval.ope.averages.base import Reading
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ALL_ROWS, fade, merge, nothing, pair_weight, powers
+from streameval.ope.core import AnyAverage, Reading, past
+from streameval.ope.core.layout import Layout
+from streameval.ope.core.moments import ALL_ROWS, fade, merge, nothing, pair_weight
+from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
@@ -112,7 +112,7 @@ def fold(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> St
 def _with_events(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> tuple[Array, State]:
     """The moments and the state of the estimator after these events, whole blocks or an unfinished one."""
     number, factor = len(events), whole_of(plan)[1].factor or 1.0
-    added, after = moments_of(plan, state["estimator"], evidence, events, powers(np.array(factor), number))
+    added, after = moments_of(plan, state["estimator"], evidence, events, factor ** np.arange(number - 1.0, -1.0, -1.0))
     return merge(fade(state["moments"], factor**number), added), after
 
 
@@ -127,9 +127,16 @@ def moments_of(
     estimator, _ = whole_of(plan)
     visible = evidence.restricted_to(plan.needs_of(estimator))
     terms, after = estimator.terms(visible, estimator_state)
-    members = [each.members(events.segments.of_name(name)) for name, each in plan.segments.items()]
-    kernel = np.concatenate([*members, np.ones((1, len(events)))]) * weights
-    return Blocks.of(replace(visible, block=len(events)), [terms]).by_group(kernel), after
+    layout = Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
+    series, parts = BlockSeries(layout, replace(visible, block=max(1, len(events))), [terms]), []
+    for name, each in plan.segments.items():
+        members = np.asarray(each.members(events.segments.of_name(name)), dtype=bool)
+        groups = np.where(members.any(axis=0), members.argmax(axis=0), len(members))
+        order = np.argsort(groups, kind="stable")
+        edges = np.searchsorted(groups[order], np.arange(len(members) + 1))
+        parts.append(series.taken(order).rows(weights[order], edges.astype(np.int64)))
+    rows = np.concatenate([*parts, series.rows(weights)])[..., layout.moment_table[0]]
+    return np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(-1, ALL_ROWS), after
 
 
 def segment_rows(
@@ -176,6 +183,7 @@ def _numbers(
         candidates=(True,) * len(plan.policies),
         needs=plan.needs_of(estimator),
         trackers={},
+        block=plan.block,
     )
     largest, limits = counts[LARGEST[grid.form]], log_limits(plan, interval, average, weights, grid.form)
     terms = term_range(plan, grid, interval, largest, limits)
@@ -213,7 +221,7 @@ def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tupl
         found = [whole.get(policy, {}).get(name) for policy in policies]
         return np.repeat(np.array(found, dtype=float), several)
 
-    spread = variance.of_moments(moments)
+    spread = past.of_moments(moments)
     reading = Reading(moments, spread, None, of_whole("bias_bound", plan.policies))
     lift = reading.lift(several)
     reading.design_effect = of_whole("design_effect", plan.policies)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, ratio
-from streameval.ope.averages import Reading
+from streameval.ope.core import Reading
 from streameval.ope.estimators import Estimator
 from streameval.ope.intervals.base import standard_error
 

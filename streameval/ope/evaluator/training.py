@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan

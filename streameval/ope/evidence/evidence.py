@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +15,12 @@ from streameval.common.arrays import Array, Integers, Mask, State, decayed_path,
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
-from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.evidence.slate_weights import (
-    fold_lifts,
-    fold_ratios,
+    SlotLifts,
+    lift_sums,
     mean_lifts,
     mean_ratios,
+    ratio_sums,
     slot_gains,
     slot_terms,
     start_lifts,
@@ -31,6 +33,18 @@ LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
 RECENT_MEMORY = 100_000
 """The horizon of recent sums and means, in events."""
+
+
+class RecentSums(NamedTuple):
+    """The sums of each block behind recent means.
+
+    `logged` [blocks, 3]: over all logged events, of 1, of the reward and of its square. `weighed` [blocks, P, 4]: over
+    the events that have the policy, of 1 and of its squared importance weight, and over those that have production too,
+    of 1 and of the squared distance to its weight.
+    """
+
+    logged: Array
+    weighed: Array
 
 
 class RecentMoments(NamedTuple):
@@ -52,15 +66,15 @@ class RecentMoments(NamedTuple):
         return cls(logged, logged, weighed, weighed)
 
     @classmethod
-    def folded(cls, state: State, logged: Array, weighed: Array, fading: Array | float) -> tuple[RecentMoments, State]:
-        """The means after some blocks, from the sums of `Evidence.recent_steps`, and the state after them.
+    def folded(cls, state: State, sums: RecentSums, fading: Array | float) -> tuple[RecentMoments, State]:
+        """The means after some blocks, and the state after them.
 
         The distance to production comes from the events that have it, scaled to all events; in a block without such
         events, it is the weight alone.
         """
-        count, square, both, distance = np.moveaxis(weighed, -1, 0)
+        count, square, both, distance = np.moveaxis(sums.weighed, -1, 0)
         distance = np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, square)
-        logged = decayed_path(np.array(state["logged"]), logged, fading)
+        logged = decayed_path(np.array(state["logged"]), sums.logged, fading)
         weighed = decayed_path(state["weighed"], np.stack([count, square, distance], axis=-1), fading)
         with np.errstate(divide="ignore", invalid="ignore"):
             means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
@@ -71,6 +85,26 @@ class RecentMoments(NamedTuple):
 def start_recent(policies: int) -> State:
     """The sums behind recent means before the first event: of all logged events, and of those that have a policy."""
     return {"logged": [0.0, 0.0, 0.0], "weighed": np.zeros((policies, 3))}
+
+
+class SlateSums(NamedTuple):
+    """The sums of blocks with slates slot by slot: recent ones in each form, `ratio_sums`, and of the form `slots` also
+    `lift_sums`.
+    """
+
+    recent: dict[Form, RecentSums]
+    ratios: Array
+    lifts: SlotLifts | None
+
+    def fold(self, state: State, block: int) -> tuple[dict[Form, RecentMoments], State]:
+        """The recent means in each form after each block, and the state after them: see `start_slates`."""
+        found, after = {}, {**state, "recent": dict(state["recent"])}
+        for form, sums in self.recent.items():
+            found[form], after["recent"][form] = RecentMoments.folded(state["recent"][form], sums, fading_of(block))
+        after["ratios"] = decayed_path(state["ratios"], self.ratios, fading_of(block))[-1]
+        if self.lifts is not None:
+            after["lifts"] = self.lifts.fold(state["lifts"])
+        return found, after
 
 
 def start_slates(policies: int) -> State:
@@ -120,8 +154,6 @@ class Evidence:
         signs: [n, 64] Rademacher signs of the units of the events, None while no event has had a unit
         clicks: of rankings, where the importance weight of a policy is the value of the page's clicks for it, whose
             mean is not 1, and `reward` is 1, or -1 if less is better
-        curve, by_rank: of rankings with learned probabilities of looks, the curve and the recent sums of clicks at each
-            rank, both after each block
         known: the arrays of `of_weights`
     """
 
@@ -139,8 +171,6 @@ class Evidence:
     timestamp: Array | None = None
     signs: Array | None = None
     clicks: Clicks | None = None
-    curve: LearnedCurve | None = None
-    by_rank: Array | None = None
     known: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -171,10 +201,7 @@ class Evidence:
     @classmethod
     def of_slots(cls, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
         """Evidence about slates slot by slot, to try an estimator."""
-        seen, _ = cls.from_batch(batch, policies, len(batch)).with_forms(
-            batch, policies, [form], start_slates(len(policies))
-        )
-        return seen.forms[form]
+        return cls.from_batch(batch, policies, len(batch)).with_forms(batch, policies, [form])[0].forms[form]
 
     @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
@@ -186,10 +213,13 @@ class Evidence:
         with np.errstate(over="ignore", invalid="ignore"):
             weight = target / batch.propensity[:, None]
             sampling = 1.0 / batch.sampling_probability
-        usable = _usable(weight, batch.reward) & (sampling <= LARGEST_WEIGHT)[:, None]
+        averaging = np.repeat(sampling[None], len(policies), axis=0).T
+        if not _all_usable(weight, batch.reward, sampling):
+            usable = _usable(weight, batch.reward) & (sampling <= LARGEST_WEIGHT)[:, None]
+            weight, averaging = np.where(usable, weight, 0.0), np.where(usable, averaging, 0.0)
         return cls(
-            importance_weight=np.where(usable, weight, 0.0),
-            sample_weight=np.where(usable, sampling[:, None], 0.0),
+            importance_weight=weight,
+            sample_weight=averaging,
             reward=batch.reward,
             unsupported=unsupported_probability(batch, policies),
             event_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
@@ -247,51 +277,57 @@ class Evidence:
             event_weight=np.where(known, self.event_weight, 0.0),
         )
 
-    def with_curve(self, curve: LearnedCurve, state: Array) -> tuple[Evidence, Array]:
-        """The same evidence with a curve before each block and after the last, and the next sums of clicks by rank."""
-        assert self.clicks is not None
-        steps = self.clicks.by_rank(curve.logarithm.shape[1], self.sample_weight, self.blocks)
-        path = decayed_path(state, steps, fading_of(self.block))
-        return replace(self, curve=LearnedCurve(*(part[1:] for part in curve)), by_rank=path), path[-1]
-
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with the means of recent events, and the state after it."""
-        recent, after = RecentMoments.folded(state, *self.recent_steps(), fading_of(self.block))
-        return replace(self, recent=recent), after
+        recent, after = RecentMoments.folded(state, self.recent_steps(), fading_of(self.block))
+        return self.with_recent(recent), after
 
-    def recent_steps(self) -> tuple[Array, Array]:
-        """The sums of each block behind recent means: [blocks, 3] of all logged events, [blocks, P, 4] by policy.
+    def with_recent(
+        self, recent: RecentMoments | None, of_forms: Mapping[Form, RecentMoments] = MappingProxyType({})
+    ) -> Evidence:
+        """The same evidence with the means of recent events; None for those that it has."""
+        found = copy(self)  # with all that is computed already
+        forms = {form: seen.with_recent(of_forms.get(form)) for form, seen in self.forms.items()}
+        vars(found).update(recent=self.recent if recent is None else recent, forms=forms)
+        return found
 
-        Of a policy those of 1, of its squared importance weight, and of the events that have production those of 1 and
-        of the squared distance to its weight.
-        """
+    def recent_steps(self) -> RecentSums:
+        """The sums of each block behind recent means."""
         earned = self.reward if self.clicks is None else self.weighted_reward[:, 0]
         logged = np.stack([np.ones_like(self.reward), earned, self.reward**2]) * self.event_weight
-        return logged.reshape(3, self.blocks, -1).sum(axis=-1).T, self.of_weights("recent", self._recent_weights)
+        by_block = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
+        return RecentSums(by_block, self.of_weights("recent", self._recent_weights))
 
     def _recent_weights(self) -> Array:
-        weight, shared = self.importance_weight, self.sample_weight[:, :1] > 0
-        count, square, distance = self.block_sums(None), self.block_sums(weight**2), (weight - weight[:, :1]) ** 2
-        if shared.all():
-            return np.stack([count, square, count, self.block_sums(distance)], axis=-1)
-        both = self.block_sums(np.broadcast_to(shared.astype(float), weight.shape))
-        return np.stack([count, square, both, self.block_sums(shared * distance)], axis=-1)
+        weight = self.importance_weight
+        if self.counts_once:
+            own, apart = (per_block(each, self.blocks) for each in (weight, weight - weight[:, :1]))
+            squares = (np.einsum("bpn,bpn->bp", each, each) for each in (own, apart))
+            count = np.full(own.shape[:2], float(own.shape[-1]))
+            return np.stack([count, next(squares), count, next(squares)], axis=-1)
+        shared = (self.sample_weight[:, :1] > 0).astype(float)
+        both = self.block_sums(np.broadcast_to(shared, weight.shape))
+        distance = self.block_sums(shared * (weight - weight[:, :1]) ** 2)
+        return np.stack([self.block_sums(None), self.block_sums(weight**2), both, distance], axis=-1)
 
     def with_forms(
-        self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], state: State
-    ) -> tuple[Evidence, State]:
-        """The same evidence with that of slates slot by slot in `forms`, and the state after it."""
-        found, after = {}, {**state, "recent": dict(state["recent"])}
+        self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form]
+    ) -> tuple[Evidence, SlateSums]:
+        """The same evidence with that of slates slot by slot in `forms`, and their sums."""
         gains = slot_gains(batch, policies) if "slots" in forms and batch.slates is not None else None
-        for form in forms:
-            seen = self._of_form(batch, policies, form, gains)
-            found[form], after["recent"][form] = seen.with_recent_means(state["recent"][form])
-        fading = fading_of(self.block)
-        after["ratios"] = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading)
+        found, lifts = {form: self._of_form(batch, policies, form, gains) for form in forms}, None
         if "slots" in found:
-            weighted, averaging = found["slots"].weighted_reward, found["slots"].sample_weight
-            after["lifts"] = fold_lifts(state["lifts"], batch.slates, gains, weighted, averaging, self.reward)
-        return replace(self, forms=found), after
+            lifts = lift_sums(
+                batch.slates,
+                gains,
+                found["slots"].weighted_reward,
+                found["slots"].sample_weight,
+                self.reward,
+                self.blocks,
+            )
+        recent = {form: seen.recent_steps() for form, seen in found.items()}
+        ratios = ratio_sums(batch, policies, self.event_weight, self.block)
+        return replace(self, forms=found), SlateSums(recent, ratios, lifts)
 
     def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form, gains: Array | None = None) -> Evidence:
         """The weights of slates slot by slot: `G` for the whole reward, or the mean weight of rewarded slots."""
@@ -357,6 +393,11 @@ class Evidence:
     def deciding(self) -> Evidence:
         """The evidence that promotion judges by: slates slot by slot, where an estimator needs them so."""
         return next(iter(self.forms.values()), self)
+
+    @property
+    def counts_once(self) -> bool:
+        """Whether every event has every policy and stands for itself alone."""
+        return bool(self.of_weights("counts once", lambda: np.asarray((self.sample_weight == 1.0).all())))
 
     @property
     def largest_weight(self) -> Array:
@@ -473,6 +514,15 @@ def _usable(weight: Array, reward: Array) -> Mask:
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.maximum(np.abs(reward), 1.0)[:, None] * weight
     return np.asarray(largest <= LARGEST_WEIGHT)
+
+
+def _all_usable(weight: Array, reward: Array, sampling: Array) -> bool:
+    """Whether all weights are `_usable`, by their largest ones."""
+    if not weight.size:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = max(1.0, np.abs(reward).max()) * weight.max()
+    return bool(largest <= LARGEST_WEIGHT and sampling.max() <= LARGEST_WEIGHT and np.isfinite(reward).all())
 
 
 def seen_by(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:

@@ -119,6 +119,14 @@ MOST_ERRORS = 4.0
 """The distance, in standard errors, from which on a curve has moved."""
 
 
+class ExaminationSums(NamedTuple):
+    """The sums of some blocks of `block` pages, of their numbers [blocks, numbers] and of products of these."""
+
+    block: int
+    sums: Array
+    squares: Array
+
+
 @dataclass(frozen=True, kw_only=True, config=strict)
 class LearnedExamination(Examination):
     """A curve that is learned from interventions on some pages, relative to rank 1, and follows drift.
@@ -159,12 +167,16 @@ class LearnedExamination(Examination):
         """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
         return np.zeros((policies, 2 * self.ranks + 1))
 
-    def fold(self, state: State, batch: EventBatch, block: int) -> tuple[LearnedCurve, State]:
-        """The curve before each of these blocks and after the last, and the state after them."""
+    def summarise(self, batch: EventBatch, block: int) -> ExaminationSums:
+        """Half 1: the sums of each block."""
         assert batch.rankings is not None
         weight = 1.0 / batch.sampling_probability[:, None]
         numbers = (weight * self.observed(batch.rankings)).reshape(max(1, len(batch) // block), -1, self.numbers)
-        steps = {"sums": numbers.sum(axis=1), "squares": np.matmul(numbers.swapaxes(1, 2), numbers)}
+        return ExaminationSums(block, numbers.sum(axis=1), np.matmul(numbers.swapaxes(1, 2), numbers))
+
+    def fold(self, state: State, added: ExaminationSums) -> tuple[LearnedCurve, State]:
+        """Half 2: the curve before each of these blocks and after the last, and the state after them."""
+        block, steps = added.block, {"sums": added.sums, "squares": added.squares}
         paths: State = {}
         for part, share in SHARES.items():
             fading = math.exp(-block / (share * self.horizon))

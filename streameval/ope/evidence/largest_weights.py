@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
 
-__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "fold", "limits", "start"]
+__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "LargestNumbers", "floor", "fold", "limits", "start", "summarise"]
 
 WEIGHTS_KEPT = 10
 SPAN = 200_000
@@ -57,16 +58,56 @@ def start(policies: int) -> State:
     return {"events": 0, "largest": np.zeros((policies, 3, len(Kind), WEIGHTS_KEPT))}
 
 
-def fold(state: State, evidence: Evidence, batch: EventBatch) -> State:
-    """The state after these events."""
-    events, largest, first = state["events"], state["largest"].copy(), 0
+class LargestNumbers(NamedTuple):
+    """The largest numbers of some events, in stretches within which no generation ends.
+
+    `events`: of each stretch. `numbers` [stretches, policies, kinds, 10]: in any order, 0 where there are fewer.
+    """
+
+    events: list[int]
+    numbers: Array
+
+
+def floor(state: State) -> Array:
+    """The numbers of each policy and kind that new ones must exceed to be kept, [policies, kinds]."""
+    return np.asarray(state["largest"][:, ::2, :, 0].min(axis=1))
+
+
+def summarise(evidence: Evidence, batch: EventBatch, before: int = 0, least: Array | None = None) -> LargestNumbers:
+    """Half 1: the largest numbers of these events.
+
+    `before`: how many events of the stream came before, which decides where a generation ends. `least`: a `floor` that
+    was known at some time before; smaller numbers may be left out, which changes no state.
+    """
+    policies, events, found, first = evidence.importance_weight.shape[1], [], [], 0
+    known = np.zeros((policies, len(Kind))) if least is None else least
     while first < len(batch):
+        if before and before % SPAN == 0:
+            known = np.zeros_like(known)
+        part = slice(first, min(first + SPAN - before % SPAN, len(batch)))
+        largest = np.zeros((policies, len(Kind), WEIGHTS_KEPT))
+        for kind, numbers in _numbers(evidence, batch, part):
+            new = np.flatnonzero(numbers.max(axis=1, initial=0.0) > known[:, kind])
+            if len(new):
+                kept = _largest(numbers[new] if len(numbers) > 1 else numbers)
+                largest[new, kind, : kept.shape[1]] = kept
+        events.append(part.stop - first)
+        found.append(largest)
+        before, first = before + part.stop - first, part.stop
+    return LargestNumbers(events, np.stack(found) if found else np.zeros((0, policies, len(Kind), WEIGHTS_KEPT)))
+
+
+def fold(state: State, added: LargestNumbers) -> State:
+    """Half 2: the state after some events."""
+    events, largest = state["events"], state["largest"].copy()
+    for count, numbers in zip(added.events, added.numbers, strict=True):
         if events and events % SPAN == 0:
             largest[:, 1], largest[:, 2] = largest[:, 2], 0.0
-        part = slice(first, min(first + SPAN - events % SPAN, len(batch)))
-        for kind, numbers in _numbers(evidence, batch, part):
-            _add(largest[:, :, kind], numbers)
-        events, first = events + part.stop - first, part.stop
+        new = numbers.max(axis=-1) > largest[:, ::2, :, 0].min(axis=1)
+        for generation in (0, 2) if new.any() else ():
+            every = np.concatenate([largest[:, generation][new], numbers[new]], axis=-1)
+            largest[:, generation][new] = np.sort(_largest(every), axis=-1)
+        events += count
     return {"events": events, "largest": largest}
 
 
@@ -85,7 +126,7 @@ def limits(
     logging policy are 1. `by_slot`: of the weights of slates by their slots.
 
     >>> log = EventBatch.from_arrays(reward=[0] * 20, propensity=[0.5, 0.1] * 10, policies={"new": [0.1, 0.9] * 10})
-    >>> state = fold(start(1), Evidence.from_batch(log, ["new"], 10), log)
+    >>> state = fold(start(1), summarise(Evidence.from_batch(log, ["new"], 10), log))
     >>> limits(state, ["new"]).ravel()
     array([ 9., 10.])
     """
@@ -146,19 +187,6 @@ def _of_slots(batch: EventBatch) -> Array:
         return whole
     slots = slates.per_event(1.0 / slates.propensity[:, None])[:, 0] - slates.sizes + 1.0
     return np.where(slates.sizes == 0, whole, np.where(np.isin(slates.logging, (LISTED, PLACKETT_LUCE)), np.inf, slots))
-
-
-def _add(kept: Array, numbers: Array) -> None:
-    """Keep the largest of these numbers, [policies or 1, events], of all events and of this generation, in place."""
-    least, peak = kept[:, ::2, 0].min(axis=1), numbers.max(axis=1, initial=0.0)
-    new = np.flatnonzero(peak > least)
-    if not len(new):
-        return
-    several = _largest(numbers[new] if len(numbers) > 1 else numbers)
-    added = np.broadcast_to(several, (len(new), several.shape[1]))
-    for generation in (0, 2):
-        every = np.concatenate([kept[new, generation], added], axis=1)
-        kept[new, generation] = np.sort(_largest(every), axis=1)
 
 
 def _largest(numbers: Array) -> Array:

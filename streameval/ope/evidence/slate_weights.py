@@ -8,6 +8,7 @@ through its marginal distributions in the slots only, and its mean is 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -182,26 +183,27 @@ def start_ratios(policies: int) -> Array:
     return np.zeros((policies, SLOTS_SHOWN, 2))
 
 
-def fold_ratios(
-    sums: Array, batch: EventBatch, policies: Sequence[str], sampling: Array, block: int, fading: float
-) -> Array:
-    """The sums after these blocks of the ratios `pi / pi0` in each slot, which decay by `fading` within a block."""
+def ratio_sums(batch: EventBatch, policies: Sequence[str], sampling: Array, block: int) -> Array:
+    """The sums of each block of the ratios `pi / pi0` in each slot, [blocks, P, slots, sums]: see `start_ratios`."""
     blocks = max(1, len(batch) // block)
-    faded = sums * fading**blocks
-    slates = batch.slates
+    sums, slates = np.zeros((blocks, *start_ratios(len(policies)).shape)), batch.slates
     if slates is None:
-        return faded
+        return sums
     owner, position = slates.owner, slates.position
-    age = blocks - 1 - np.minimum(owner // block, blocks - 1)
-    weight = np.where(position < SLOTS_SHOWN, sampling[owner] * fading**age, 0.0)
+    weight = np.where(position < SLOTS_SHOWN, sampling[owner], 0.0)
+    places = _places(owner // block, position, blocks)
     for row, policy in enumerate(policies):
         target = slates.propensity if policy == LOGGING else slates.probabilities[:, batch.policies.index(policy)]
         ratio = target / slates.propensity
         present = weight * np.isfinite(ratio)
-        used = np.minimum(position, SLOTS_SHOWN - 1)
-        faded[row, :, 0] += np.bincount(used, present, SLOTS_SHOWN)
-        faded[row, :, 1] += np.bincount(used, present * np.nan_to_num(ratio, posinf=0.0), SLOTS_SHOWN)
-    return faded
+        for column, values in enumerate((present, present * np.nan_to_num(ratio, posinf=0.0))):
+            sums[:, row, :, column] = np.bincount(places, values, blocks * SLOTS_SHOWN).reshape(blocks, -1)
+    return sums
+
+
+def _places(block: Index, position: Index, blocks: int) -> Index:
+    """The places of slots among those of all blocks; a slot after the last one shown counts as that one."""
+    return np.asarray(np.minimum(block, blocks - 1) * SLOTS_SHOWN + np.minimum(position, SLOTS_SHOWN - 1))
 
 
 def start_lifts(policies: int) -> State:
@@ -209,23 +211,37 @@ def start_lifts(policies: int) -> State:
     return {"slots": np.zeros((policies, SLOTS_SHOWN)), "weight": np.zeros(policies)}
 
 
-def fold_lifts(
-    sums: State, slates: SlateColumns | None, gains: Array | None, weighted: Array, sample_weight: Array, reward: Array
-) -> State:
-    """The sums after these events; production is the first policy, and `gains` [S, P] those of `slot_gains`.
+class SlotLifts(NamedTuple):
+    """The sums of each block of the lifts of slots, [blocks, P, slots], and of the averaging weights, [blocks, P]."""
 
-    `weighted` [n, P]: `r G`. A slot after the last one shown counts as that one, and a plain event as one slot.
+    slots: Array
+    weight: Array
+
+    def fold(self, state: State) -> State:
+        """The state after these blocks: see `start_lifts`."""
+        return {"slots": state["slots"] + self.slots.sum(axis=0), "weight": state["weight"] + self.weight.sum(axis=0)}
+
+
+def lift_sums(
+    slates: SlateColumns | None, gains: Array | None, weighted: Array, sample_weight: Array, reward: Array, blocks: int
+) -> SlotLifts:
+    """The sums of each block; production is the first policy, and `gains` [S, P] those of `slot_gains`.
+
+    `weighted` [n, P]: `r G`. A plain event counts as one slot.
     """
     both = np.where(sample_weight[:, :1] > 0, sample_weight, 0.0)
     single = np.ones(len(reward), dtype=bool) if slates is None else slates.sizes == 0
-    lifts = sums["slots"].copy()
-    lifts[:, 0] += (np.where(both > 0, weighted - weighted[:, :1], 0.0) * both)[single].sum(axis=0)
+    lifts = np.zeros((blocks, both.shape[1], SLOTS_SHOWN))
+    whole = np.where(both > 0, weighted - weighted[:, :1], 0.0) * both * single[:, None]
+    lifts[:, :, 0] = whole.reshape(blocks, -1, both.shape[1]).sum(axis=1)
     if slates is not None and gains is not None:
-        owner, place = slates.owner, np.minimum(slates.position, SLOTS_SHOWN - 1)
+        owner = slates.owner
+        places = _places(owner * blocks // len(reward), slates.position, blocks)
         weight = both[owner] * reward[owner, None]
         parts = np.where(both[owner] > 0, gains - gains[:, :1], 0.0) * weight
-        lifts += np.stack([np.bincount(place, column, SLOTS_SHOWN) for column in parts.T])
-    return {"slots": lifts, "weight": sums["weight"] + both.sum(axis=0)}
+        columns = [np.bincount(places, column, blocks * SLOTS_SHOWN).reshape(blocks, -1) for column in parts.T]
+        lifts += np.stack(columns, axis=1)
+    return SlotLifts(lifts, both.reshape(blocks, -1, both.shape[1]).sum(axis=1))
 
 
 def mean_lifts(lifts: State, ratios: Array, policy: int) -> list[float]:

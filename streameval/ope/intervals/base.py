@@ -11,8 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, strict
-from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.base import Reading
+from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.estimators.base import Range
 from streameval.ope.intervals.sequences.tracker import SequenceTracker

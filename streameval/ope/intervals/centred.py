@@ -13,8 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
-from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.base import Reading
+from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate, is_enough, standard_error
 

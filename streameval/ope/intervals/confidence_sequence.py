@@ -13,8 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
-from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.base import Reading
+from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.estimators.base import Range
 from streameval.ope.evidence.actions import FORMS

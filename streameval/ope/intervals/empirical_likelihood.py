@@ -29,7 +29,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
 from streameval.common.component import strict
-from streameval.ope.averages.base import Reading
+from streameval.ope.core import Reading
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 

@@ -51,17 +51,24 @@ def without_order(units: bool) -> State:
     return {**start(), "units": units, "sums": np.full(3, np.nan)}
 
 
-def fold(state: State, evidence: Evidence) -> State:
-    """The state after some whole blocks."""
+def mean_rewards(evidence: Evidence) -> Array:
+    """The mean reward of each block, [blocks]."""
     with np.errstate(over="ignore"):
-        new = evidence.reward.reshape(evidence.blocks, -1).mean(axis=1)
-    means, sums = np.concatenate([state["means"][: state["filled"]], new]), state["sums"]
+        return np.asarray(evidence.reward.reshape(evidence.blocks, -1).mean(axis=1))
+
+
+def fold(state: State, rewards: Array, block: int, named: bool) -> State:
+    """The state after some whole blocks of this size.
+
+    `rewards`: see `mean_rewards`. `named`: whether an event has had a unit.
+    """
+    means, sums = np.concatenate([state["means"][: state["filled"]], rewards]), state["sums"]
     finished, filled = divmod(len(means), STRETCH)
-    fading = math.exp(-STRETCH * evidence.block / SPAN) ** np.array([1.0, 1.0, 2.0])
+    fading = math.exp(-STRETCH * block / SPAN) ** np.array([1.0, 1.0, 2.0])
     for excess in _excesses(means[: finished * STRETCH].reshape(-1, STRETCH)):
         sums = sums * fading + [excess, 1.0, 1.0]
     return {
-        "units": state["units"] or evidence.signs is not None,
+        "units": state["units"] or named,
         "filled": filled,
         "means": np.pad(means[finished * STRETCH :], (0, STRETCH - filled)),
         "sums": sums,

@@ -12,9 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Mask, State, take_columns
 from streameval.common.component import strict
-from streameval.ope.averages import Lift
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.core import Lift
 from streameval.ope.promotion.rules import PromotionRule, RuleContext
+from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import GuardrailCheck
 
 
@@ -78,13 +78,10 @@ class Guardrail:
         return {**state, "last": {**state["last"], "passes": np.zeros(len(self.context.errors))}}
 
     def judge(
-        self, rule: PromotionRule, state: State, evidence: Evidence, sums: State, lift: Lift, min_events: int
+        self, rule: PromotionRule, state: State, sums: RewardSums, lift: Lift, min_events: int
     ) -> tuple[Mask, Mask, State]:
-        """Whether a candidate passes after each block, whether it may stay promotable, and the next state.
-
-        `sums`: those of the evidence, see `monitor.block_sums`.
-        """
-        judgement, memory = rule.judge(state["memory"], evidence, sums, lift, self.context)
+        """Whether a candidate passes after each block, whether it may stay promotable, and the next state."""
+        judgement, memory = rule.judge(state["memory"], sums, lift, self.context)
         known: Mask = judgement.events >= min_events
         enter, stay = judgement.enter & known, judgement.stay & known
         last = {**judgement.last, "passes": enter[-1].astype(float)}

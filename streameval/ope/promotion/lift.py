@@ -6,7 +6,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, ratio, running_sum
 from streameval.events.action_sets import Index
-from streameval.ope.averages import Lift
+from streameval.ope.core import Lift
 
 HORIZON = 30_000.0
 """Horizon in events of the averages of `spread` and `moved`, which are noisy at any single moment."""

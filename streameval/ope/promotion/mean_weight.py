@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from msgspec import Struct
 
 from streameval.common.arrays import Array, State, decayed_path, per_block, ratio, running_max
-from streameval.ope.averages.variance import SIGNS
+from streameval.ope.core.past import SIGNS
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import rarity
+from streameval.ope.promotion.block_sums import BlockSums
 
 WEIGHT_MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
 LARGEST_STAKE = 0.5
+FIXED_STAKES = (0.2, 0.03, 0.004, -0.004, -0.03, -0.2)
+"""The shares of the wealth that bets risk on each event, if they cannot follow the events before."""
 RUINED = 1e-12
 """The factor that remains of a wealth after a weight beyond every bound."""
+
+
+class Bets(Struct, frozen=True, eq=False):
+    """Half 1: what bets against a mean weight of 1 read of some blocks, [blocks, policies, ...].
+
+    With `y = q (w - 1)`: `surprise` [.., events] is y, of which stakes that follow the blocks before need each; `gains`
+    [.., stakes] the log wealth by `FIXED_STAKES`, in its place. `square`: sums of `y^2`. `rarest` [blocks]: the largest
+    `1 / p`. `signed` [.., 64], `signed_square`: sums of y with the signs of units, and of `y^2` of events that have
+    signs; None before the first unit.
+    """
+
+    surprise: Array | None
+    gains: Array | None
+    square: Array
+    rarest: Array
+    signed: Array | None
+    signed_square: Array | None
+
+    @classmethod
+    def of(cls, evidence: Evidence, propensity: Array, fixed_stakes: bool = False) -> Bets:
+        """From whole blocks; `propensity` [events]."""
+        blocks, gains, signed, square = evidence.blocks, None, None, None
+        surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), blocks)
+        if evidence.signs is not None:
+            signs = evidence.signs.reshape(blocks, -1, SIGNS)
+            signed, square = surprise @ signs, np.square(surprise * np.abs(signs[:, None, :, 0])).sum(axis=-1)
+        if fixed_stakes:
+            wealth = (np.maximum(1.0 + stake * surprise, RUINED) for stake in FIXED_STAKES)
+            gains = np.stack([np.log(each).sum(axis=-1) for each in wealth], axis=-1)
+        rarest = rarity(propensity).reshape(blocks, -1).max(axis=1)
+        known = None if fixed_stakes else surprise
+        return cls(known, gains, np.einsum("bpn,bpn->bp", surprise, surprise), rarest, signed, square)
 
 
 def start(policies: int) -> State:
@@ -31,8 +69,8 @@ def start(policies: int) -> State:
     }
 
 
-def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tuple[Array, Array, State]:
-    """Bet against a mean weight of 1.
+def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, Array, State]:
+    """Half 2: bet against a mean weight of 1.
 
     With correct propensities and full support, `E[w | the past] = 1`. Then the wealth `prod (1 + stake q (w - 1))`,
     with stakes set before each block, is a non-negative martingale: it ever exceeds `1/error` with probability at most
@@ -50,32 +88,40 @@ def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tu
     A mean that is wrong by `d` is detected after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of
     the weights: propensities wrong by 10 % after some 3,000 events if v = 1, some 150,000 if v = 50.
 
-    Returns the log wealth gained in each block and the design effect of the weights until then, both [blocks,
-    policies], and the next state. Divide the log wealth by the design effect: weights of one user or session are
-    correlated, so their mean varies more.
+    Where blocks have no such order, `FIXED_STAKES` share the wealth, and the mean of theirs is such a martingale.
+
+    Returns the log wealth gained in each block, [blocks, stakes, policies]; the design effect of the weights until
+    then, [blocks, policies]; and the next state. Divide the log wealth by the design effect: weights of one user or
+    session are correlated, so their mean varies more.
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
-    surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), evidence.blocks)
-    fading = float(np.exp(-evidence.block / WEIGHT_MEMORY))
-    effects, units = design_effects(state["units"], surprise, evidence.signs, fading)
-    square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    rarest = rarity(propensity).reshape(evidence.blocks, -1).max(axis=1)[:, None]
+    fading = float(np.exp(-block / WEIGHT_MEMORY))
+    effects, units = design_effects(state["units"], bets, fading)
     paths = {
-        "bets": decayed_path(state["bets"].T, np.stack([sums["weight"] - sums["q"], square], axis=1), fading),
-        "largest": running_max(state["largest"], np.maximum(sums["importance_largest"], rarest)),
-        "lowest": -running_max(-state["lowest"], -sums["importance_smallest"]),
-        "sampling": running_max(state["sampling"], sums["q_largest"]),
+        "bets": decayed_path(state["bets"].T, np.stack([sums.weight - sums.q, bets.square], axis=1), fading),
+        "largest": running_max(state["largest"], np.maximum(sums.importance_largest, bets.rarest[:, None])),
+        "lowest": -running_max(-state["lowest"], -sums.importance_smallest),
+        "sampling": running_max(state["sampling"], sums.q_largest),
     }
+    after = {**{name: path[-1].T.copy() for name, path in paths.items()}, "units": units}
+    if bets.surprise is None:
+        assert bets.gains is not None
+        return bets.gains.swapaxes(1, 2), effects, after
     before = {name: np.concatenate([state[name].T[None], path[:-1]]) for name, path in paths.items()}
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.where(before["bets"][:, 1] > 0, before["bets"][:, 0] / before["bets"][:, 1], 0.0)
     least = -LARGEST_STAKE / (before["sampling"] * before["largest"])
     stake = np.clip(best, least, LARGEST_STAKE / (before["sampling"] * (1.0 - before["lowest"])))
-    wealth = np.multiply(surprise, stake[:, :, None], out=surprise)
+    wealth = bets.surprise * stake[:, :, None]
     wealth += 1.0
     gain = _log_product(np.maximum(wealth, RUINED, out=wealth))
-    return gain, effects, {**{name: path[-1].T.copy() for name, path in paths.items()}, "units": units}
+    return gain[:, None], effects, after
+
+
+def together(gains: Array) -> Array:
+    """The log wealth of all stakes together, which share it evenly; `gains` [..., stakes, policies]."""
+    return np.asarray(np.logaddexp.reduce(gains, axis=-2) - math.log(gains.shape[-2]))
 
 
 def _log_product(factors: Array) -> Array:
@@ -102,18 +148,15 @@ def design_effect(units: State) -> Array:
     return np.fmax(1.0, ratio(np.square(units["signed"]).mean(axis=-1), units["square"]))
 
 
-def design_effects(units: State, surprise: Array, signs: Array | None, fading: float) -> tuple[Array, State]:
+def design_effects(units: State, bets: Bets, fading: float) -> tuple[Array, State]:
     """The design effect after each of these blocks, [blocks, policies], and the next state of the units.
 
-    `surprise` [blocks, policies, events]: the y; `signs` [n, 64], 0 before the first unit; `fading`: from block to
-    block.
+    `fading`: from block to block.
     """
-    if signs is None:
-        return np.repeat(design_effect(units)[None], len(surprise), axis=0), units
-    by_block = signs.reshape(len(surprise), -1, SIGNS)
-    there = np.abs(by_block[:, None, :, 0])
+    if bets.signed is None or bets.signed_square is None:
+        return np.repeat(design_effect(units)[None], len(bets.rarest), axis=0), units
     path = {
-        "signed": decayed_path(units["signed"], surprise @ by_block, fading**0.5),
-        "square": decayed_path(units["square"], np.square(surprise * there).sum(axis=-1), fading),
+        "signed": decayed_path(units["signed"], bets.signed, fading**0.5),
+        "square": decayed_path(units["square"], bets.signed_square, fading),
     }
     return design_effect(path), {name: steps[-1] for name, steps in path.items()}

@@ -8,21 +8,18 @@ of non-negative martingales does. See `mean_weight.fold`, also for stakes that a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, per_block, running_max, running_sum
+from streameval.common.arrays import Array, Mask, State, running_max, running_sum
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, mean_weight
-from streameval.ope.promotion.mean_weight import RUINED
-from streameval.ope.promotion.monitor import PromotionMonitor, block_sums, differing_blocks
+from streameval.ope.promotion.block_sums import BlockSums, differing
+from streameval.ope.promotion.mean_weight import Bets
+from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.trust_checks import PEAKS, TOTALS, WeightFigures
-
-FIXED_STAKES = np.array([0.2, 0.03, 0.004, -0.004, -0.03, -0.2])
-"""The shares of the wealth that a bet risks on each event, against mean weights above 1 and below."""
 
 
 def trust_sums(evidence: Evidence, block: int) -> dict[str, Array]:
@@ -33,16 +30,13 @@ def trust_sums(evidence: Evidence, block: int) -> dict[str, Array]:
     (array([2., 3.]), array([1.]), array([ 0.18,  0.03,  0.  , -0.  , -0.03, -0.22]))
     """
     deciding = replace(evidence.deciding, block=block)
-    sums, blocks, candidates = block_sums(deciding), deciding.blocks, deciding.sample_weight.shape[1] - 1
-    surprise = per_block(deciding.sample_weight * (deciding.importance_weight - 1.0), blocks)
-    wealth = (np.log(np.maximum(1.0 + stake * surprise, RUINED)).sum(axis=-1) for stake in FIXED_STAKES.tolist())
-    found = {f"trust {name}": sums[name] for name in TOTALS} | {f"largest {name}": sums[name] for name in PEAKS}
-    found["trust gain"] = np.stack(list(wealth), axis=-1)
-    found["largest difference"] = differing_blocks(deciding, range(1, 1 + candidates)).astype(float)
-    if deciding.signs is not None:
-        signs = deciding.signs.reshape(blocks, -1, deciding.signs.shape[1])
-        found["trust signed"] = surprise @ signs
-        found["trust square"] = np.square(surprise * np.abs(signs[:, None, :, 0])).sum(axis=-1)
+    sums, bets = BlockSums.of(deciding), Bets.of(deciding, np.ones(len(deciding.reward)), fixed_stakes=True)
+    found: dict[str, Array] = {f"trust {name}": getattr(sums, name) for name in TOTALS}
+    found |= {f"largest {name}": getattr(sums, name) for name in PEAKS}
+    found["largest difference"] = differing(deciding, sums).astype(float)
+    for name, rows in (("gain", bets.gains), ("signed", bets.signed), ("square", bets.signed_square)):
+        if rows is not None:
+            found[f"trust {name}"] = rows
     return found
 
 
@@ -70,7 +64,7 @@ def fold_trust(monitor: PromotionMonitor, before: State, sums: Mapping[str, Arra
 
 def _figures(monitor: PromotionMonitor, sums: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """The sums and the maxima behind trust checks, [..., runs, numbers, policies], and the design effects."""
-    gain = np.logaddexp.reduce(sums["trust gain"], axis=-1) - math.log(len(FIXED_STAKES))
+    gain = mean_weight.together(sums["trust gain"].swapaxes(-1, -2))
     if not monitor.context.weights_average_1:
         gain = np.zeros_like(gain)
     totals = np.stack([*(sums[f"trust {name}"] for name in TOTALS), gain], axis=-2)

@@ -9,41 +9,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, Mask, State, per_block, take_columns
+from streameval.common.arrays import Array, Integers, Mask, State, take_columns
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
-from streameval.events.validation import PROPENSITY_TOLERANCE
-from streameval.ope.averages import Lift
+from streameval.ope.core import Lift
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import clusters, lift, trust_checks
+from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
+from streameval.ope.promotion.block_sums import BlockSums, differing
 from streameval.ope.promotion.guardrails import Guardrail, Reward, of_candidates, start_rule
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
+from streameval.ope.promotion.sums import MonitorSums, RewardSums
 from streameval.ope.report import Transition
 
 KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
-
-
-class Judged(NamedTuple):
-    """The basis on which rules judge some blocks: evidence and its `block_sums`, and the lifts.
-
-    `further`: evidence and lifts of each reward after the goal. `trustworthy` [blocks, policies]: whether weights pass
-    the trust checks; `believed` [blocks, candidates]: whether all that a promotion needs of them holds.
-    """
-
-    evidence: Evidence
-    sums: State
-    lifts: Sequence[Lift]
-    further: Sequence[tuple[Evidence, Sequence[Lift]]]
-    trustworthy: Mask
-    believed: Mask
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,8 @@ class PromotionMonitor:
     candidates (under `trust` and `memory`: policies) are axis 0 of every array.
 
     `lifts`: names of the lifts that may decide, the preferred one first. `guardrails`: rewards after the goal that a
-    candidate must not lose. `goal`: the name of the reward that decides.
+    candidate must not lose. `goal`: the name of the reward that decides. `fixed_stakes`: of the bets against a mean
+    weight of 1, see `mean_weight.Bets`.
     """
 
     promotion: Promotion
@@ -63,6 +50,7 @@ class PromotionMonitor:
     lifts: tuple[str, ...] = ("lift",)
     guardrails: tuple[Guardrail, ...] = ()
     goal: str = "reward"
+    fixed_stakes: bool = False
 
     @classmethod
     def of(
@@ -109,7 +97,7 @@ class PromotionMonitor:
             "lifts": {name: lift.start(candidates) for name in self.lifts},
             "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
-            "trust": trust_checks.start(len(self.policies)),
+            "trust": trust_checks.start(len(self.policies), self.fixed_stakes),
             "clusters": clusters.start(),
             "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
             "guardrails": {guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
@@ -139,39 +127,51 @@ class PromotionMonitor:
             },
         }
 
-    def fold(
+    def summarise(
         self,
-        state: State,
         evidence: Evidence,
-        lifts: Sequence[Lift],
         timestamp: Array,
         propensity: Array,
         origin: Origin | None = None,
-        further: Sequence[tuple[Evidence, Sequence[Lift]]] = (),
-    ) -> State:
-        """The state after some whole blocks.
+        further: Sequence[Evidence] = (),
+    ) -> MonitorSums:
+        """Half 1: what `fold` reads of some whole blocks, which depends on nothing but their events.
+
+        `timestamp`, `propensity`: [events]. `origin`: of the events, if it is known. `further`: evidence of each reward
+        after the goal.
+        """
+        deciding, blocks = evidence.deciding, evidence.blocks
+        ends = np.arange(1, blocks + 1) * evidence.block - 1
+        goal = self._reward_sums(deciding, self.context)
+        return MonitorSums(
+            evidence.block,
+            np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1),
+            None if origin is None else Origin(origin.topic, origin.partition[ends], origin.offset[ends]),
+            clusters.mean_rewards(evidence),
+            evidence.signs is not None,
+            mean_weight.Bets.of(deciding, propensity, self.fixed_stakes) if self.context.weights_average_1 else None,
+            differing(deciding, goal.sums),
+            goal,
+            {each.name: self._reward_sums(further[each.place - 1].deciding, each.context) for each in self.guardrails},
+        )
+
+    def _reward_sums(self, evidence: Evidence, context: RuleContext) -> RewardSums:
+        tests = (rule.lift_test(context) for rule in self.rules.values())
+        test = next((each for each in tests if each is not None), None)
+        return RewardSums(BlockSums.of(evidence), None if test is None else test.observed(evidence))
+
+    def fold(self, state: State, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> State:
+        """Half 2: the state after some whole blocks.
 
         A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
-        those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events]. `origin`: of
-        the events, if it is known. `further`: evidence and lifts of each reward after the goal.
+        for each reward, the goal first, those after each of these blocks, in the order of their names.
         """
-        shared = clusters.fold(state["clusters"], evidence)
-        evidence = evidence.deciding
-        sums = block_sums(evidence)
-        limits, context = self.promotion.trust, self.context
-        trustworthy, trust = trust_checks.fold(
-            state["trust"], evidence, sums, propensity, limits, context.weights_average_1
-        )
-        differs = differing(evidence, state["differs"])
-        believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        times = np.fmax.reduce(timestamp.reshape(evidence.blocks, -1), axis=1)
-        judged = self._judge(
-            state,
-            Judged(evidence, sums, lifts, [(each.deciding, of) for each, of in further], trustworthy, believed),
-            np.full(evidence.blocks, self.context.block),
-            times,
-            origin,
-        )
+        trustworthy, trust = trust_checks.fold(state["trust"], sums, self.promotion.trust)
+        differs = np.logical_or.accumulate(np.concatenate([state["differs"][None], sums.differ]))[1:]
+        shared = clusters.fold(state["clusters"], sums.rewards, sums.block, sums.named)
+        sizes = np.full(len(sums), sums.block)
+        every = [sums.goal, *sums.guardrails.values()]
+        judged = self._judge(state, every, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
         return {**state, **judged, "differs": differs[-1], "trust": trust, "clusters": shared}
 
     def fold_lifts(
@@ -188,24 +188,38 @@ class PromotionMonitor:
         `lifts`: for each reward. `sizes`, `times` [blocks]: the number of events, and the time of the end.
         `trustworthy` [blocks, policies], `differs` [blocks, candidates]: see `merged_checks.fold_trust`.
         """
-        believed, none = trustworthy[:, 1:] & trustworthy[:, :1] & differs, Evidence.of(np.zeros((0, 1)), [])
-        goal, *others = lifts
-        further = [(none, of_reward) for of_reward in others]
-        return {**state, **self._judge(state, Judged(none, {}, goal, further, trustworthy, believed), sizes, times)}
+        none = RewardSums(BlockSums.nothing(len(self.policies)))
+        every = [none] * (1 + len(self.guardrails))
+        return {**state, **self._judge(state, every, lifts, sizes, times, trustworthy, differs)}
 
-    def _judge(self, state: State, known: Judged, sizes: Integers, times: Array, origin: Origin | None = None) -> State:
-        """The parts of the state about lifts and rules after some blocks."""
-        deciding, by, switched, followed = self._follow(state, known.lifts, sizes)
+    def _judge(
+        self,
+        state: State,
+        sums: Sequence[RewardSums],
+        lifts: Sequence[Sequence[Lift]],
+        sizes: Integers,
+        times: Array,
+        trustworthy: Mask,
+        differs: Mask,
+        ends: Origin | None = None,
+    ) -> State:
+        """The parts of the state about lifts and rules after some blocks.
+
+        `sums`: of the goal and of each guardrail. `trustworthy` [blocks, policies]: whether weights pass the trust
+        checks. `differs` [blocks, candidates]: whether a candidate has differed from production.
+        """
+        deciding, by, switched, followed = self._follow(state, lifts[0], sizes)
         numbers = state["events"] + np.cumsum(sizes)  # of the last event
         times = np.fmax.accumulate(np.concatenate([[state["newest"]], times]))[1:]  # NaN: unknown
-        guarded, guardrails = self._judge_guardrails(state["guardrails"], known.further, sizes)
+        guarded, guardrails = self._judge_guardrails(state["guardrails"], sums[1:], lifts, sizes)
+        believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
             before = state["rules"][label]
-            judgement, memory = rule.judge(before["memory"], known.evidence, known.sums, deciding, self.context)
+            judgement, memory = rule.judge(before["memory"], sums[0], deciding, self.context)
             for _, enter, stay in guarded[label]:
                 judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
-            sound = (judgement.events >= self.promotion.min_events) & known.believed
+            sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift:
                 sound &= ~switched
             hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times, sizes)
@@ -213,10 +227,10 @@ class PromotionMonitor:
             for place, candidate, starts in changes:
                 doubts = [name for name, *verdict in guarded[label] if not verdict[1][place, candidate]]
                 reason = self._why(
-                    judgement, place, candidate, starts, known.trustworthy[place], switched[place, candidate], doubts
+                    judgement, place, candidate, starts, trustworthy[place], switched[place, candidate], doubts
                 )
                 bounds = [judgement.lift[place, candidate], judgement.lower[place, candidate]]
-                log = None if origin is None else list(origin.place((place + 1) * self.context.block - 1))
+                log = None if ends is None else list(ends.place(place))
                 transitions.append([label, candidate, numbers[place], times[place], starts, *bounds, reason, log])
         transitions.sort(key=lambda transition: transition[2])
         return {
@@ -230,18 +244,17 @@ class PromotionMonitor:
         }
 
     def _judge_guardrails(
-        self, state: State, further: Sequence[tuple[Evidence, Sequence[Lift]]], sizes: Integers
+        self, state: State, sums: Sequence[RewardSums], lifts: Sequence[Sequence[Lift]], sizes: Integers
     ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], State]:
         """The state of all guardrails after some blocks, and for each rule their names and where a candidate passes."""
         judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
         after = {}
-        for guardrail in self.guardrails:
-            before, (evidence, lifts) = state[guardrail.name], further[guardrail.place - 1]
-            deciding, by, _, followed = self._follow(before, lifts, sizes)
-            sums, rules = block_sums(evidence) if len(evidence.reward) else {}, {}
+        for guardrail, own in zip(self.guardrails, sums, strict=True):
+            before, rules = state[guardrail.name], {}
+            deciding, by, _, followed = self._follow(before, lifts[guardrail.place], sizes)
             for label, rule in self.rules.items():
                 enter, stay, rules[label] = guardrail.judge(
-                    rule, before["rules"][label], evidence, sums, deciding, self.promotion.min_events
+                    rule, before["rules"][label], own, deciding, self.promotion.min_events
                 )
                 judged[label].append((guardrail.name, enter, stay))
             after[guardrail.name] = {"lifts": followed, "by": by, "rules": rules}
@@ -413,85 +426,6 @@ def transitions(monitor: PromotionMonitor, state: State) -> tuple[Transition, ..
 def known(value: Any) -> float | None:
     """The number, None for NaN."""
     return None if value != value else float(value)
-
-
-def block_sums(evidence: Evidence) -> State:
-    """Sums and maxima over whole blocks of evidence, by name, all [blocks, policies].
-
-    With the averaging weight `q`, 0 for missing events, and the importance weight `w`: the number of events
-    (`present`); sums of `q`, `q^2`, `q w` (`weight`), `(q w)^2`, `q w r` (`term`), `q (w r)^2` (`term_square`),
-    `q |w r|` (`term_size`) and, of rankings, of `q` times the unsupported share (`unsupported`); the largest `q`,
-    `q |w|` (`weight_largest`), `|w|` or `heaviest` (`importance_largest`) and `q |w r|`; the smallest `w`
-    (`importance_smallest`), which is negative for slates only.
-
-    >>> sums = block_sums(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
-    >>> [float(sums[name][0, 0]) for name in ("weight", "weight_largest", "term", "term_size")]
-    [2.5, 2.0, 1.5, 2.5]
-    """
-    count = evidence.blocks
-    q = per_block(evidence.sample_weight, count)
-    w = per_block(evidence.importance_weight, count)
-    wr = per_block(evidence.weighted_reward, count)
-    each = np.ones(q.shape[-1])
-    if (q == 1.0).all():
-        qw, qwr, present = w, wr, w
-        events = np.full(q.shape[:2], float(q.shape[-1]))
-        of_q = {"present": events, "q": events, "q_square": events, "q_largest": np.ones(q.shape[:2])}
-    else:
-        qw, qwr, present = q * w, q * wr, w * (q > 0)
-        of_q = {
-            "present": np.count_nonzero(q, axis=-1).astype(float),
-            "q": q @ each,
-            "q_square": _products(q, q),
-            "q_largest": q.max(axis=-1),
-        }
-    lowest = present.min(axis=-1)
-    largest = np.maximum(present.max(axis=-1), -lowest)
-    heaviest = largest if evidence.heaviest is None else per_block(evidence.heaviest, count).max(axis=-1)
-    size = np.abs(qwr) if qwr.size and qwr.min() < 0 else qwr
-    total = qwr @ each
-    unsupported = np.zeros(q.shape[:2])
-    if evidence.clicks is not None:
-        unsupported = _products(q, per_block(evidence.clicks.unsupported_gain, count))
-    return {
-        **of_q,
-        "unsupported": unsupported,
-        "weight": qw @ each,
-        "weight_square": _products(qw, qw),
-        "weight_largest": largest if qw is w else np.abs(qw).max(axis=-1),
-        "importance_largest": heaviest,
-        "importance_smallest": lowest,
-        "term": total,
-        "term_square": _products(qwr, wr),
-        "term_size": total if size is qwr else size @ each,
-        "term_largest": size.max(axis=-1),
-    }
-
-
-def differing(evidence: Evidence, before: Mask) -> Mask:
-    """Whether each candidate has differed from production by the end of each block, [blocks, candidates].
-
-    A difference is one of the weighted reward of an event that both have, larger than rounding. `before` [candidates]:
-    whether it differed before.
-    """
-    path = np.repeat(before[None], evidence.blocks, axis=0)
-    new = np.flatnonzero(~before)
-    if len(new):
-        path[:, new] = np.logical_or.accumulate(differing_blocks(evidence, 1 + new), axis=0)
-    return path
-
-
-def differing_blocks(evidence: Evidence, policies: Sequence[int] | Index) -> Mask:
-    """Whether each of these policies differs from production in each block, [blocks, policies]."""
-    both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, policies] > 0)
-    production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, policies]
-    apart = both & (np.abs(terms - production) > PROPENSITY_TOLERANCE * np.abs(production))
-    return np.asarray(apart.reshape(evidence.blocks, -1, apart.shape[1]).any(axis=1))
-
-
-def _products(one: Array, other: Array) -> Array:
-    """Sums over the last axis of the products of both."""
-    return np.asarray(np.einsum("bpn,bpn->bp", one, other))
 
 
 def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:

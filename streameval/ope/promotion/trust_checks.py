@@ -10,9 +10,9 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, ratio, running_max, running_sum
 from streameval.common.text import counted, format_duration, in_words, significant
-from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.settings import Trust
+from streameval.ope.promotion.sums import MonitorSums
 from streameval.ope.report import Estimate
 
 SPAN = 200_000
@@ -55,7 +55,7 @@ def rejected_share(arrivals: State) -> float:
 
 
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
-"""The block sums that a run adds up; the logarithm of the wealth gained by bets against a mean weight of 1 follows."""
+"""The block sums that a run adds up; the log wealth gained by bets against a mean weight of 1, by stake, follows."""
 PEAKS = ("weight_largest", "term_largest")
 
 
@@ -78,16 +78,17 @@ class WeightFigures(NamedTuple):
 
     @classmethod
     def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
-        """From the sums [..., runs, 7, policies] and maxima [..., runs, 2, policies] of both runs.
+        """From the sums [..., runs, 6 + stakes, policies] and maxima [..., runs, 2, policies] of both runs.
 
         The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: complete spans.
         """
-        events, q, weight, weight_square, term_size, unsupported, gain = np.moveaxis(totals[..., 0, :, :], -2, 0)
+        sums, gains = totals[..., 0, : len(TOTALS), :], mean_weight.together(totals[..., len(TOTALS) :, :])
+        events, q, weight, weight_square, term_size, unsupported = np.moveaxis(sums, -2, 0)
         largest_weight, largest_term = np.moveaxis(peaks[..., 0, :, :], -2, 0)
         run = max(1, started)
-        wealth = gain - math.log(run * (run + 1))
+        wealth = gains[..., 0, :] - math.log(run * (run + 1))
         if started:
-            wealth = np.logaddexp(wealth, totals[..., 1, -1, :] - math.log((run + 1) * (run + 2)))
+            wealth = np.logaddexp(wealth, gains[..., 1, :] - math.log((run + 1) * (run + 2)))
         return cls(
             events,
             ratio(weight, q),
@@ -114,31 +115,30 @@ class WeightFigures(NamedTuple):
         )
 
 
-def start(policies: int) -> State:
-    """The state before the first event; policies are axis 0. Of two runs, the second will replace the first."""
+def start(policies: int, fixed_stakes: bool = False) -> State:
+    """The state before the first event; policies are axis 0. Of two runs, the second will replace the first.
+
+    `fixed_stakes`: see `mean_weight.Bets`.
+    """
+    stakes = len(mean_weight.FIXED_STAKES) if fixed_stakes else 1
     return {
         "blocks": 0,
         "weights": mean_weight.start(policies),
-        "totals": np.zeros((policies, 2, len(TOTALS) + 1)),
+        "totals": np.zeros((policies, 2, len(TOTALS) + stakes)),
         "peaks": np.zeros((policies, 2, len(PEAKS))),
     }
 
 
-def fold(
-    state: State, evidence: Evidence, sums: State, propensity: Array, limits: Trust, weights_average_1: bool = True
-) -> tuple[Mask, State]:
-    """Whether each policy passes after each of these blocks, [blocks, policies], and the next state.
-
-    `weights_average_1`: see `RuleContext`.
-    """
-    shape, memory = sums["weight"].shape, state["weights"]
-    gain, effects = np.zeros(shape), np.ones(shape)
-    if weights_average_1:
-        gain, effects, memory = mean_weight.fold(memory, evidence, sums, propensity)
-    steps = np.stack([*(sums[name] for name in TOTALS), gain], axis=1)
-    tops = np.stack([sums[name] for name in PEAKS], axis=1)
+def fold(state: State, known: MonitorSums, limits: Trust) -> tuple[Mask, State]:
+    """Whether each policy passes after each of these blocks, [blocks, policies], and the next state."""
+    sums, memory = known.goal.sums, state["weights"]
     blocks, totals, peaks = state["blocks"], *_policies_last(state)
-    span, sound, first = max(1, SPAN // evidence.block), [], 0
+    gains, effects = np.zeros((len(known), *totals[0, len(TOTALS) :].shape)), np.ones(sums.weight.shape)
+    if known.bets is not None:
+        gains, effects, memory = mean_weight.fold(memory, known.bets, sums, known.block)
+    steps = np.concatenate([np.stack([getattr(sums, name) for name in TOTALS], axis=1), gains], axis=1)
+    tops = np.stack([getattr(sums, name) for name in PEAKS], axis=1)
+    span, sound, first = max(1, SPAN // known.block), [], 0
     while first < len(steps):
         part = slice(first, first + span - blocks % span)
         total_path = running_sum(totals, np.repeat(steps[part, None], 2, axis=1))
@@ -213,15 +213,17 @@ def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float,
     low, high = reward_range
     rounding = 1e-9 * (high - low)
     for each in estimates:
-        where = f"of {each.estimator} on {each.average}"
         if each.lower is not None and each.upper is not None:
-            found = f"the interval {where}, {significant(each.lower)} to {significant(each.upper)}"
+            problem = ""
             if each.lower > high + rounding or each.upper < low - rounding:
-                return "reward_range", False, f"{found}, lies outside the reward range, {low:g} to {high:g}"
-            if each.lower > each.upper + rounding:
-                return "reward_range", False, f"{found}, is empty: its lower bound is above its upper bound"
+                problem = f"lies outside the reward range, {low:g} to {high:g}"
+            elif each.lower > each.upper + rounding:
+                problem = "is empty: its lower bound is above its upper bound"
+            if problem:
+                ends = f"{significant(each.lower)} to {significant(each.upper)}"
+                return "reward_range", False, f"the interval of {each.estimator} on {each.average}, {ends}, {problem}"
         if each.lift_lower is not None and each.lift_upper is not None and each.lift_lower > each.lift_upper + rounding:
             ends = f"{significant(each.lift_lower)} to {significant(each.lift_upper)}"
-            finding = f"the interval of the lift {where}, {ends}, is empty: its lower bound is above its upper bound"
-            return "reward_range", False, finding
+            finding = f"the interval of the lift of {each.estimator} on {each.average}, {ends}, is empty"
+            return "reward_range", False, f"{finding}: its lower bound is above its upper bound"
     return "reward_range", True, f"all intervals overlap the reward range, {low:g} to {high:g}"

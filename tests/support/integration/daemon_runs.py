@@ -20,7 +20,7 @@ import yaml
 
 from streameval.common.arrays import from_plain
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.averages import ring
+from streameval.ope.core import ring
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import found_in, read_document
 from support.asking import asking, report_of
@@ -185,17 +185,21 @@ def settled(cohorts: CohortEvaluator) -> Any:
     for cohort in state["cohorts"]:
         if cohort["evaluator"]["pending"] is not None:
             cohort["evaluator"]["pending"]["origin"] = None
-    return with_all_rows(state)
+    return with_rows_in_order(state)
 
 
-def with_all_rows(state: Any) -> Any:
-    """The state with all rows of its rings: their sums differ by rounding, and so does which rows are equal."""
-    if isinstance(state, dict) and "series" in state:
-        rest = {key: value for key, value in state.items() if key not in ("series", "full")}
-        return {**rest, "full": ring.newest(state, state["capacity"])}
+def with_rows_in_order(state: Any) -> Any:
+    """The state with the buckets of its rings in order: how much room a ring has depends on how events were cut."""
+    if isinstance(state, dict) and state.keys() == set(ring.Ladder.__struct_fields__):
+        buckets, lengths = ring.unrolled(ring.Ladder(**state))
+        return {"buckets": buckets, "lengths": lengths}
+    if isinstance(state, dict) and state.keys() == set(ring.Ring.__struct_fields__):
+        kept = min(state["written"], state["capacity"])
+        places = np.arange(state["written"] - kept, state["written"]) % state["capacity"]
+        return {**state, "full": state["full"][:, places]}
     if isinstance(state, dict):
-        return {key: with_all_rows(value) for key, value in state.items()}
-    return [with_all_rows(each) for each in state] if isinstance(state, list) else state
+        return {key: with_rows_in_order(value) for key, value in state.items()}
+    return [with_rows_in_order(each) for each in state] if isinstance(state, list) else state
 
 
 def assert_same(one: Any, other: Any, where: str = "") -> None:

@@ -1,29 +1,32 @@
-"""An average: the mean of the last complete block."""
+"""An average: polynomial decay, which forgets in proportion to the length of the stream."""
 
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.averages.base import KernelAverage, KernelReading
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import nothing
+from streameval.ope.core.bank import Bank
+from streameval.ope.core.base import Fading, Path, Step
 
 
 @dataclass(frozen=True, config=strict)
-class Latest(KernelAverage):
-    """Weigh all events of the last complete block equally, and no others."""
+class PolynomialDecay(Fading):
+    """At event t, `average <- (1 - s) average + s x` with `s = (eta + 1) / (t + eta)`.
 
-    kind: Literal["latest"] = field(default="latest", kw_only=True, repr=False)
+    Events of one block share evenly what they count together.
 
-    def start_kernel(self, columns: int, block: int) -> State:
-        return {"moments": nothing(columns)}
+    Source: Shamir & Zhang, Stochastic gradient descent for non-smooth optimization, ICML 2013.
+    """
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, Array | float]:
-        return {"moments": np.array(blocks.moments[-1])}, float(blocks.size)
+    eta: NonNegativeFloat = 3.0
+    kind: Literal["polynomial_decay"] = field(default="polynomial_decay", kw_only=True, repr=False)
 
-    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
-        return state["moments"], None, {}
+    def step(self, path: Path, state: Any, bank: Bank) -> Step:
+        blocks, size = len(path.sums), path.sums.size
+        event = state.events + np.arange(1.0, blocks * size + 1).reshape(blocks, size)
+        newest = (self.eta + 1) / (event + self.eta)
+        factor = np.prod(1 - newest, axis=1)
+        return Step(factor, share=(1 - factor) / size, memory=event[:, -1] / (self.eta + 1))

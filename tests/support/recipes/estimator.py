@@ -7,9 +7,9 @@ import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, Terms
+from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.evidence import Evidence
 
 
@@ -23,3 +23,8 @@ class TrimmedIPS(Estimator):
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(np.where(evidence.importance_weight <= self.cap, evidence.weighted_reward, 0.0)), state
+
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
+        slopes = min(reward_range[0], 0.0), max(reward_range[1], 0.0)
+        width = np.minimum(max_weight, self.cap) * (slopes[1] - slopes[0])
+        return TermRange.between((0.0, 0.0), slopes, np.full_like(max_weight, self.cap), width, controlled=False)

@@ -8,9 +8,9 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import State
 from streameval.common.component import strict
-from streameval.ope.averages import Lift
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.core import Lift
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
+from streameval.ope.promotion.sums import RewardSums
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -20,8 +20,6 @@ class Present(PromotionRule):
     needs_lift: ClassVar[bool] = True
     kind: Literal["present"] = field(default="present", repr=False)
 
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
+    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
         passes, unknown = lift.value > context.margin, np.full(len(context.errors), np.nan)
         return Judgement(lift.value, lift.value, passes, passes, lift.events, unknown), memory

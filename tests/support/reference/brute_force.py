@@ -36,6 +36,10 @@ class Terms:
         return len(self.q)
 
 
+DEFINED = ("ips", "snips", "clipped_ips", "control_variate", "stratified_ips")
+"""The estimators that `terms` defines."""
+
+
 def terms(
     estimator: str, q: Sequence[float], w: Sequence[float], r: Sequence[float], *, cap: float, block: int
 ) -> Terms:

@@ -18,6 +18,7 @@ import yaml
 from streameval import Evaluator, read_events
 from streameval.config.model import Config
 from streameval.errors import ConfigError
+from streameval.ope.evaluator.propensities import FOR_ESTIMATES
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.startup import daemon as daemon_of
@@ -182,7 +183,7 @@ def test_plan_needs_logged_propensities(
     [
         (
             {"estimators": ["snips", "ips"]},
-            "estimated propensities: snips, dr, cab_dr and dm, found 'ips'",
+            f"estimated propensities: {FOR_ESTIMATES}, found 'ips'",
             "take snips, and dr where events have features",
         ),
         (

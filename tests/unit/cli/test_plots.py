@@ -20,7 +20,7 @@ from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative, Window
+from streameval.ope.core import Cumulative, Window
 from streameval.ope.estimators import IPS
 from support.commands import Outcome, command
 from support.ramps import three_actions

@@ -20,7 +20,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError
 from streameval.events import REASONS, DsjsonDecoder, EventBatch
 from streameval.events.further_rewards import RewardField
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
 from streameval.ope.report import Report
 from support.factories import slowness

@@ -17,7 +17,7 @@ from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.averages import Cumulative, Decay, Window
+from streameval.ope.core import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.report import Report
 from streameval.service.metrics import metrics_text

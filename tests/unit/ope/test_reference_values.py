@@ -13,8 +13,8 @@ from scipy import stats
 from streameval import Evaluator
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
-from streameval.ope.averages import Average, Cumulative, Decay, Window
-from streameval.ope.averages import drift_rate as choice
+from streameval.ope.core import Average, Cumulative, Decay, Window
+from streameval.ope.core import drift_rate as choice
 from streameval.ope.estimators import (
     CAB,
     CABDR,

@@ -32,7 +32,8 @@ from streameval import (
 )
 from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
-from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, fold_ratios, slate_weights, start_ratios
+from streameval.ope.evidence.evidence import SlateSums, fading_of, start_slates
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, ratio_sums, slate_weights
 from support.messages import message
 from support.paths import DATA
 from support.strategies import distributions, examples, factored_slates
@@ -331,13 +332,15 @@ def test_the_mean_ratio_of_a_slot_shows_which_propensities_are_wrong() -> None:
 
 def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     batch = log_of_coins(300)
-    sampling = np.ones(len(batch))
-    whole = fold_ratios(start_ratios(1), batch, [POLICY], sampling, 100, 0.5)
-    parts = start_ratios(1)
-    for first in range(0, len(batch), 100):
-        parts = fold_ratios(parts, batch[first : first + 100], [POLICY], sampling[:100], 100, 0.5)
-    assert whole == pytest.approx(parts, rel=1e-12)
-    assert parts[0, :3, 0] == pytest.approx([175.0] * 3)
+    sums = ratio_sums(batch, [POLICY], np.ones(len(batch)), 100)
+    assert sums[:, 0, :3, 0].tolist() == [[100.0] * 3] * 3
+    for place in range(3):
+        alone = ratio_sums(batch[100 * place : 100 * place + 100], [POLICY], np.ones(100), 100)
+        assert sums[place] == pytest.approx(alone[0], rel=1e-12)
+    slates = SlateSums({}, sums, None)
+    _, state = slates.fold(start_slates(1), 100)
+    fading = fading_of(100)
+    assert state["ratios"][0, :3, 0] == pytest.approx([100.0 * (1 + fading + fading**2)] * 3)
 
 
 def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:

@@ -81,7 +81,7 @@ PROMISED: dict[str, set[str]] = {
     "python_info": {"version", "implementation", "major", "minor", "patchlevel"},
 }
 
-ALL_METRICS = """
+PUBLISHED = """
 policy_onpolicy_value policy_onpolicy_value_lower policy_onpolicy_value_upper
 policy_calibration_error policy_calibration_error_lower policy_calibration_error_upper
 policy_clicks_below_cut examination examination_lower examination_upper
@@ -112,7 +112,7 @@ reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_sh
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
-"""Every metric after `streameval_`: dashboards and alerts of users ask for these names."""
+"""Names of metrics after `streameval_`, which dashboards and alerts of users ask for. A release adds its new ones."""
 
 
 def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
@@ -150,10 +150,9 @@ def test_every_promised_name_is_there_with_its_labels(samples: dict[str, list[Sa
     assert set(samples[name][0].labels) == PROMISED[name]
 
 
-def test_no_name_of_a_metric_changes() -> None:
-    assert {name for section in METRICS.values() for name in section} == {
-        f"streameval_{name}" for name in ALL_METRICS.split()
-    }
+def test_no_published_name_of_a_metric_changes_or_disappears() -> None:
+    names = {name for section in METRICS.values() for name in section}
+    assert names >= {f"streameval_{name}" for name in PUBLISHED.split()}
 
 
 def test_the_lift_of_each_slot_is_a_series() -> None:

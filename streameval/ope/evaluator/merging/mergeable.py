@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
+from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, from_plain, take_columns, to_plain
 from streameval.errors import ConfigError, StateError
+from streameval.ope import core
 from streameval.ope.averages import AnyAverage, Lift, Reading, variance
 from streameval.ope.averages.adaptive import Adaptive
 from streameval.ope.averages.blocks import Blocks
@@ -21,7 +23,6 @@ from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE
 from streameval.ope.averages.moments import BOTH_TOTALS, NONZERO, MomentRow
 from streameval.ope.averages.variance import LONGER, SIGNS
 from streameval.ope.evaluator import learning
-from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.merging.buckets import (
     ALIKE,
     Buckets,
@@ -33,15 +34,19 @@ from streameval.ope.evaluator.merging.buckets import (
     start_rest,
     width_of,
 )
+from streameval.ope.evaluator.merging.grid import Grid, Pair
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Plan
 from streameval.ope.evidence.actions import FORMS
-from streameval.ope.evidence.evidence import Evidence, RecentMoments, fading_of, start_recent
+from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, fading_of, start_recent
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.base import Ask
 from streameval.ope.policies.coded import prepared
 from streameval.ope.promotion import PromotionMonitor
 from streameval.ope.reward_models import online
+
+_AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
+_NEW: TypeAdapter[Any] = TypeAdapter(core.AnyAverage)
 
 
 class OpenBuckets(NamedTuple):
@@ -225,7 +230,7 @@ class MergedGrid(Grid):
         priors, squares, distances = [], [], []
         for reward in range(self.rewards):
             means, after = RecentMoments.folded(
-                state["recent"][reward], sums[f"logged {reward}"], sums[f"weighed {reward}"], fading
+                state["recent"][reward], RecentSums(sums[f"logged {reward}"], sums[f"weighed {reward}"]), fading
             )
             recent.append(after)
             known: State = {}
@@ -343,7 +348,14 @@ class MergePlan:
 
     @cached_property
     def grids(self) -> tuple[MergedGrid, ...]:
-        return tuple(MergedGrid(**vars(grid)) for grid in self.plan.grids())
+        names = [field.name for field in fields(MergedGrid)]
+        return tuple(
+            replace(
+                MergedGrid(**{name: getattr(grid, name) for name in names}),
+                averages=tuple(_AVERAGE.validate_python(_NEW.dump_python(average)) for average in grid.averages),
+            )
+            for grid in self.plan.grids()
+        )
 
     @cached_property
     def kernels(self) -> Kernels:

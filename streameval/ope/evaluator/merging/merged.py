@@ -18,9 +18,9 @@ from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import TAIL_ROWS
 from streameval.ope.averages.variance import FADING, LONGER
 from streameval.ope.evaluator import learning, segments
-from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets, SummedBlocks, TimeKernel
 from streameval.ope.evaluator.merging.coverage import NEVER, Coverage, Partition, place_of
+from streameval.ope.evaluator.merging.grid import Pair
 from streameval.ope.evaluator.merging.mergeable import MergedGrid, MergePlan, compared_of, spread_of
 from streameval.ope.evaluator.merging.partial import SEGMENTS, Partial
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema

@@ -20,14 +20,14 @@ from streameval.ope.averages.moments import merge as merge_moments
 from streameval.ope.averages.variance import signs_of
 from streameval.ope.evaluator import learning, segments
 from streameval.ope.evaluator.evaluator import COUNTS
+from streameval.ope.evaluator.halves import EventSums
 from streameval.ope.evaluator.merging.buckets import ALIKE, NO_TIME, Buckets
 from streameval.ope.evaluator.merging.coverage import Coverage, OffsetSpan, Partition
 from streameval.ope.evaluator.merging.mergeable import MergePlan
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.report_rows import support_known, with_counts
+from streameval.ope.evaluator.report_rows import PolicySums, support_known
 from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.slate_weights import fold_ratios, start_ratios
+from streameval.ope.evidence.evidence import Evidence, SlateSums
 from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.promotion import merged_sums, trust_sums
 from streameval.ope.reward_models import online
@@ -99,14 +99,15 @@ class Partial:
         coverage = Coverage.of(ranges, batch)
         further = [RewardField(each.name, each.name, each.low, each.high) for each in known.plan.rewards[1:]]
         batch = batch.with_rewards_in(*known.plan.reward_range, further)
-        events = {**no_events(), "accepted": len(batch), "rejected": _reasons(batch)}
+        seen = EventSums.of(batch)
+        events = {**no_events(), "accepted": seen.accepted, "rejected": seen.rejected}
         if not len(batch):
             return cls.nothing(known, coverage, events)
         batch = replace(batch, segments=segments.columns_of(known.plan, batch))
         batch, faults = fill(batch.with_policies(known.plan.columns), known.asks)
         events["failures"] = _failures(faults)
-        if not np.isnan(batch.timestamp).all():
-            events |= {"newest": float(np.nanmax(batch.timestamp)), "oldest": float(np.nanmin(batch.timestamp))}
+        if not np.isnan(seen.newest):
+            events |= {"newest": seen.newest, "oldest": seen.oldest}
         return _Computed.of(known, batch, known.lagged_from_bytes(lagged)).partial(coverage, events)
 
     @classmethod
@@ -219,6 +220,7 @@ class _Computed:
     batch: EventBatch
     size: int
     evidence: list[Evidence]
+    slates: list[SlateSums | None]
     after: State
     counts: Mapping[str, Array]
     numbers: Integers
@@ -237,9 +239,9 @@ class _Computed:
         events = replace(events, sampling_probability=np.where(empty, EMPTY, events.sampling_probability))
         before = {**learning.start(plan.plan), "predictions": lagged["predictions"]}
         one_block = plan.with_block(len(events))
-        whole, every, after = learning.evidence(one_block, plan.grids, before, replace(events, unit=None))
-        if empty.any():
-            after["weights"] = _weights_of(every[0], events, np.flatnonzero(~empty))
+        weighed = learning.weighed(one_block, plan.grids, before, replace(events, unit=None))
+        whole, every = weighed.whole, weighed.every
+        weights = _weights_of(every[0], events, np.flatnonzero(~empty))
         if whole.clicks is not None:
             whole = replace(whole, clicks=replace(whole.clicks, present=whole.clicks.present & ~empty[:, None]))
         if named.any():
@@ -253,8 +255,9 @@ class _Computed:
             events,
             size,
             every,
-            after,
-            with_counts(fresh, whole, support_known(whole, events) & ~empty[:, None]),
+            weighed.slates,
+            {**weighed.after, "weights": weights},
+            PolicySums.of(whole, support_known(whole, events) & ~empty[:, None]).fold(fresh),
             own[:, 0],
             np.where(empty, 0.0, 1.0).reshape(-1, size),
             np.where(own == NO_TIME, np.nan, (own + 1.0) * plan.width - events.timestamp.reshape(-1, size)),
@@ -292,12 +295,12 @@ class _Computed:
 
     def _slots(self) -> dict[str, Array]:
         """The sums of the slots of slates, for each reward."""
-        policies, found = self.plan.plan.policies, {}
-        if learning.forms(self.plan.grids):
-            for place, (seen, slates) in enumerate(zip(self.evidence, self.after["slates"], strict=True)):
-                weight, start = seen.event_weight, start_ratios(len(policies))
-                found[f"ratios {place}"] = fold_ratios(start, self.batch, policies, weight, len(weight), 1.0)
-                found |= {f"{name} {place}": sums for name, sums in slates["lifts"].items()}
+        found = {}
+        for place, sums in enumerate(self.slates):
+            if sums is not None:
+                found[f"ratios {place}"] = sums.ratios.sum(axis=0)
+            if sums is not None and sums.lifts is not None:
+                found |= {f"{name} {place}": rows.sum(axis=0) for name, rows in sums.lifts._asdict().items()}
         return found
 
     def _segments(self) -> dict[str, Array]:
@@ -351,7 +354,8 @@ def _weights_of(evidence: Evidence, events: EventBatch, kept: Index) -> State:
         sample_weight=evidence.sample_weight.T[:, kept].T,
         actions=evidence.actions and evidence.actions.take(kept),
     )
-    return largest_weights.fold(largest_weights.start(evidence.importance_weight.shape[1]), part, events.take(kept))
+    found = largest_weights.summarise(part, events.take(kept))
+    return largest_weights.fold(largest_weights.start(evidence.importance_weight.shape[1]), found)
 
 
 def _with_signs(evidence: Evidence, signs: Array) -> Evidence:
@@ -366,10 +370,6 @@ def _merged_counts(one: Mapping[str, Array], other: Mapping[str, Array]) -> dict
         add = merge_moments if name == SEGMENTS else np.maximum if name.startswith("largest") else np.add
         counts[name] = add(one[name], other[name])
     return counts
-
-
-def _reasons(batch: EventBatch) -> dict[str, int]:
-    return dict(Counter(rejected.reason for rejected in batch.rejected))
 
 
 def _failures(faults: Faults) -> dict[str, dict[str, list[Any]]]:

@@ -162,10 +162,31 @@ def fold_sampling(state: State, sample_weight: Array) -> State:
     return {"first": first, "uneven": uneven | (present & (sample_weight != first)).any(axis=0)}
 
 
-def sampling_path(state: State, sample_weight: Array, blocks: int) -> tuple[Mask, State]:
-    """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after them."""
-    path = []
-    for weights in np.split(sample_weight, blocks):
-        state = fold_sampling(state, weights)
-        path.append(state["uneven"])
-    return np.stack(path), state
+class Sampling(NamedTuple):
+    """How the events of some blocks are sampled, [blocks, policies].
+
+    `first`: the sampling weight of the first event that has the policy, NaN without one. `uneven`: whether another one
+    of the block differs.
+    """
+
+    first: Array
+    uneven: Mask
+
+    @classmethod
+    def of(cls, sample_weight: Array, blocks: int) -> Sampling:
+        """From the weights [events, policies] of whole blocks."""
+        weight = per_block(sample_weight, blocks)
+        if (weight == 1.0).all():
+            return cls(np.ones(weight.shape[:2]), np.zeros(weight.shape[:2], dtype=bool))
+        present = weight > 0
+        first = np.take_along_axis(weight, present.argmax(axis=-1)[..., None], axis=-1)
+        uneven = (present & (weight != first)).any(axis=-1)
+        return cls(np.where(present.any(axis=-1), first[..., 0], np.nan), uneven)
+
+    def path(self, state: State) -> tuple[Mask, State]:
+        """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after them."""
+        firsts = np.concatenate([state["first"][None], self.first])
+        first = np.take_along_axis(firsts, np.argmax(~np.isnan(firsts), axis=0)[None], axis=0)[0]
+        new = self.uneven | (~np.isnan(self.first) & (self.first != first))
+        path = np.logical_or.accumulate(np.concatenate([state["uneven"][None], new]))[1:]
+        return path, {"first": first, "uneven": path[-1]}

@@ -18,11 +18,11 @@ from streameval.ope.intervals.sequences.observations import (
     VALUE_LOWER,
     Observations,
     ObservationScale,
+    Sampling,
     fold_sampling,
     of_differences,
     of_terms,
     of_weights,
-    sampling_path,
     start_sampling,
 )
 from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, HeavyTailed, WealthProcess, measure
@@ -270,6 +270,16 @@ class SequenceTracker:
         return TrackedBounds(both[:, :LIFT_LOWER].reshape(4, -1), both[:, LIFT_LOWER:].reshape(4, -1), details)
 
 
+class LiftObservations(NamedTuple):
+    """The events of some blocks as a `LiftTest` bets on them, whatever its margin.
+
+    They are no sums: the centre of a bet comes from all blocks before.
+    """
+
+    seen: Observations
+    sampling: Sampling
+
+
 @dataclass(frozen=True)
 class LiftTest:
     """A sequential test of a lift: the evidence that the average lift over production exceeds `margin`.
@@ -303,24 +313,28 @@ class LiftTest:
             "span": self.span.start(np.zeros((policies, ROBUST.width))),
         }
 
-    def fold(self, state: State, evidence: Evidence) -> tuple[Array, State]:
-        """The evidence after each of these whole blocks, [blocks, policies], and the state after them.
-
-        Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
-        slates may be.
-        """
+    def observed(self, evidence: Evidence) -> LiftObservations:
+        """Half 1: the observations of some whole blocks."""
         if self.largest_loss is None:
             seen = of_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
         else:
             seen = of_differences(evidence, self.largest_loss)
-        sums, centre = measure(ROBUST, seen, state["centre"], [1] * evidence.blocks)
+        return LiftObservations(seen, Sampling.of(evidence.sample_weight, evidence.blocks))
+
+    def fold(self, state: State, observed: LiftObservations) -> tuple[Array, State]:
+        """Half 2: the evidence after each of these whole blocks, [blocks, policies], and the state after them.
+
+        Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
+        slates may be.
+        """
+        sums, centre = measure(ROBUST, observed.seen, state["centre"], [1] * len(observed.seen.values))
         span, path = state["span"], []
         for added in sums[:, :, 0]:
             span = self.span.add(span, added, 1)
             path.append(self.span.running(span))
         running, shares = (np.stack(parts) for parts in zip(*path, strict=True))
         wealth = ROBUST.log_wealth_of_all(running, shares[:, None], np.array(1 + self.margin / self._unit))
-        uneven, sampling = sampling_path(state["sampling"], evidence.sample_weight, evidence.blocks)
+        uneven, sampling = observed.sampling.path(state["sampling"])
         unknown = np.isnan(wealth) | uneven | uneven[:, :1] | math.isinf(self._unit)
         unknown[:, 0] = True
         return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": centre, "span": span}

@@ -13,8 +13,9 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.common.text import rounded_up, significant
-from streameval.ope.averages import Lift
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.core import Lift
+from streameval.ope.intervals.sequences.tracker import LiftTest
+from streameval.ope.promotion.sums import RewardSums
 
 UNREACHABLE = -1.0
 """Replaces a number of events where no number would do. A state holds no infinities."""
@@ -92,13 +93,15 @@ class PromotionRule(Component):
             ValueError: A parameter does not fit such blocks.
         """
 
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
+    def lift_test(self, context: RuleContext) -> LiftTest | None:
+        """The test that bets on single events in order, None if the rule reads sums over blocks alone."""
+        return None
+
+    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
         """The judgement after each of these whole blocks, and the memory after them.
 
-        `evidence`: may have no events, and `sums` no entry, where the rule `judges_by_lift`. `sums`: see
-        `monitor.block_sums`. `lift`: NaN, and of no events, where no lift is averaged on a mixture.
+        `sums`: of no blocks if the rule `judges_by_lift` and nothing else is known. `lift`: NaN, and of no events,
+        where no lift is averaged on a mixture.
         """
         raise NotImplementedError
 

@@ -15,8 +15,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.common.text import significant
-from streameval.ope.averages import Lift
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.core import Lift
 from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, SinceStart
 from streameval.ope.promotion.lift import HORIZON
 from streameval.ope.promotion.rules.base import (
@@ -29,6 +28,7 @@ from streameval.ope.promotion.rules.base import (
     more_reason,
     staying_reason,
 )
+from streameval.ope.promotion.sums import RewardSums
 
 ENTERING, STAYING = 1.75 / 1.96, 0.9 / 1.96
 """Multiples of the normal quantile: of the bound that a candidate must pass, and of the one that it must keep."""
@@ -70,9 +70,7 @@ class Paired(PromotionRule):
     judges_by_lift: ClassVar[bool] = True
     kind: Literal["paired"] = field(default="paired", repr=False)
 
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
+    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
         lower, staying = _bounds(lift, context)
         more = events_missing(lift, context.margin, context.confidence)
         stay, also = staying > context.margin, {"staying": staying[-1]}
@@ -161,10 +159,9 @@ class Anytime(PromotionRule):
         if self.tau is not None and self.tau < block:
             raise ValueError(f"tau must be a block of {block} events or more, found {self.tau}")
 
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
-        wealth, after = self._test(context).fold(memory, evidence)
+    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+        assert sums.lifts is not None
+        wealth, after = self.lift_test(context).fold(memory, sums.lifts)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
         entering, staying = _bounds(lift, context)
         present, factor = (entering, ENTERING) if self.tau is None else (staying, STAYING)
@@ -180,7 +177,7 @@ class Anytime(PromotionRule):
 
     def lower(self, memory: State, last: State, context: RuleContext) -> Array:
         """The lower bound of the average lift's confidence sequence."""
-        return self._test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
+        return self.lift_test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         average = f"decision bound of average lift {significant(last['lower'])}"
@@ -200,7 +197,7 @@ class Anytime(PromotionRule):
         average = f"decision bound of average lift {significant(last['lower'])} over margin {significant(margin)}"
         return f"{average}, present {staying_reason(last['staying'], margin)}"
 
-    def _test(self, context: RuleContext) -> LiftTest:
+    def lift_test(self, context: RuleContext) -> LiftTest:
         return LiftTest(context.reward_range, context.margin, self._schedule(context.block), context.largest_loss)
 
     def _schedule(self, block: int) -> SinceStart | Restarted:

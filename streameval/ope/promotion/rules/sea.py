@@ -14,9 +14,9 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State, running_max, running_sum
 from streameval.common.component import strict
 from streameval.common.text import significant
-from streameval.ope.averages import Lift
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.core import Lift
 from streameval.ope.promotion.rules.base import UNREACHABLE, Judgement, PromotionRule, RuleContext
+from streameval.ope.promotion.sums import RewardSums
 
 SEA_SUMS = ("present", "q", "q_square", "term", "term_square")
 SEA_MAXIMA = ("q_largest", "importance_largest")
@@ -29,11 +29,9 @@ class AllData(PromotionRule):
     def start(self, candidates: int) -> State:
         return {name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)}
 
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
-        paths = {name: running_sum(memory[name], sums[name]) for name in SEA_SUMS}
-        paths |= {name: running_max(memory[name], sums[name]) for name in SEA_MAXIMA}
+    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+        paths = {name: running_sum(memory[name], getattr(sums.sums, name)) for name in SEA_SUMS}
+        paths |= {name: running_max(memory[name], getattr(sums.sums, name)) for name in SEA_MAXIMA}
         with np.errstate(divide="ignore", invalid="ignore"):
             sampling, range_part = self.half_widths(paths, context)
             value = paths["term"] / paths["q"]

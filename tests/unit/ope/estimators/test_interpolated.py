@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from streameval import Evaluator
 from streameval.common.component import strict
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import (
     CAB,
     CABDR,
@@ -34,26 +34,18 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.ope.estimators.interpolated import PREDICTED, WEIGHED, Interpolated
+from streameval.ope.estimators.interpolated import PREDICTED, WEIGHED, WEIGHTS, Interpolated
 from streameval.ope.evidence import Evidence
-from streameval.ope.evidence.actions import Requirements
+from streameval.ope.evidence.actions import NOTHING, Requirement, Requirements
 from streameval.ope.reward_models import Tabular
+from support import parts
 from support.bandits import CANDIDATE, random_bandit, values_of, without_features
 from support.strategies import examples
 
 Array = NDArray[np.float64]
 
-CAP = 2.5
-FAMILY: list[AnyEstimator] = [
-    DM(),
-    IPS(),
-    ClippedIPS(cap=CAP),
-    DR(),
-    StaticBlend(tau=0.3),
-    Switch(cap=CAP),
-    CAB(cap=CAP),
-    CABDR(cap=CAP),
-]
+CAP = parts.CAP
+FAMILY = [each for each in parts.estimators() if isinstance(each, Interpolated)]
 exactly = examples(60)
 
 
@@ -150,24 +142,15 @@ def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap
         np.testing.assert_allclose(terms(estimator, evidence), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_every_estimator_of_the_family_has_its_needs() -> None:
-    rows = Interpolated.__subclasses__()
-    every = {*rows, *(each for row in rows for each in row.__subclasses__())}
-    kinds = {
-        each.__name__ for each in every if each.__module__ == Interpolated.__module__ and not each.__subclasses__()
-    }
-    assert {type(estimator).__name__ for estimator in FAMILY} == kinds
-    model, whole = {"target", "prediction"}, {"target", "prediction", "logging"}
-    assert {estimator.kind: set(estimator.needs) for estimator in FAMILY} == {
-        "ips": set(),
-        "clipped_ips": set(),
-        "dm": model,
-        "dr": model,
-        "static_blend": model,
-        "cab_dr": model,
-        "switch": whole,
-        "cab": whole,
-    }
+@pytest.mark.parametrize("estimator", FAMILY, ids=lambda each: each.label)
+def test_a_row_needs_the_logging_distribution_if_the_weight_decides_the_part_of_the_model(
+    estimator: Interpolated,
+) -> None:
+    needs = estimator.needs
+    assert needs in (NOTHING, PREDICTED, WEIGHED)
+    if needs:
+        depends = np.ptp(estimator.beta(WEIGHTS)) > 0 and not estimator.corrected
+        assert needs == (WEIGHED if depends else PREDICTED)
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.0, 1e6, math.inf])
@@ -241,6 +224,7 @@ def test_no_term_lies_outside_its_range(
 class Shrunk(Interpolated):
     """A row of a user, `beta(w) = shrinkage / (w^2 + shrinkage)`: the product with w is largest at its root."""
 
+    is_biased_by_design: ClassVar[bool] = True
     shrinkage: float = 10.0
     kind: Literal["shrunk"] = field(default="shrunk", kw_only=True, repr=False)
 
@@ -258,8 +242,17 @@ class ShrunkDR(Shrunk):
 
 
 @dataclass(frozen=True, config=strict)
+class Exact(ShrunkDR):
+    """The same with its own limit."""
+
+    @property
+    def limit(self) -> float:
+        return math.sqrt(self.shrinkage)
+
+
+@dataclass(frozen=True, config=strict)
 class ShrunkBlend(Shrunk):
-    """The same, with the model standing in for what is cut off."""
+    """The model stands in for what is cut off."""
 
     needs: ClassVar[Requirements] = WEIGHED
 
@@ -275,7 +268,49 @@ class Late(Interpolated):
         return np.minimum(weight, 1.0)
 
 
-OWN: list[Interpolated] = [Shrunk(), ShrunkDR(), ShrunkBlend(), ShrunkDR(shrinkage=1e-4), Late()]
+@dataclass(frozen=True, config=strict)
+class Twice(Interpolated):
+    """The product with w rises to 3, falls, and rises again to 2."""
+
+    kind: Literal["twice"] = field(default="twice", kw_only=True, repr=False)
+
+    def beta(self, weight: Array) -> Array:
+        return np.where(weight <= 3, 1.0, np.where(weight < 50, 1.0, 2.0) / np.maximum(weight, 3.0))
+
+
+OWN: list[Interpolated] = [Shrunk(), ShrunkDR(), ShrunkBlend(), ShrunkDR(shrinkage=1e-4), Exact(), Late(), Twice()]
+ROWS = [*FAMILY, *OWN]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+def test_a_row_has_a_limit_if_its_product_with_the_weight_is_bounded(row: Interpolated) -> None:
+    product = WEIGHTS * row.beta(WEIGHTS)
+    rises = product[-1] > product[WEIGHTS < 1e6].max() * (1 + 1e-9)
+    assert math.isfinite(row.limit) == (product.any() and not rises)
+    assert np.all(product <= row.limit * (1 + 1e-9))
+    assert np.all(product[row.limit < WEIGHTS] <= product[row.limit >= WEIGHTS].max(initial=0.0) + 0.02 * row.limit)
+
+
+@pytest.mark.parametrize("row", [each for each in ROWS if math.isfinite(each.limit)], ids=repr)
+def test_the_limit_that_is_looked_for_is_the_exact_one(row: Interpolated) -> None:
+    exact = math.sqrt(row.shrinkage) if isinstance(row, Shrunk) else 3.0 if isinstance(row, Twice) else row.limit
+    looked_for = Interpolated.limit.__get__(row)
+    assert exact <= looked_for <= 1.014 * exact
+
+
+@pytest.mark.parametrize("shrinkage", [1.0, 3.0, 10.0])
+@pytest.mark.parametrize("interval", ["empirical_likelihood", "normal", "confidence_sequence"])
+def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_one(
+    shrinkage: float, interval: str
+) -> None:
+    rows = [ShrunkDR(shrinkage=shrinkage), Exact(shrinkage=shrinkage, name="exact")]
+    evaluator = Evaluator([CANDIDATE], rows, [Cumulative()], intervals={"cumulative": interval})
+    evaluator.update(random_bandit(seed=5, smallest=0.02).log(2_000, seed=5))
+    report = evaluator.report()
+    found, exact = (report.get(CANDIDATE, each.label, "cumulative") for each in rows)
+    assert None not in (found.lower, exact.lower)
+    assert found.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
+    assert found.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
 
 
 def test_a_range_holds_for_weights_below_the_largest_too() -> None:
@@ -288,7 +323,7 @@ def test_a_range_holds_for_weights_below_the_largest_too() -> None:
     assert np.isnan(widths[4])
 
 
-@pytest.mark.parametrize("estimator", [*FAMILY, *OWN], ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", ROWS, ids=repr)
 @given(weights=st.lists(st.floats(0, 1e7), min_size=2, max_size=20))
 def test_a_range_is_at_least_as_wide_for_a_larger_weight(estimator: AnyEstimator, weights: list[float]) -> None:
     width = estimator.term_range((-1.0, 2.0), np.sort(weights)).width
@@ -327,14 +362,9 @@ def described(**gone: bool) -> EventBatch:
 
 
 @pytest.mark.parametrize(
-    ("gone", "whole"),
-    [
-        ("propensities", {"ips", "clipped_ips", "dm", "dr", "static_blend", "cab_dr"}),
-        ("probabilities", {"ips", "clipped_ips"}),
-        ("features", {"ips", "clipped_ips"}),
-    ],
+    ("gone", "need"), [("propensities", "logging"), ("probabilities", "target"), ("features", "prediction")]
 )
-def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gone: str, whole: set[str]) -> None:
+def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gone: str, need: Requirement) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=FAMILY, averages=[Cumulative()])
     evaluator.update(described(**{gone: True}))
     report = evaluator.report()
@@ -347,7 +377,7 @@ def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gon
         )
         assert size is not None
         assert of_all is not None
-        assert (size == pytest.approx(of_all)) == (estimator.label in whole), estimator.label
+        assert (size == pytest.approx(of_all)) == (need not in estimator.needs), estimator.label
 
 
 def test_the_mean_of_every_action_needs_no_features() -> None:
@@ -359,7 +389,8 @@ def test_the_mean_of_every_action_needs_no_features() -> None:
 def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_for_ips() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
     found = values_of(batch, FAMILY)
-    assert {label for label, value in found.items() if value is not None} == {"ips", "clipped_ips"}
+    known = {label for label, value in found.items() if value is not None}
+    assert known == {each.label for each in FAMILY if not each.needs}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative, Mixture, Window
+from streameval.ope.core import Cumulative, Mixture, Window
 from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
 from streameval.ope.evidence import Evidence
 from streameval.ope.reward_models import Ridge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jsonschema
 import numpy as np
@@ -16,10 +16,10 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import JsonDecoder, json_schema
 from streameval.events.origin import fingerprints
-from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.propensities import FOR_ESTIMATES, ChoiceCounts, EstimatedPropensity, LoggedChoices
 from streameval.ope.report import Estimate, Report
+from support import parts
 from support.ramps import three_actions
 
 CONTEXTS, ACTIONS = 3, 5
@@ -407,14 +407,13 @@ def test_by_default_the_estimators_are_those_that_take_them() -> None:
 
 
 def test_only_estimators_that_take_estimates_are_allowed() -> None:
-    classes = {each.__name__: each for each in get_args(get_args(AnyEstimator)[0])}
-    allowed = {each.__dataclass_fields__["kind"].default for each in classes.values() if each.takes_estimated}
-    assert allowed == set(FOR_ESTIMATES.replace(" and ", ", ").split(", "))
-    for refused in ("ips", "stratified_ips", {"kind": "cab", "cap": 3}, "iips", "scored_snips"):
-        with pytest.raises(
-            ValueError, match="needs logged propensities; estimated ones are for snips, dr, cab_dr and dm"
-        ):
-            Evaluator(["challenger"], [refused], production="now", propensity="estimated")
+    for estimator in parts.estimators():
+        if estimator.takes_estimated:
+            assert Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
+            assert estimator.kind in FOR_ESTIMATES.split(", ")
+        elif not estimator.of_clicks:
+            with pytest.raises(ValueError, match=f"needs logged propensities; estimated ones are for {FOR_ESTIMATES}$"):
+                Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
 
 
 @pytest.mark.parametrize(

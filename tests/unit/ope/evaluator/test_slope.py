@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import CAB, CABDR, IPS, AnyEstimator, ClippedIPS, Switch
 from streameval.ope.evaluator.slope import last_overlap
 from streameval.ope.intervals import Normal

@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator
-from streameval.ope.averages import (
-    AdaptiveDecay,
-    AdaptiveWindow,
-    AnyAverage,
-    Cumulative,
-    Decay,
-    Mixture,
-    Window,
-)
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.intervals import AnyInterval, ConfidenceSequence, EmpiricalBernstein
 from streameval.ope.policies.logged import LOGGING

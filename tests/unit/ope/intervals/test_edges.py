@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from streameval.events import EventBatch
-from streameval.ope.averages import (
-    AdaptiveDecay,
-    AdaptiveWindow,
-    AnyAverage,
-    Cumulative,
-    Decay,
-    Mixture,
-    Window,
-)
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ControlVariate
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.report import Estimate, Report

@@ -9,7 +9,7 @@ import pytest
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, likely, reach

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
 from streameval.ope.estimators import (
     IPS,
     SNIPS,

@@ -12,7 +12,7 @@ from streameval import IPS, SNIPS, Cumulative, Decay, EmpiricalLikelihood, Evalu
 from streameval.ope.evidence import largest_weights
 from streameval.ope.report import Estimate
 from support import recorded_logs as logs
-from tools.recorded_reports import batch
+from support.recorded_cases import batch
 
 Array = NDArray[np.float64]
 NEW = "new"

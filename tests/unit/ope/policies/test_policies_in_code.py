@@ -19,7 +19,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Records
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import DM, IPS, SNIPS
 from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
 from streameval.ope.report import PolicyCounts, Report

@@ -55,7 +55,8 @@ def jumping(rng: np.random.Generator, events: int) -> Array:
 
 
 def folded(reward: Array, state: State | None = None, block: int = BLOCK) -> State:
-    return clusters.fold(state or clusters.start(), Evidence.of(np.ones((len(reward), 1)), reward, block))
+    means = clusters.mean_rewards(Evidence.of(np.ones((len(reward), 1)), reward, block))
+    return clusters.fold(state or clusters.start(), means, block, named=False)
 
 
 def failures(rewards: list[Array], block: int = BLOCK) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streameval.ope.averages import Lift
+from streameval.ope.core import Lift
 from streameval.ope.promotion.lift import follow, start
 
 BLOCK = 100

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.ope.averages import variance
+from streameval.ope.core.past import signs_of
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import mean_weight
-from streameval.ope.promotion.monitor import block_sums
+from streameval.ope.promotion.block_sums import BlockSums
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]
@@ -59,14 +61,22 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     session = sessions(rng)
     surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
     by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
-    marks = variance.signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
-    path, memory = mean_weight.design_effects(mean_weight.start(40)["units"], by_block, marks, fading=1.0)
+    marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
+
+    def bets(blocks: slice) -> mean_weight.Bets:
+        events = slice(100 * blocks.start, 100 * blocks.stop)
+        weight = 1.0 + by_block[blocks].swapaxes(1, 2).reshape(-1, 40)
+        seen = replace(Evidence.of(weight, np.ones(len(weight))), signs=marks[events])
+        return mean_weight.Bets.of(seen, np.ones(len(weight)))
+
+    start, last = mean_weight.start(40)["units"], EVENTS // 100
+    path, memory = mean_weight.design_effects(start, bets(slice(0, last)), fading=1.0)
     sums = np.stack([np.bincount(session, row) for row in surprise])
     expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)
     assert np.mean(path[-1] / expected) == pytest.approx(1.0, abs=0.1)
     assert mean_weight.design_effect(memory) == pytest.approx(path[-1], rel=1e-12)
-    half, before = mean_weight.design_effects(mean_weight.start(40)["units"], by_block[:23], marks[:2_300], fading=1.0)
-    rest, after = mean_weight.design_effects(before, by_block[23:], marks[2_300:], fading=1.0)
+    half, before = mean_weight.design_effects(start, bets(slice(0, 23)), fading=1.0)
+    rest, after = mean_weight.design_effects(before, bets(slice(23, last)), fading=1.0)
     assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
     assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)
 
@@ -78,8 +88,8 @@ def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean:
     gains = []
     for q in (1.0, 4.0):
         evidence = Evidence.of(weight, reward, 100, sample_weight=np.full((1_000, 1), q))
-        sums = block_sums(evidence)
-        gain, _, _ = mean_weight.fold(mean_weight.start(1), evidence, sums, np.full(1_000, 0.5))
+        bets = mean_weight.Bets.of(evidence, np.full(1_000, 0.5))
+        gain, _, _ = mean_weight.fold(mean_weight.start(1), bets, BlockSums.of(evidence), 100)
         gains.append(gain)
     assert gains[1] == pytest.approx(gains[0], rel=1e-9)
     assert gains[0].sum() > 10.0

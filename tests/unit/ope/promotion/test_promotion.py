@@ -56,7 +56,8 @@ class Log:
         path = Lift(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = monitor.start() if state is None else state
-        return monitor.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
+        sums = monitor.summarise(evidence, self.timestamp[events], self.propensity[events])
+        return monitor.fold(state, sums, [[path]])
 
 
 def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
@@ -357,7 +358,7 @@ def test_sea_needs_about_as_many_events_as_it_predicts() -> None:
 def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
-    state = monitor.fold(monitor.start(), evidence, [], log.timestamp, log.propensity)
+    state = monitor.fold(monitor.start(), monitor.summarise(evidence, log.timestamp, log.propensity), [[]])
     decision = found(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
@@ -591,7 +592,7 @@ def open_bandit_checks(planted: float | None) -> dict[str, Any]:
     policies = ("logging", "random")
     monitor = monitor_of(Promotion(), policies)
     evidence = Evidence.from_batch(batch, policies, BLOCK)
-    state = monitor.fold(monitor.start(), evidence, [], batch.timestamp, batch.propensity)
+    state = monitor.fold(monitor.start(), monitor.summarise(evidence, batch.timestamp, batch.propensity), [[]])
     return checks_of(monitor, state, "random")
 
 
@@ -615,7 +616,7 @@ def test_trust_depends_on_the_last_two_spans_and_returns_after_a_repair(
         wrong = 0.8 if 20 <= span < 24 else 1.0
         weight, propensity = smooth_weights(rng, 1_000, 2)
         evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
-        state = monitor.fold(state, evidence, [], np.full(1_000, np.nan), propensity)
+        state = monitor.fold(state, monitor.summarise(evidence, np.full(1_000, np.nan), propensity), [[]])
         check = checks_of(monitor, state)["mean_weight"]
         passed.append(check.ok)
         events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))

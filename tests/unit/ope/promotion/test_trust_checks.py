@@ -6,14 +6,14 @@ import numpy as np
 
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Trust, trust_checks
-from streameval.ope.promotion.monitor import block_sums
+from support.promotion import make_monitor
 
 
 def test_no_event_carries_a_share_of_weights_that_add_up_to_nothing() -> None:
     """Weights of slates may be negative."""
     evidence = Evidence.of(np.tile([[1.0], [-1.0]], (50, 1)), np.ones(100), 100)
-    sums, propensity = block_sums(evidence), np.full(100, 0.5)
-    _, state = trust_checks.fold(trust_checks.start(1), evidence, sums, propensity, Trust())
+    sums = make_monitor(candidates=0).summarise(evidence, np.full(100, np.nan), np.full(100, 0.5))
+    _, state = trust_checks.fold(trust_checks.start(1), sums, Trust())
     figures = trust_checks.recent(state, 100)
     assert np.isnan(figures.weight_share).all()
     assert figures.effective_sample_size == 0.0

@@ -19,7 +19,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets, EventBatch, JsonDecoder, RawFields
 from streameval.ingest.base import SourceStatus
-from streameval.ope.averages import Cumulative
+from streameval.ope.core import Cumulative
 from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
 from streameval.ope.reward_models import (
     FAILURES,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative, Mixture
+from streameval.ope.core import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.reward_models import Ridge
 from streameval.ope.reward_models.base import LoggedActions

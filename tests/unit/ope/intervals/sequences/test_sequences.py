@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streameval import Evaluator
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.core import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
     CAB,
     DM,
@@ -611,7 +611,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_abo
     whole = evidence(28, events=6000)
     sequences, estimators = watching(Cumulative(), estimators=[IPS()])
     proof = LiftTest((0.0, 1.0), margin)
-    evidences, _ = proof.fold(proof.start(4), whole)
+    evidences, _ = proof.fold(proof.start(4), proof.observed(whole))
     state, agreed = sequences.start(4), 0
     for block in range(60):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
@@ -630,7 +630,7 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_i
     whole, proof = evidence(28, events=6000), LiftTest((0.0, 1.0), margin, span)
     state, enough = proof.start(4), 0
     for block in range(60):
-        seen, state = proof.fold(state, part_of(whole, slice(100 * block, 100 * block + 100)))
+        seen, state = proof.fold(state, proof.observed(part_of(whole, slice(100 * block, 100 * block + 100))))
         above = np.nan_to_num(proof.lower(state, np.full(4, 0.4)), nan=-1.0) > margin
         assert ((seen[0] >= -np.log(0.4)) == above).all()
         enough += int(above.sum())
@@ -640,7 +640,7 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_i
 def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> None:
     whole = evidence(31, events=2700)
     proof = LiftTest((0.0, 1.0), -0.1, Restarted(tau=400, block=100))
-    found, _ = proof.fold(proof.start(4), whole)
+    found, _ = proof.fold(proof.start(4), proof.observed(whole))
     observed = whole.importance_weight[:, 2] * whole.reward + whole.importance_weight[:, 0] * (1 - whole.reward)
     older, younger = (
         np.exp(HeavyTailed().log_wealth(by_blocks(HeavyTailed(), observed, since=since), np.array(0.9)))
@@ -654,10 +654,10 @@ def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> N
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
     whole = evidence(29, events=3000)
     proof = LiftTest((0.0, 1.0), span=Restarted(tau=400, block=100))
-    at_once, end = proof.fold(proof.start(4), whole)
+    at_once, end = proof.fold(proof.start(4), proof.observed(whole))
     state, path = proof.start(4), []
     for first, last in ((0, 100), (100, 1200), (1200, 3000)):
-        some, state = proof.fold(state, part_of(whole, slice(first, last)))
+        some, state = proof.fold(state, proof.observed(part_of(whole, slice(first, last))))
         path.append(some)
     assert np.concatenate(path) == pytest.approx(at_once, rel=1e-9)
     assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
@@ -668,7 +668,7 @@ def test_a_negative_weight_ends_all_evidence() -> None:
     whole = evidence(30, events=300)
     whole.importance_weight[150, 1] = -1.0
     proof = LiftTest((0.0, 1.0))
-    evidences, state = proof.fold(proof.start(4), whole)
+    evidences, state = proof.fold(proof.start(4), proof.observed(whole))
     assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True]
     assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
 
@@ -676,11 +676,11 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 def test_large_weights_may_follow_a_negative_one() -> None:
     """As among slates: nothing can be proven of that policy any more, and the others continue."""
     whole = evidence(30, events=400)
-    alone, _ = LiftTest((0.0, 1.0)).fold(LiftTest((0.0, 1.0)).start(4), whole)
+    proof = LiftTest((0.0, 1.0))
+    alone, _ = proof.fold(proof.start(4), proof.observed(whole))
     whole.importance_weight[150, 1] = -1.0
     whole.importance_weight[[160, 250, 350], 1] = [7.0, 2.5, 1e6]
-    proof = LiftTest((0.0, 1.0))
-    evidences, _ = proof.fold(proof.start(4), whole)
+    evidences, _ = proof.fold(proof.start(4), proof.observed(whole))
     assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True, True]
     assert evidences[:, 2:] == pytest.approx(alone[:, 2:], rel=1e-9)
 
@@ -763,7 +763,8 @@ def test_evidence_is_proof_until_sampling_becomes_uneven() -> None:
         state, path = proof.start(2), []
         for first in range(0, 1_000, step):
             part = slice(first, first + step)
-            some, state = proof.fold(state, Evidence.of(weight[part], reward[part], 100, sampling[part]))
+            seen = Evidence.of(weight[part], reward[part], 100, sampling[part])
+            some, state = proof.fold(state, proof.observed(seen))
             path += some[:, 1:].tolist()
         return path
 

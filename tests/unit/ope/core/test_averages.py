@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import field
-from types import SimpleNamespace
+from dataclasses import field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -17,32 +17,21 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from streameval import Evaluator
-from streameval.common.arrays import Array, State, to_plain
+from streameval.common.arrays import Array, from_plain
 from streameval.common.component import strict
-from streameval.ope.averages import (
-    AdaptiveDecay,
-    AdaptiveWindow,
-    AnyAverage,
-    Average,
-    Cumulative,
-    Decay,
-    Mixture,
-    Window,
-    ring,
-)
-from streameval.ope.averages import (
-    drift_rate as choice,
-)
-from streameval.ope.averages.base import KernelAverage, KernelReading
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import nothing
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, Terms
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window, ring
+from streameval.ope.core import drift_rate as choice
+from streameval.ope.core.bank import Bank
+from streameval.ope.core.base import Fading, Path, Step
+from streameval.ope.core.summary import BlockSums
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
+from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import Normal
 from streameval.ope.report import Estimate
 from support.reference import brute_force
 from support.strategies import examples
-from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
+from support.streams import CANDIDATE, Stream, close, cuttings, evaluated, from_weights, random_stream
 
 BLOCK = 20
 CAP = 2.5
@@ -474,94 +463,6 @@ def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
     assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
-COLUMNS = (1, 1), (True,)
-UNKNOWN = np.full(2, np.nan)
-
-
-def blocks_of(stream: Stream) -> Blocks:
-    """The terms of `ips` and `snips` as blocks."""
-    evidence = Evidence.of(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
-    return Blocks.of(evidence, [estimator.terms(evidence, {})[0] for estimator in (IPS(), SNIPS())])
-
-
-def folded(average: Average, stream: Stream) -> State:
-    """The state after the stream, which is whole blocks."""
-    state = average.start(*COLUMNS, BLOCK)
-    return average.fold(state, blocks_of(stream), UNKNOWN)[0] if len(stream) else state
-
-
-@examples(60)
-@given(
-    seed=st.integers(0, 10_000),
-    blocks=st.tuples(st.integers(0, 15), st.integers(0, 15)),
-    late=st.integers(0, BLOCK - 1),
-    average=st.sampled_from(
-        [
-            Cumulative(),
-            Decay(alpha=0.98),
-            Window(tau=70, resolution=1),
-            Window(tau=90, resolution=10),
-            Window(tau=90, resolution=20),
-            Window(tau=200),
-        ]
-    ),
-)
-def test_parts_that_were_folded_apart_merge_to_the_whole(
-    seed: int, blocks: tuple[int, int], late: int, average: Average
-) -> None:
-    first, end = blocks[0] * BLOCK, sum(blocks) * BLOCK
-    stream = random_stream(seed, end + late, missing=0.2, downsampled=True)
-    tail = blocks_of(stream[end:]) if late else None
-    merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
-    whole = folded(average, stream[:end])
-    found, expected = (average.read(state, tail, UNKNOWN) for state in (merged, whole))
-    np.testing.assert_allclose(found.moments, expected.moments, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.spread["variance"], expected.spread["variance"], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
-    for name, number in expected.details.items():
-        np.testing.assert_array_equal(found.details[name], number)
-
-
-def test_cumulative_means_merge_with_the_bounds_on_their_bias() -> None:
-    average, stream = Cumulative(), random_stream(3, 10 * BLOCK)
-    rates = np.array([np.nan, np.nan, 1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 1.0, 4.0])
-
-    def after(state: State, first: int, last: int) -> State:
-        rate = np.repeat(rates[first:last, None], 2, axis=1)
-        return average.fold(state, blocks_of(stream[first * BLOCK : last * BLOCK]), rate)[0]
-
-    empty = average.start(*COLUMNS, BLOCK)
-    merged = average.merge(after(empty, 0, 4), after(average.start(*COLUMNS, BLOCK), 4, 10))
-    found, whole = (average.read(state, None, UNKNOWN).bias for state in (merged, after(empty, 0, 10)))
-    number, per_event = 1 + np.arange(10 * BLOCK), np.repeat(rates, BLOCK)
-    known = ~np.isnan(per_event)
-    mean = np.average(per_event[known], weights=number[known])
-    np.testing.assert_allclose(found, mean * (10 * BLOCK - 1) / 2, rtol=1e-12)
-    np.testing.assert_allclose(whole, found, rtol=1e-12)
-
-
-def test_merging_changes_neither_part() -> None:
-    stream = random_stream(2, 10 * BLOCK)
-    for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):
-        parts = folded(average, stream[: 5 * BLOCK]), folded(average, stream[5 * BLOCK :])
-        before = [to_plain(part) for part in parts]
-        average.fold(average.merge(*parts), blocks_of(stream), UNKNOWN)
-        assert [to_plain(part) for part in parts] == before
-
-
-@pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay(), Mixture()])
-def test_averages_that_depend_on_order_refuse_to_merge(average: Average) -> None:
-    with pytest.raises(TypeError, match="order"):
-        average.merge(average.start(*COLUMNS, 100), average.start(*COLUMNS, 100))
-
-
-def test_a_window_merges_only_after_whole_buckets() -> None:
-    average = Window(tau=100, resolution=40)
-    half = folded(average, random_stream(1, 3 * BLOCK))
-    with pytest.raises(ValueError, match="bucket"):
-        average.merge(half, folded(average, random_stream(2, 2 * BLOCK)))
-
-
 def test_the_default_window_is_kept_in_about_a_hundred_buckets() -> None:
     assert [Window(tau=tau).bucket(block=100) for tau in (99, 1_000, 5_000, 10_000, 1_000_000)] == [
         1,
@@ -606,19 +507,16 @@ def test_published_decay_and_window_agree_on_what_they_follow() -> None:
 
 
 @dataclass(frozen=True, config=strict)
-class LastBlock(KernelAverage):
+class LastBlock(Fading):
     """The events of the last whole block."""
 
     kind: Literal["last_block"] = field(default="last_block", kw_only=True, repr=False)
 
-    def start_kernel(self, columns: int, block: int) -> State:
-        return {"moments": nothing(columns)}
+    def step(self, path: Path, state: Any, bank: Bank) -> Step:
+        return Step(factor=0.0, share=1.0, memory=path.sums.size)
 
-    def fold_kernel(self, state: State, blocks: Blocks, rate: Array) -> tuple[State, float]:
-        return {"moments": blocks.moments[-1]}, blocks.size
-
-    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
-        return state["moments"], None, {}
+    def tail_step(self, state: Any, tail: BlockSums, bank: Bank) -> Step:
+        return Step(factor=1.0, share=0.0, memory=tail.size)
 
 
 def test_an_average_is_one_class() -> None:
@@ -636,63 +534,149 @@ def test_an_average_is_one_class() -> None:
         Evaluator([CANDIDATE], averages=[LastBlock()], intervals={"last_block": "confidence_sequence"})
 
 
-def test_a_state_for_some_policies_and_estimators_is_that_of_an_average_that_had_no_others() -> None:
-    rng, blocks = np.random.default_rng(3), 7
-    weight, reward = rng.gamma(2.0, 0.5, (blocks * BLOCK, 3)), rng.uniform(size=(blocks * BLOCK, 1))
+AVERAGES: tuple[AnyAverage, ...] = (
+    Cumulative(),
+    Window(tau=70, resolution=1),
+    Window(span="90s", name="timed window"),
+    Decay(),
+    Decay(half_life="1m", name="timed decay"),
+    AdaptiveWindow(drift_span=BLOCK),
+    AdaptiveDecay(drift_span=BLOCK),
+    Mixture(),
+)
+
+
+@pytest.mark.parametrize("averages", [AVERAGES, AVERAGES[:-1], AVERAGES[-1:]], ids=["all", "fixed", "mixture"])
+def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_others(
+    averages: tuple[AnyAverage, ...],
+) -> None:
+    rng, n = np.random.default_rng(3), 33 * BLOCK
+    weight, reward = rng.gamma(2.0, 0.5, (n, 3)), rng.uniform(size=n)
     weight[:, 0] = 1.0
+    present, signs = rng.choice([0.0, 1.0, 2.0], (n, 3)), rng.choice([-1.0, 1.0], (n, 64))
 
-    def state(average: Average, policies: list[int], ratios: list[bool]) -> State:
-        w = weight[:, policies]
-        terms = [Terms(w * reward, w if ratio else None) for ratio in ratios]
-        folded_blocks = Blocks.of(Evidence.of(w, reward[:, 0], BLOCK), terms)
-        candidates = [place > 0 for place in policies]
-        rate = UNKNOWN
-        if average.drift is not None:
-            rate, _ = average.drift.fold(average.drift.start(len(ratios) * len(policies), BLOCK), folded_blocks)
-        return average.fold(average.start([1] * len(ratios), candidates, BLOCK), folded_blocks, rate)[0]
+    def grid(policies: Sequence[int], estimators: tuple[AnyEstimator, ...]) -> Grid:
+        candidates, bounds = tuple(place > 0 for place in policies), (Normal(),) * len(averages)
+        return Grid(estimators, averages, bounds, candidates, IPS().needs, {}, BLOCK)
 
-    for average in (Cumulative(), Window(tau=70, resolution=1), Decay(), AdaptiveWindow(), AdaptiveDecay()):
-        selected = average.select(state(average, [0, 1, 2], [False, True]), 3, [0, 2], [1])
-        assert_same(selected, state(average, [0, 2], [True]))
-
-
-def test_rows_of_a_ring_that_have_been_equal_are_kept_once_until_they_differ() -> None:
-    rng = np.random.default_rng(5)
-    moments = rng.random((40, 6, nothing(6).shape[1])).round(1)
-    moments[:25, 1] = moments[:25, 0]
-    moments[:, 3:] = moments[:, :3]
-    moments[25:, 5] += 1.0
-    whole, cut = ring.start(6, capacity=16), ring.start(6, capacity=16)
-    blocks = [SimpleNamespace(size=1, moments=moments[part]) for part in (slice(None), slice(0, 20), slice(20, None))]
-    whole = ring.push(whole, blocks[0], 1)  # type: ignore[arg-type]
-    sizes = []
-    for part in blocks[1:]:
-        cut = ring.push(cut, part, 1)  # type: ignore[arg-type]
-        sizes.append(len(cut["full"]))
-    one_column = nothing(1).size
-    assert sizes == [2 * one_column, 4 * one_column]
-    for state in (whole, cut):
-        np.testing.assert_array_equal(ring.newest(state, 16), moments[-16:])
-    assert_same(cut, whole)
-    np.testing.assert_array_equal(cut["series"], whole["series"])
-    part = ring.select(cut, 2, [1], [0, 1])
-    assert len(part["full"]) == 2 * one_column
-    np.testing.assert_array_equal(ring.newest(part, 5), moments[-5:, 3:5])
-
-
-def with_every_row(state: State) -> State:
-    """The same, but of a ring all rows, those that are equal too."""
-    if "series" not in state:
+    def folded(some: Grid, policies: Sequence[int]) -> Any:
+        evidence = Evidence.of(weight[:, policies], reward, BLOCK, present[:, policies])
+        state = some.start()
+        some.fold(state, [replace(evidence, signs=signs, timestamp=np.arange(n) * 1.0)])
         return state
-    every = {name: part for name, part in state.items() if name != "series"}
-    return {**every, "full": ring.newest(state, state["capacity"])}
+
+    whole, part = grid(range(3), (IPS(), StratifiedIPS(), SNIPS())), grid([0, 2], (StratifiedIPS(), SNIPS()))
+    selected = whole.select(folded(whole, range(3)), part, [0, 2])
+    assert_same(from_plain(part.to_state(selected)), from_plain(part.to_state(folded(part, [0, 2]))))
 
 
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
-        found, expected = (with_every_row(state) for state in (found, expected))
         for key in expected:
             assert_same(found[key], expected[key])
+    elif isinstance(expected, list):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, str):
+        assert found == expected
+    elif expected is None:
+        assert found is None
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@examples(10)
+@given(cuts=cuttings(6), seed=st.integers(0, 1_000))
+def test_a_state_does_not_depend_on_how_the_stream_is_cut(cuts: list[float], seed: int) -> None:
+    n = 270 * BLOCK + 7
+    batch = replace(random_stream(seed, n, missing=0.2, downsampled=True).batch(), timestamp=np.arange(n) * 1.0)
+
+    def state(places: list[int], estimators: Sequence[AnyEstimator], averages: Sequence[AnyAverage]) -> Any:
+        evaluator = Evaluator([CANDIDATE], estimators, averages, block=BLOCK, **ALONE)
+        for first, last in pairwise(places):
+            evaluator.update(batch[first:last])
+            evaluator.fold_pending()
+        return evaluator.state()["grids"]
+
+    places, averages = [0, *(int(cut * n) for cut in cuts), n], (*AVERAGES, Window(tau=8_000, name="long"))
+    every = [*ESTIMATORS, StratifiedIPS()], averages
+    assert_same(*(from_plain(state(cut, *every)) for cut in ([0, n], places)))
+    rounded = Mixture, AdaptiveWindow  # the others are equal to the last bit if their terms are
+    exact = [IPS(), SNIPS()], [average for average in averages if not isinstance(average, rounded)]
+    assert state([0, n], *exact) == state(places, *exact)
+
+
+# The buckets of a long window.
+
+
+@pytest.mark.parametrize("every", [1, 7, 1_000, 8_000], ids=str)
+def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(every: int) -> None:
+    rng, count, capacity = np.random.default_rng(1), 8_000, 5_000
+    blocks, maxima = rng.random((count, 2, 3)), np.array([False, False, True])
+    ladder = ring.start_ladder(2, 3, capacity)
+    sums = np.concatenate([np.zeros((1, 2, 3)), blocks.cumsum(axis=0)])
+    for first in range(0, count, every):
+        ring.climb(ladder, blocks[first : first + every], maxima)
+        number = min(first + every, count)
+        if number % 500 and number > 450:
+            continue
+        buckets, reach = ring.unrolled(ladder)
+        reach = np.append(0, reach)
+        lengths = np.diff(reach)
+        assert min(number, capacity) <= reach[-1] <= number
+        assert (lengths[:200] == 1).all()
+        assert (lengths <= np.maximum(1, 0.01 * reach[:-1])).all()
+        older, newer = number - reach[1:], number - reach[:-1]
+        np.testing.assert_allclose(buckets[..., :2].swapaxes(0, 1), (sums[newer] - sums[older])[..., :2], rtol=1e-9)
+        largest = [blocks[start:stop, :, 2].max(axis=0) for start, stop in zip(older, newer, strict=True)]
+        np.testing.assert_array_equal(buckets[..., 2].T, largest)
+
+
+def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_within_20_000_events() -> None:
+    n, block, span = 70_000, 100, 10_000
+    stream = drifting(n, seed=47)
+    given_terms = terms(IPS(), stream, block)
+    averages = [
+        AdaptiveWindow(drift_span=span, growth=growth, bias_weight=weight, name=f"{growth} {weight}")
+        for growth in ("by_event", "immediate")
+        for weight in (1.0, 0.1, 1e-3)
+    ]
+    choices = {
+        weight: brute_force.chosen(given_terms, block, span, brute_force.smooth_window, brute_force.mse_tau(weight))
+        for weight in (1.0, 0.1, 1e-3)
+    }
+    evaluator, lengths = Evaluator([CANDIDATE], [IPS()], averages, block=block, **ALONE), []
+    for first in range(0, n, 3_330):
+        evaluator.update(stream[first : first + 3_330].batch())
+        evaluator.fold_pending()
+        report, end = evaluator.report(), min(first + 3_330, n)
+        for average in averages:
+            kernel = brute_force.adaptive_window(end, block, choices[average.weight], average.growth)
+            found = report.get(CANDIDATE, "ips", average.label)
+            held, wanted = int(found.details["window_events"]), int(kernel.sum())
+            if wanted <= 20_000:
+                assert held == wanted
+            assert 0.99 * wanted <= held <= wanted
+            assert_estimate(found, brute_force.window(end, held), given_terms[:end])
+            lengths.append(wanted)
+    assert max(lengths) > 50_000
+    assert min(lengths[len(lengths) // 2 :]) < 20_000
+
+
+def test_the_bias_of_the_cumulative_mean_is_that_of_the_mean_rate_of_its_events() -> None:
+    n, block, span, smoothing = 75_130, 500, 50_000, 10_000
+    stream = drifting(n, seed=48)
+
+    def smoothed(end: int) -> Array:
+        """Only a full window has a value."""
+        return brute_force.window(end, smoothing) * (end >= smoothing)
+
+    rates = np.array(brute_force.drift_rates(terms(SNIPS(), stream, block), block, span, smoothed)).repeat(block)
+    known = ~np.isnan(rates)
+    mean = np.average(rates[known], weights=1 + np.flatnonzero(known))
+    settings: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulative": Normal(drift="include")}}
+    report = evaluated(stream, estimators=[SNIPS()], block=block, every=20_000, **settings).report()
+    found = report.get(CANDIDATE, "snips", "cumulative").details
+    assert found["lipschitz_per_event"] == pytest.approx(mean, rel=1e-9)
+    assert found["bias_bound"] == pytest.approx(mean * (n - 1) / 2, rel=1e-9)

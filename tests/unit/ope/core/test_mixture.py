@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import Cumulative, Decay, Mixture
+from streameval.ope.core import Cumulative, Decay, Mixture
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
 from streameval.ope.intervals import DriftAware
 from streameval.ope.report import Report

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,10 +29,8 @@ from streameval import (
     Window,
 )
 from streameval.events import JsonDecoder, fingerprints
-from streameval.ope.averages import AnyAverage, variance
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.variance import SIGNS, signs_of, start_signs, unit_signs
-from streameval.ope.evidence import Evidence
+from streameval.ope.core import AnyAverage
+from streameval.ope.core.past import SIGNS, signs_of, start_signs, unit_signs
 from support.reference import brute_force
 from support.reference.brute_force import Terms
 from support.streams import close, evaluated
@@ -359,34 +355,20 @@ def test_the_state_does_not_grow_with_the_number_of_units() -> None:
     assert len(sizes) == 1
 
 
-def test_parts_of_a_stream_are_merged() -> None:
-    """Nothing before the first unit, then pairs on the same events, then events that production lacks."""
-    log = Log(12, side_by_side(np.random.default_rng(12), 6 * BLOCK))
-    plain = Evidence.from_batch(log.batch(0, None, None).with_policies(["a", "b"]), ["a", "b"], BLOCK)
-    signed = replace(plain, signs=signs_of(fingerprints(log.names())))
-    weight = signed.sample_weight.copy()
-    weight[::3, 0] = 0.0
-    parts = [
-        Blocks.of(evidence, [estimator.terms(evidence, {})[0] for estimator in (IPS(), SNIPS())])
-        for evidence in (plain, signed, replace(signed, sample_weight=weight))
-    ]
-    horizon, start = 500.0, variance.start(4)
-    for first, second in itertools.product(parts, parts):
-        early, late = (variance.fold(start, part, horizon) for part in (first, second))
-        if "signed" in early and "signed" not in late:
-            continue  # after the first unit, each event has one
-        whole = variance.fold(early, second, horizon)
-        merged, path = variance.merge(early, late, 6 * BLOCK, horizon), variance.path(early, second, horizon)
-        assert whole.keys() - path.keys() == {"blocks", "first", "last"}
-        for name, rows in path.items():
-            assert merged[name] == pytest.approx(whole[name], rel=1e-9, abs=1e-12)
-            assert rows[-1] == pytest.approx(whole[name], rel=1e-9, abs=1e-12)
-        assert merged["blocks"] == whole["blocks"] == 12
-        for end in ("first", "last"):
-            assert merged[end].keys() == whole[end].keys()
-            for name, rows in whole[end].items():
-                assert merged[end][name] == pytest.approx(rows, rel=1e-9, abs=1e-12)
-    assert variance.merge(start, start, 1, horizon).keys() == start.keys()
+def test_the_lift_on_a_mixture_does_not_depend_on_the_other_averages() -> None:
+    log = Log(15, side_by_side(np.random.default_rng(15), 3_000), missing=0.2)
+    estimators = [IPS(), SNIPS(), StratifiedIPS()]
+    for production in ("logging", "b"):
+        alone, among = (
+            evaluated_units(log, log.names(), averages=averages, estimators=estimators, production=production).report()
+            for averages in ([Mixture()], [Cumulative(), Mixture()])
+        )
+        for estimator in estimators:
+            one, other = (report.get("a", estimator.label, "mixture") for report in (alone, among))
+            assert one.details["lift_design_effect"] == close(other.details["lift_design_effect"])
+            assert (one.lift, one.lift_lower, one.lift_upper) == tuple(
+                close(number) for number in (other.lift, other.lift_lower, other.lift_upper)
+            )
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
@@ -463,7 +445,7 @@ def test_batches_that_are_cut_and_joined_keep_units_next_to_their_events() -> No
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    program = "from streameval.ope.averages.variance import signs_of\n"
+    program = "from streameval.ope.core.past import signs_of\n"
     program += "from streameval.events import fingerprints\n"
     program += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout

@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from streameval.ope.averages.moments import effective_denominators
+from streameval.ope.core.moments import effective_denominators
 
 
 @pytest.mark.parametrize("policies", [1, 2])

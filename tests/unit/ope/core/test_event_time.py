@@ -16,8 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
-from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE
+from streameval.ope.core import AnyAverage, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Estimate
@@ -135,27 +134,6 @@ def test_a_restart_changes_nothing_to_the_last_bit() -> None:
         stopped = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(stopped.state())))
     assert stopped.report() == steady.report()
     assert msgspec.msgpack.encode(stopped.state()) == msgspec.msgpack.encode(steady.state())
-
-
-@pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
-def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
-    stream, time = random_stream(7, 400), np.linspace(0.0, 90.0, 400)
-    states = []
-    for part in (slice(0, 200), slice(200, 400), slice(0, 400)):
-        evaluator = evaluator_of([average])
-        evaluator.update(dated(stream[part], time[part]))
-        evaluator.fold_pending()
-        (grid,), (saved,) = evaluator.plan.grids(), evaluator.state()["grids"]
-        fresh = grid.start(evaluator.plan.block)
-        states.append(grid.from_state(saved, fresh)["averages"][average.label])
-    earlier, later, whole = states
-    merged = average.merge(earlier, later)
-    found, expected = (average.read(state, None, UNKNOWN_DRIFT_RATE) for state in (merged, whole))
-    np.testing.assert_allclose(found.moments, expected.moments, rtol=1e-9)
-    np.testing.assert_allclose(found.spread["variance"], expected.spread["variance"], rtol=0.02)
-    assert {name: value.tolist() for name, value in found.details.items()} == {
-        name: close(value.tolist()) for name, value in expected.details.items()
-    }
 
 
 def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:

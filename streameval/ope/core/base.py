@@ -1,0 +1,233 @@
+"""The base of averages: a frozen value that folds the sums of blocks into a state, and reads moments from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array
+from streameval.common.component import Component, strict
+from streameval.ope.core import kernel, past
+from streameval.ope.core.bank import Bank
+from streameval.ope.core.drift_rate import DriftRateEstimator
+from streameval.ope.core.layout import Layout
+from streameval.ope.core.moments import MomentRow
+from streameval.ope.core.past import LONGER, Past, Steps, Tables
+from streameval.ope.core.reading import Lift, Reading
+from streameval.ope.core.selection import Selection
+from streameval.ope.core.summary import BlockSeries, BlockSums, View
+
+
+class Path(NamedTuple):
+    """What is known about the terms of some blocks, at the end of each.
+
+    Args:
+        sums: the sums of the blocks
+        steps: what they add to variances
+        rate: the drift rate, if the average needs it [B, P, E]
+    """
+
+    sums: BlockSums
+    steps: Steps
+    rate: Array | None
+
+
+class Step(NamedTuple):
+    """How an average takes in a block: `moments = factor moments + share block`.
+
+    Each is one number, or one a block, or [B, P, E].
+
+    Args:
+        factor: by which everything before the block counts less
+        share: the weight of an event of the block
+        memory: the horizon of the average in events, a tenth of the horizon of its variance
+    """
+
+    factor: Array | float
+    share: Array | float
+    memory: Array | float
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Average(Component):
+    """How terms are averaged over time. An average does not know what its columns stand for.
+
+    `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
+    the components of a term apart, starts from recent evidence, and reports lifts that promotion can use.
+    `drift_on_request`: the drift rate is measured only if an interval includes it.
+    `preference`: plots show the average with the lowest number. `weighting`: how events are weighted if
+    `last_events` is unknown, as the predicate of a sentence about the average.
+    """
+
+    default_interval: ClassVar[str] = "empirical_likelihood"
+    mixes_components: ClassVar[bool] = False
+    drift_on_request: ClassVar[bool] = False
+    preference: ClassVar[int] = 3
+    weighting: ClassVar[str] = "forgets gradually"
+    alike: ClassVar[bool] = True
+
+    @property
+    def drift(self) -> DriftRateEstimator | None:
+        """The estimator of the drift rate that the average needs, if any."""
+        return None
+
+    @property
+    def last_events(self) -> float | None:
+        """The number of newest events that count alike, if it is fixed. Infinite if all of them do."""
+        return None
+
+    @property
+    def factor(self) -> float | None:
+        """The factor by which an event counts less with each event that follows, if it is fixed. 1 if none does."""
+        return None
+
+    @property
+    def time_span(self) -> float | None:
+        """The seconds of the newest events that count alike, if they are fixed."""
+        return None
+
+    @property
+    def time_half_life(self) -> float | None:
+        """The seconds in which the weight of an event halves, if they are fixed."""
+        return None
+
+    @property
+    def effective_events(self) -> float | None:
+        """The number of equally weighted events with the same variance, if it is fixed and finite."""
+        return None
+
+    def check(self, block: int) -> None:
+        """Check that the average can work with blocks of this many events.
+
+        Raises:
+            ValueError: The average cannot work with such blocks.
+        """
+
+    def view(self, events: BlockSeries, state: Any) -> View | None:
+        """Sum up what the average needs of events besides the sums of blocks, None for nothing."""
+        return None
+
+    def start(self, bank: Bank) -> Any:
+        """Start before the first event."""
+        raise NotImplementedError
+
+    def fold(self, state: Any, path: Path, bank: Bank) -> Lift | None:
+        """Fold whole blocks into the state, which changes, and return lifts if the average mixes components."""
+        raise NotImplementedError
+
+    def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
+        """Read the moments now, the unfinished block included. `rate`: at the end of the last block [P, E]."""
+        raise NotImplementedError
+
+    def select(self, state: Any, selection: Selection) -> Any:
+        """Return the state for some of the estimators. The policies are selected before."""
+        raise NotImplementedError
+
+
+class Sums(msgspec.Struct):
+    """The state of an average that fades: moments [P, E or 1, rows], and the past of its variance."""
+
+    moments: Array
+    past: Past
+    events: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Fading(Average):
+    """An average that fades from block to block. `step` says how, and is all that a subclass must have.
+
+    `alike`: all estimators of a policy fade alike, and share their moments.
+    """
+
+    def step(self, path: Path, state: Any, bank: Bank) -> Step:
+        """Return how each of these blocks is taken in. `state.events`: how many events came before them."""
+        raise NotImplementedError
+
+    def tail_step(self, state: Any, tail: BlockSums, bank: Bank) -> Step:
+        """Return how the unfinished block is taken in: by default as a whole block of fewer events.
+
+        An average that follows the drift rate has its own: `step` gets no rate here.
+        """
+        nothing = tail.rows[..., :0]
+        return self.step(Path(tail, Steps(tail.rows, nothing, nothing), None), deepcopy(state), bank)
+
+    def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
+        """Return a bound on the bias from drift, and details, [columns] each."""
+        return None, {}
+
+    def rows(self, sums: BlockSums) -> Array:
+        """Return the rows of blocks that are folded."""
+        return sums.rows
+
+    def start(self, bank: Bank) -> Sums:
+        table = self._tables(bank)
+        shape = bank.kept[None].shape if self.alike else bank.layout.moment_table.shape
+        return Sums(np.zeros((bank.policies, *shape)), past.start(bank.policies, table))
+
+    def fold(self, state: Any, path: Path, bank: Bank) -> Lift | None:
+        step, blocks = self.step(path, state, bank), len(path.sums)
+        self._accumulate(state.moments, self.rows(path.sums), step, bank)
+        fading = np.exp(-path.sums.size / (LONGER * _by_column(step.memory, blocks)))
+        past.fold(state.past, path.steps, self._tables(bank), fading)
+        state.events += blocks * path.sums.size
+        return None
+
+    def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
+        moments, events = state.moments, state.events
+        if tail is not None:
+            moments, events = moments.copy(), events + tail.size
+            self._accumulate(moments, self.rows(tail), self.tail_step(state, tail, bank), bank)
+        found = bank.moments(moments[:, 0]) if self.alike else moments.reshape(-1, moments.shape[-1])
+        bias, details = self.diagnose(state, None if rate is None else rate.ravel(), events)
+        return reading(state.past, self._tables(bank), found, tail, bias, details, bank)
+
+    def select(self, state: Any, selection: Selection) -> Any:
+        state.moments = state.moments[..., selection.kept] if self.alike else state.moments[:, selection.columns]
+        state.moments = np.ascontiguousarray(state.moments)
+        state.past = selection.past(state.past, self.alike)
+        return state
+
+    def _tables(self, bank: Bank) -> Tables:
+        return bank.shared if self.alike else bank.apart
+
+    def _accumulate(self, moments: Array, rows: Array, step: Step, bank: Bank) -> None:
+        take = bank.kept[None] if self.alike else bank.layout.moment_table
+        power = bank.power if self.alike else bank.layout.power[bank.layout.moment_table[0]]
+        factor, share = (_by_column(each, len(rows)) for each in (step.factor, step.share))
+        kernel.accumulate(moments, rows, take, power, factor, np.broadcast_to(share, factor.shape).copy())
+
+
+def reading(
+    before: Past,
+    tables: Tables,
+    moments: Array,
+    tail: BlockSums | None,
+    bias: Array | None,
+    details: Mapping[str, Array],
+    bank: Bank,
+) -> Reading:
+    """Make a reading with the variances of a past."""
+    late = None if tail is None else past.tail_rows(tail, bank.layout)
+    return Reading(moments, past.expanded(before, tables), late, bias, details)
+
+
+def _by_column(values: Array | float, blocks: int) -> Array:
+    """Return numbers as [B, P or 1, E or 1]."""
+    found = np.asarray(values, dtype=float)
+    if found.ndim < 3:
+        found = np.broadcast_to(found, (blocks,))[:, None, None]
+    return np.ascontiguousarray(found)
+
+
+def terms_of(sums: BlockSums, layout: Layout) -> Array:
+    """Return the sums of weights, numerators and denominators of each column, [B, P, E, 3]."""
+    table = layout.moment_table[:, MomentRow.WEIGHT : MomentRow.V + 1]
+    return np.ascontiguousarray(sums.rows[..., table])
+
+
+__all__ = ["Average", "Fading", "Path", "Step", "Sums", "reading", "terms_of"]

@@ -1,0 +1,172 @@
+"""The drift rate (the Lipschitz constant of the value), the window or decay that suits it, and the bias it leaves.
+
+"Published" is the rule in the code of the paper, "mse" the one in its text.
+
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from streameval.common.arrays import Array
+from streameval.ope.core import kernel
+
+Bias = Literal["published", "exact"]
+"""The bound on the bias of a decay: as published, which explodes for small t, or exact."""
+Smoothing = Literal["window", "decay"]
+DRIFT_SPAN = 50_000
+SMOOTHING_WINDOW = 10_000
+SMOOTHING_DECAY = 0.99995
+LATEST_RATES = 5
+
+
+UNKNOWN_DRIFT_RATE: Array = np.array(np.nan)
+
+
+class DriftState(msgspec.Struct):
+    """The memory of a drift rate, see `kernel.follow_values`. `blocks`: the number of blocks so far."""
+
+    smoothed: Array
+    values: Array
+    latest: Array
+    mean: Array
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRateEstimator:
+    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends. Unknown for the first `span` events.
+
+    `V` is smoothed by a window of 10,000 events or a decay of 0.99995.
+    `only_full`: leave out the values of a window that is not full: its events are later than the ones of a full window.
+    """
+
+    smoothing: Smoothing
+    span: int = DRIFT_SPAN
+    only_full: bool = False
+
+    @property
+    def name(self) -> str:
+        """The key of its state."""
+        return f"{self.smoothing} {self.span}{' only full' * self.only_full}"
+
+    def start(self, policies: int, columns: int, block: int) -> DriftState:
+        """Start before the first event."""
+        window = max(1, SMOOTHING_WINDOW // block) if self.smoothing == "window" else 1
+        shape = (policies, columns)
+        return DriftState(
+            np.zeros((*shape, window, 2)),
+            np.full((*shape, max(1, -(-self.span // block))), np.nan),
+            np.full((*shape, LATEST_RATES), np.nan),
+            np.full(shape, np.nan),
+        )
+
+    def fold(self, state: DriftState, terms: Array, block: int) -> Array:
+        """Fold blocks into the state, and return the rate at the end of each, NaN while unknown [B, P, E].
+
+        Args:
+            terms: sums of weights, numerators and denominators of each block [B, P, E, 3]
+            block: events in a block
+        """
+        rates = np.empty(terms.shape[:3])
+        fading = SMOOTHING_DECAY**block if self.smoothing == "decay" else 0.0
+        least = state.smoothed.shape[2] - 1 if self.only_full else 0
+        span = float(state.values.shape[2] * block)
+        kernel.follow_values(
+            terms,
+            state.smoothed,
+            state.values,
+            state.latest,
+            state.mean,
+            state.blocks,
+            fading,
+            least,
+            span,
+            rates,
+        )
+        state.blocks += len(terms)
+        return rates
+
+
+SHORTEST, LONGEST = 500, 500_000
+"""Limits of a window, and of the horizon `1 / (1 - alpha)` of a decay, in events."""
+PUBLISHED_UNIT = 100
+"""The published rule uses the drift per batch of 100 interactions."""
+GRID = np.geomspace(SHORTEST, LONGEST, 65)
+BETWEEN = np.concatenate([np.log(GRID[:1]), np.log(GRID[1:] * GRID[:-1]) / 2, np.log(GRID[-1:])])
+"""Logarithms of horizons half way between neighbours on the grid, and of its ends."""
+
+
+def window_bias(k: Array, tau: Array | float) -> Array:
+    """Bound on the bias of a window of `tau` events: `k (tau - 1) / 2`."""
+    return k * (tau - 1.0) / 2
+
+
+def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
+    """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
+    alpha = np.asarray(alpha)
+    return k * _bias_per_rate(alpha, alpha ** float(t), t, "published")
+
+
+def _bias_per_rate(alpha: Array, fading: Array, t: Array | float, bias: Bias) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if bias == "exact":
+            return np.asarray(alpha / (1 - alpha) - t * fading / (1 - fading))
+        return np.asarray(alpha / ((1 - alpha) * (1 - fading)))
+
+
+def published_window(scaled_rate: Array) -> Array:
+    """`sqrt(2 / (lambda k))`, the window of the published code, before its limits apply."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(np.sqrt(2.0 / scaled_rate))
+
+
+def published_decay(scaled_rate: Array) -> Array:
+    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code."""
+    root = np.sqrt(scaled_rate)
+    return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
+
+
+def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
+    """The minimum of `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
+
+    >>> tau = mse_window(np.array([1e-5, 1 / 3]), np.array([1.0, 1.0]), bias_weight=1.0)
+    >>> (tau**2 * (tau - 1) / [2e10, 18.0]).round(9).tolist()
+    [1.0, 1.0]
+    """
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        target = np.minimum(2 * variance / (bias_weight * k * k), 8.0 * LONGEST**3)  # beyond that: the longest anyway
+        tau = np.cbrt(target) + 1.0
+        for _ in range(6):
+            tau = tau - (tau * tau * (tau - 1.0) - target) / (tau * (3 * tau - 2))
+    return np.asarray(tau)
+
+
+def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Bias) -> Array:
+    """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
+
+    At a given t the best horizon `1 / (1 - alpha)` depends on `s2 / (lambda k^2)` alone, and grows with it. It is
+    interpolated between the values at which two neighbours on a grid of horizons are equally good.
+
+    >>> k, variance, t = np.array([[1e-6]]), np.array([[1.0]]), np.array([1e7])
+    >>> horizon = 1 / (1 - mse_decay(k, variance, 1.0, t, "exact"))
+    >>> float((horizon**3 * 4 * k**2).round(2)[0, 0])  # for large t: the minimum of k^2 h^2 + 1 / (2 h)
+    1.0
+    """
+    alpha = 1 - 1 / GRID
+    fading = alpha ** t[:, None]
+    bound = _bias_per_rate(alpha, fading, t[:, None], bias)
+    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        noise = np.log(variance / (bias_weight * k * k))
+        gained, lost = -np.diff(squared_weights), np.diff(bound**2)
+        even = np.maximum.accumulate(np.where(gained > 0, np.log(lost / gained), np.inf), axis=1)
+    ends = 1.5 * np.log(GRID[1] / GRID[0])  # half a step of the horizon; the number grows with its third power
+    even = np.concatenate([even[:, :1] - ends, even, even[:, -1:] + ends], axis=1)
+    best = np.stack([np.interp(now, edges, BETWEEN) for now, edges in zip(noise, even, strict=True)])
+    return np.asarray(1 - 1 / np.exp(best))

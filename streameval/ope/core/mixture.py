@@ -1,0 +1,594 @@
+"""The mixture: it learns how long to remember from how well decays with many horizons predicted the next block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import (
+    ROUNDING,
+    Array,
+    Integers,
+    Mask,
+    State,
+    beyond_rounding,
+    ratio,
+)
+from streameval.common.component import strict
+from streameval.ope.core import kernel, past
+from streameval.ope.core.bank import Bank
+from streameval.ope.core.base import Average, Path
+from streameval.ope.core.layout import ONE, Component, Layout
+from streameval.ope.core.moments import ROWS, MomentRow
+from streameval.ope.core.past import History, Past, Tables
+from streameval.ope.core.reading import Lift, Reading
+from streameval.ope.core.selection import Selection
+from streameval.ope.core.summary import BlockSums
+
+HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
+MEMORY = 100_000.0
+"""Horizon of noise variances, drift rates and diagnostics, in events."""
+LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
+"""Horizon of the differences of losses between each decay and the next one, in events."""
+PSEUDO_EVENTS = 500.0
+NOISE_EVENTS = 2_000.0
+SMALLEST_VARIANCE = 1e-6
+FEWEST_POOLED = 3
+PRIOR_HORIZONS = 1e4, 4e5
+"""Before any loss, the weight of a decay grows with its horizon between these two, in events."""
+DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
+"""The sums of a policy's weights that each decay keeps."""
+POOLED_RATE, SOLO_RATE = 0.4, 1.0
+
+
+class Decays(msgspec.Struct):
+    """The decays of a mixture of values, or of lifts. Axis 0 counts policies.
+
+    Args:
+        decays: weight, sum of block means, age and excess loss of each decay [P, C, 4, J]
+        columns: recent sums of moments, initial value and second moment, and sums of the trend [P, C, 10]
+        overlap: sums of the products of two decays' weights [P, J, J]
+        faded: sums of importance weights, their squares and unsupported probabilities, and of the term and its square
+            of each estimator [P, 3 + 2 E, J]
+        largest: the largest importance weight [P]
+        past: the sums behind variances of whole terms
+        events: the number of events so far
+    """
+
+    decays: Array
+    columns: Array
+    overlap: Array
+    faded: Array
+    largest: Array
+    past: Past
+    events: int = 0
+
+
+class MixtureState(msgspec.Struct):
+    """The mixtures of values and of lifts over production. `history`: the last blocks of lifts."""
+
+    values: Decays
+    lifts: Decays
+    history: History
+
+
+class _Mixed(NamedTuple):
+    """The mixture of a bank of decays.
+
+    Args:
+        path: see `kernel.mix` [B, P, C, 5]
+        estimates: of each decay, NaN before the first event [P, C, J]
+        share: the weight of each decay in the mixture [P, C, J]
+        value: the estimate of the mixture [P, C]
+        noise: the variance of one event's term [P, C]
+    """
+
+    path: Array
+    estimates: Array
+    share: Array
+    value: Array
+    noise: Array
+
+
+@plain_dataclass(frozen=True)
+class _Blocks:
+    """What a bank of decays takes in, [B, P, ...].
+
+    Args:
+        size: events in a block
+        terms: sums of `q, q u, q v, q u^2, q u v, q v^2` [B, P, C, 6]
+        squares: sums of `q^2` [B, P]
+        priors: see `BlockSums.priors` [B, P, C + 1]
+        faded: what `Decays.faded` sums up [B, P, 3 + 2 E]
+        largest: the largest importance weight [B, P]
+    """
+
+    size: int
+    terms: Array
+    squares: Array
+    priors: Array
+    faded: Array
+    largest: Array
+
+
+@dataclass(frozen=True, config=strict)
+class Mixture(Average):
+    """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
+
+    At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
+    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`; the
+    estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
+    pooled over them and the rate is 0.4, else 1 for each policy alone (`rate` overrides both).
+
+    The longer two horizons are, the less their losses differ per event, so they are compared over more events: the
+    difference of the losses of neighbours fades with twice the longer horizon, from 100,000 to a million events, and
+    `Loss_j` is the sum of the differences from j to the longest. Besides, longer horizons have more weight before any
+    loss: `p_j` is the square root of the horizon, or of the number of events so far if that is less, from 10,000 to
+    400,000. Each decay starts with 500 pseudo-events at a start-up value that fades with it. It sees a block when the
+    block ends.
+
+    Lifts are a mixture of their own, of the differences to production, with its own state.
+
+    Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
+    """
+
+    default_interval: ClassVar[str] = "drift_aware"
+    mixes_components: ClassVar[bool] = True
+
+    rate: PositiveFloat | None = None
+    preference: ClassVar[int] = 0
+    kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
+
+    def start(self, bank: Bank) -> MixtureState:
+        lifts = max(bank.policies - 1, 0)
+        return MixtureState(
+            _start(bank.policies, bank.layout, bank.shared),
+            _start(lifts, bank.layout, _lift_tables(bank.columns)),
+            past.start_history(lifts, 1 + bank.columns),
+        )
+
+    def fold(self, state: MixtureState, path: Path, bank: Bank) -> Lift | None:
+        """Fold whole blocks into the state, and return the lifts of every estimator."""
+        sums, layout = path.sums, bank.layout
+        values = self._fold(state.values, _values(sums, layout), bank, of_lifts=False)
+        fading = np.exp(-sums.size / MEMORY)
+        past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
+        if bank.policies < 2:
+            return None
+        blocks, rows, signed = _lifts(sums, layout, values)
+        totals = np.ascontiguousarray(np.concatenate([rows[:, :, :1, 0], rows[..., 1]], axis=-1))
+        squares = np.repeat(rows[:, :, 0, 6, None], 2, axis=-1)
+        flat = np.ascontiguousarray(rows.reshape(*rows.shape[:2], -1))
+        steps = past.compare(state.history, flat, totals, squares, _compared(bank.columns), signed, sums.covered)
+        tables = _lift_tables(bank.columns)
+        after = past.follow(state.lifts.past, steps, tables, float(fading))
+        effects = past.design_effect(_expanded_path(after, tables))
+        found = self._fold(state.lifts, blocks, bank, of_lifts=True)
+        value, sampling, spread = (_over_components(found[..., place], layout, np.add) for place in (2, 3, 4))
+        shape = (len(sums), -1)
+        events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
+        variance = sampling.reshape(shape) * np.fmax(1.0, effects.reshape(shape))
+        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape))
+
+    def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, of_lifts: bool) -> Array:
+        """Fold blocks into decays, and return the path of `kernel.mix`."""
+        found = self._mix(state, blocks, bank, of_lifts)
+        kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
+        state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
+        state.events += len(blocks.terms) * blocks.size
+        return found.path
+
+    def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, of_lifts: bool) -> _Mixed:
+        """Fold blocks into decays, and mix the decays after them."""
+        pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if of_lifts else np.array(bank.candidates))
+        count, policies, components = blocks.terms.shape[:3]
+        decays, every = len(HORIZONS), bank.layout.every_component
+        constants = PSEUDO_EVENTS, NOISE_EVENTS, SMALLEST_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
+        path, estimates = np.empty((count, policies, components, 5)), np.empty((policies, components, decays))
+        shares, values = np.empty((len(rates), components, decays)), np.empty((2, policies, components))
+        kernel.mix(
+            state.decays,
+            state.columns,
+            state.overlap,
+            float(state.events),
+            float(blocks.size),
+            np.ascontiguousarray(blocks.terms),
+            np.ascontiguousarray(blocks.squares),
+            np.ascontiguousarray(blocks.priors),
+            np.array([each.denominator != ONE and not of_lifts for each in every], dtype=np.int64),
+            pools,
+            rates,
+            np.stack([HORIZONS, np.exp(-blocks.size / HORIZONS), np.exp(-blocks.size / LOSS_MEMORY)]),
+            np.array([*constants, *PRIOR_HORIZONS]),
+            np.empty((6, decays)),
+            estimates,
+            shares,
+            values,
+            of_lifts,
+            path,
+        )
+        return _Mixed(path, estimates, shares[pools], *values)
+
+    def _pools(self, pooled: Mask) -> tuple[Integers, Array]:
+        """Return the pool of each policy, and the learning rate of each pool."""
+        if pooled.sum() < FEWEST_POOLED:
+            return np.arange(len(pooled)), np.full(len(pooled), self.rate or SOLO_RATE)
+        rates = [self.rate or POOLED_RATE] + [self.rate or SOLO_RATE] * int((~pooled).sum())
+        return np.where(pooled, 0, np.cumsum(~pooled)), np.array(rates)
+
+    def read(self, state: MixtureState, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
+        """Read the estimate after the last finished block."""
+        tables = _lift_tables(bank.columns)
+        lift = self._read(state.lifts, past.expanded(state.lifts.past, tables), bank, True, None)
+        return self._read(state.values, past.expanded(state.values.past, bank.shared), bank, False, lift)
+
+    def _read(self, state: Decays, spread: State, bank: Bank, of_lifts: bool, lift: Reading | None) -> Reading:
+        mixed = self._mix(state, _no_blocks(state, bank), bank, of_lifts)
+        now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not of_lifts else slice(None))
+        known = now.known
+        _, *variances = now.of_terms
+        # no horizon is longer than the stream
+        limits = np.minimum(HORIZONS, max(state.events, 1))
+        horizon = _over_components((mixed.share * limits).sum(axis=-1), bank.layout, np.add)
+        horizon = horizon / [len(each) for each in bank.layout.components]
+        return Reading(
+            now.moments.reshape(-1, ROWS),
+            spread,
+            tail=None,
+            details={"horizon_events": np.where(known, horizon, np.nan).ravel()},
+            parts={
+                name: np.sqrt(np.where(known, values, np.nan)).ravel()
+                for name, values in zip(("se", "spread", "drift"), variances, strict=True)
+            },
+            lift=lift,
+        )
+
+    def select(self, state: MixtureState, selection: Selection) -> MixtureState:
+        for decays in (state.values, state.lifts):
+            decays.decays, decays.columns = (
+                np.ascontiguousarray(each[:, selection.components]) for each in (decays.decays, decays.columns)
+            )
+            faded = [0, 1, 2, *(3 + 2 * column + row for column in selection.columns for row in range(2))]
+            decays.faded = np.ascontiguousarray(decays.faded[:, faded])
+        state.values.past = selection.past(state.values.past, alike=True)
+        state.lifts.past = selection.past_of_lifts(state.lifts.past)
+        state.history = selection.history(state.history, [0, *(1 + column for column in selection.columns)])
+        return state
+
+
+def _start(policies: int, layout: Layout, tables: Tables) -> Decays:
+    components, decays = len(layout.every_component), len(HORIZONS)
+    columns = np.zeros((policies, components, 10))
+    columns[..., 6:8] = np.nan
+    return Decays(
+        np.zeros((policies, components, 4, decays)),
+        columns,
+        np.zeros((policies, decays, decays)),
+        np.zeros((policies, 3 + 2 * len(layout.columns), decays)),
+        np.zeros(policies),
+        past.start(policies, tables),
+    )
+
+
+def _no_blocks(state: Decays, bank: Bank) -> _Blocks:
+    """Return no blocks, for the mixture as it is."""
+    policies, components = state.columns.shape[:2]
+    none = np.zeros((0, policies))
+    return _Blocks(
+        bank.block,
+        np.zeros((0, policies, components, 6)),
+        none,
+        np.zeros((0, policies, components + 1)),
+        np.zeros((0, policies, state.faded.shape[1])),
+        none,
+    )
+
+
+def _values(sums: BlockSums, layout: Layout) -> _Blocks:
+    """Return what the mixture of values takes in."""
+    table = np.array([layout.rows(layout.of_component(each)) for each in layout.every_component])
+    weights = layout.moment_table[0, [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]]
+    terms = layout.moment_table[:, [MomentRow.U, MomentRow.UU]].ravel()
+    return _Blocks(
+        sums.size,
+        sums.rows[..., table],
+        sums.rows[..., layout.squares_row(False)],
+        sums.priors,
+        sums.rows[..., np.concatenate([weights, terms])],
+        sums.rows[..., layout.heaviest_row],
+    )
+
+
+def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Array, Array | None]:
+    """Return what the mixture of lifts takes in, and the rows and signed sums of whole differences.
+
+    Args:
+        sums: the sums of the blocks
+        layout: their rows
+        values: the path of the mixture of values [B, P, C, 5]
+    """
+    rows, components = sums.rows[:, 1:], layout.every_component
+    weight = rows[..., layout.row((layout.apart, ONE, ONE))]
+    squares = rows[..., layout.squares_row(True)]
+    parts = np.empty((*weight.shape, len(components), 2))
+    known = np.ones(weight.shape, dtype=bool)
+    forms: dict[int, Array] = {}
+    for place, component in enumerate(components):
+        if component.difference is not None:
+            parts[..., place, :] = rows[..., layout.rows(layout.of_difference(component.difference))]
+        else:
+            forms[place] = form = _form(values[:, :, place])
+            parts[..., place, :], found = _linear(form, rows[..., layout.rows(layout.of_ratio(component))])
+            known &= found
+    weight, squares = np.where(known, weight, 0.0), np.where(known, squares, 0.0)
+    parts = np.where(known[..., None, None], parts, 0.0)
+    counted = [weight, parts[..., 0], weight, parts[..., 1], parts[..., 0], weight]
+    counted = [each if each.ndim > 2 else np.broadcast_to(each[..., None], parts.shape[:-1]) for each in counted]
+    terms = np.stack(counted, axis=-1)
+    whole = np.empty((*weight.shape, len(layout.columns), 9))
+    first = 0
+    for place, (column, own) in enumerate(zip(layout.columns, layout.components, strict=True)):
+        difference = layout.difference(column)
+        if difference is None:
+            both = parts[..., first, :]
+            nonzero = np.where(both[..., 0] != 0, rows[..., layout.events_row(True)], 0.0)
+        else:
+            both = rows[..., layout.rows(layout.of_difference(difference))]
+            nonzero = rows[..., layout.nonzero_row(difference, True)]
+        both, nonzero = np.where(known[..., None], both, 0.0), np.where(known, nonzero, 0.0)
+        d, dd = both[..., 0], both[..., 1]
+        whole[..., place, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
+        first += len(own)
+    importance = rows[..., layout.rows(layout.of_weights(True))]
+    importance = np.where(known[..., None], importance, 0.0)
+    unsupported = np.zeros((*weight.shape, 1))
+    faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
+    priors = np.zeros((*weight.shape, len(components) + 1))
+    priors[..., -1] = sums.distances[:, 1:]
+    blocks = _Blocks(sums.size, terms, squares, priors, faded, rows[..., layout.heaviest_row])
+    signed = None if sums.signed_differences is None else _signed(sums, layout, forms, known)
+    return blocks, whole, signed
+
+
+def _form(values: Array) -> Array:
+    """Return the difference of linearised ratios as a form in `1, u, v, pu, pv`, [B, P - 1, 5].
+
+    With the estimate E and the mean denominator D before each block it is `E + (u - E v) / D` less the one of
+    production.
+
+    Args:
+        values: estimate and mean denominator of each policy [B, P, ...]
+    """
+    centre = values[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(values[..., 1] != 0, 1.0 / values[..., 1], np.nan)
+        form = np.stack([centre, scale, -centre * scale], axis=-1)
+        own, production = form[:, 1:], np.broadcast_to(form[:, :1], form[:, 1:].shape)
+        constant = own[..., :1] - production[..., :1]
+    return np.concatenate([constant, own[..., 1:], -production[..., 1:]], axis=-1)
+
+
+def _linear(form: Array, sums: Array) -> tuple[Array, Mask]:
+    """Return the sum of a form over events and of its square, [B, P, 2], and whether it is known.
+
+    Rounding counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side of 0.
+
+    Args:
+        form: of `1, u, v, pu, pv` [B, P, 5]
+        sums: of the weight, of the four terms, and of their products [B, P, 15]
+    """
+    known: Mask = np.asarray(np.isfinite(form).all(axis=-1))
+    form = np.where(known[..., None], form, 0.0)
+    first, second = np.triu_indices(4)
+    products = np.zeros((*sums.shape[:-1], 5, 5))
+    products[..., 0, :] = products[..., :, 0] = sums[..., :5]
+    products[..., 1 + first, 1 + second] = products[..., 1 + second, 1 + first] = sums[..., 5:15]
+    parts = form[..., :, None] * form[..., None, :] * products
+    square = beyond_rounding(parts.sum(axis=(-2, -1)), np.abs(parts).sum(axis=(-2, -1)))
+    terms = form * sums[..., :5]
+    total, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
+    total = np.where(np.abs(total) > ROUNDING * size, total, 0.0)
+    return np.stack([np.where(square > 0, total, 0.0), square], axis=-1), known
+
+
+def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], known: Mask) -> Array:
+    """Return the signed sums of the weight and of the difference of each whole term, [B, P - 1, 1 + E, signs]."""
+    assert sums.signed_differences is not None
+    assert sums.signed is not None
+    found = sums.signed_differences[:, 1:]
+    signed = np.concatenate([found[:, :, -1:], found[:, :, :-1]], axis=2)
+    first = 0
+    for place, own in enumerate(layout.components):
+        if first in forms:
+            names = _ratio_totals(layout, own[0])
+            terms = np.concatenate([found[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
+            form = np.where(known[..., None], forms[first], 0.0)
+            signed[:, :, 1 + place] = (form[..., None] * terms).sum(axis=2)
+        first += len(own)
+    return np.where(known[..., None, None], signed, 0.0)
+
+
+def _ratio_totals(layout: Layout, component: Component) -> list[int]:
+    """Return the places of the totals of a ratio and of production's."""
+    u, v = component.numerator, component.denominator
+    series = (u, v, layout.production(u), layout.production(v))
+    return [layout.totals[(layout.apart, each)] for each in series]
+
+
+def _lift_tables(columns: int) -> Tables:
+    """Return the tables of the variances of lifts, whose columns all fade alike."""
+    sums = np.arange(9 * columns, dtype=np.int64)[None]
+    squares = np.arange(2 + 3 * columns, dtype=np.int64)[None]
+    signed = np.arange((1 + columns) * past.SIGNS, dtype=np.int64)[None]
+    places = np.arange(columns)
+    read = (
+        np.arange(9 * columns).reshape(columns, 9),
+        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * places, 3 + 3 * places, 4 + 3 * places], axis=1),
+        np.stack([1 + places, np.zeros(columns, dtype=np.int64)], axis=1),
+    )
+    return Tables(sums, squares, signed, read)
+
+
+def _compared(columns: int) -> tuple[Integers, Integers, Integers]:
+    """Return the products of contrasts of lifts: `d d`, `d q` and `q q` of each column."""
+    pairs = [pair for place in range(1, columns + 1) for pair in ((place, place), (place, 0), (0, 0))]
+    first, second = np.array(pairs, dtype=np.int64).T
+    return np.ascontiguousarray(first), np.ascontiguousarray(second), np.zeros(len(first), dtype=np.int64)
+
+
+def _expanded_path(path: Past, tables: Tables) -> State:
+    """Return the parts of a path [B, P, 1, rows] with a row for each column, [B, P, E, rows]."""
+    blocks, policies = path.sums.shape[:2]
+    flat = {
+        name: getattr(path, name).reshape(blocks * policies, 1, -1)
+        for name in past.PARTS
+        if getattr(path, name) is not None
+    }
+    found = past.expanded(Past(**flat), tables)
+    return {name: rows.reshape(blocks, policies, -1, rows.shape[-1]) for name, rows in found.items()}
+
+
+@plain_dataclass(frozen=True)
+class DecayReading:
+    """Read a bank of decays now, [P, C] each; see `Mixture` for the formulas.
+
+    `candidates`: the policies that share what is learned about drift.
+    """
+
+    state: Decays
+    layout: Layout
+    mixed: _Mixed
+    candidates: Mask | slice
+
+    @cached_property
+    def weight(self) -> Array:
+        """The sums of weights, [P, C, J]."""
+        return self.state.decays[:, :, 0]
+
+    @cached_property
+    def kernel(self) -> Array:
+        """The weight in the mixture of an event of each decay, in which pseudo-events count too."""
+        left = PSEUDO_EVENTS * np.exp(-self.state.events / HORIZONS)
+        pseudo_events = np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
+        return ratio(self.mixed.share, self.weight + pseudo_events)
+
+    @cached_property
+    def squares(self) -> Array:
+        """Sum of the squares of the mixed kernel."""
+        return self._squares_of(self.kernel)
+
+    def _squares_of(self, kernel: Array) -> Array:
+        return np.asarray((np.einsum("pij,pcj->pci", self.state.overlap, kernel) * kernel).sum(axis=-1))
+
+    @cached_property
+    def sampling_variance(self) -> Array:
+        """The variance from the events alone, and the squared distance by which pseudo-events move the estimate.
+
+        The start-up value comes from the same events: it makes the estimate steady, and no more certain.
+        """
+        alone = ratio(self.mixed.share, self.weight)
+        moved = self.mixed.value - (alone * self.state.decays[:, :, 1]).sum(axis=-1)
+        return np.asarray(self.mixed.noise * self._squares_of(alone) + moved**2)
+
+    @cached_property
+    def memory_spread(self) -> Array:
+        """Variance of the estimates of the decays in the mixture."""
+        return np.asarray((self.mixed.share * (self.mixed.estimates - self.mixed.value[..., None]) ** 2).sum(axis=-1))
+
+    @cached_property
+    def trend(self) -> tuple[Array, Array]:
+        """The present drift per event and its sampling variance; NaN before a second block.
+
+        The estimate of a mixture in which the next shorter decay replaces each decay, less the one in which the next
+        longer decay does, over the difference of the mean ages of their events. Pseudo-events do not count.
+        """
+        shorter, longer = _moved(self.mixed.share[..., ::-1])[..., ::-1], _moved(self.mixed.share)
+        kernel = ratio(shorter - longer, self.weight)
+        ages = kernel * self.state.decays[:, :, 2]
+        span = beyond_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
+        slope = ratio((kernel * self.state.decays[:, :, 1]).sum(axis=-1), span)
+        return slope, ratio(self.mixed.noise * self._squares_of(kernel), span**2)
+
+    @property
+    def drift_square(self) -> Array:
+        """The square of the drift per event, `max(b^2 - f n, d^2)`; NaN before a second block.
+
+        `b`: the trend; `n`: its sampling variance. `d`, the usual drift, is learned: `d^2` is the mean of `b^2 - n`
+        over the last 100,000 events, weighted by `1 / n`, and over candidates. `f` is the share of these events that
+        the stream has had: while `d` is hardly known, the whole trend counts as drift.
+        """
+        slope, noise = self.trend
+        learned = self.state.columns[..., 8:].copy()
+        learned[self.candidates] = learned[self.candidates].sum(axis=0, keepdims=True)
+        usual = ratio(learned[..., 0], learned[..., 1])
+        seen = 1 - np.exp(-self.state.events / MEMORY)
+        return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
+
+    @property
+    def of_terms(self) -> tuple[Array, ...]:
+        """The value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
+
+        Components drift together: the distances that they have moved since the mean age of their events add up.
+        """
+        moved = np.sqrt(self.drift_square) * (self.kernel * self.state.decays[:, :, 2]).sum(axis=-1)
+        every = (self.mixed.value, self.sampling_variance, self.memory_spread, moved)
+        *others, distance = (_over_components(values, self.layout, np.add) for values in every)
+        return *others, distance**2
+
+    @property
+    def known(self) -> Mask:
+        """Whether there has been an event with the policy, [P, E]."""
+        return np.asarray(_over_components(self.weight[..., -1], self.layout, np.minimum) > 0)
+
+    @property
+    def moments(self) -> Array:
+        """The moments under the mixed kernel; of an estimator's components, under the one with the largest squares.
+
+        The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and
+        weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
+        pseudo-events have no weights, and a ratio is corrected already. [P, E, rows].
+        """
+        layout, state, known = self.layout, self.state, self.known
+        moments = np.full((*known.shape, ROWS), np.nan)
+        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(known, 1.0, 0.0)
+        moments[..., MomentRow.U] = np.where(known, _over_components(self.mixed.value, layout, np.add), 0.0)
+        squares = _over_components(self.squares, layout, np.maximum)
+        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, squares, 0.0)
+        seen = (self.kernel * self.weight).sum(axis=-1)
+        for place, row in enumerate(DIAGNOSTIC_ROWS):
+            mean = ratio((self.kernel * state.faded[:, None, place]).sum(axis=-1), seen)
+            moments[..., row] = _over_components(mean, layout, np.minimum)
+        moments[..., MomentRow.LARGEST_IMPORTANCE] = state.largest[:, None]
+        squares = np.nan_to_num(self.squares)
+        ends = pairwise(np.cumsum([0, *map(len, layout.components)]).tolist())
+        for place, (start, stop) in enumerate(ends):
+            shortest = start + squares[:, start:stop].argmax(axis=-1)
+            policies = np.arange(len(squares))
+            kernel, weight = self.kernel[policies, shortest], seen[policies, shortest]
+            first = 3 + 2 * place
+            term, square = (ratio((kernel * state.faded[:, first + row]).sum(axis=-1), weight) for row in range(2))
+            value = moments[:, place, MomentRow.U]
+            moments[:, place, MomentRow.UU] = square - term**2 + value**2
+            moments[:, place, MomentRow.TERM_IMPORTANCE] = value * moments[:, place, MomentRow.IMPORTANCE]
+        return moments
+
+
+def _moved(share: Array) -> Array:
+    """Give the share of each decay to the next one; the last keeps its own."""
+    moved = np.concatenate([np.zeros_like(share[..., :1]), share[..., :-1]], axis=-1)
+    moved[..., -1] += share[..., -1]
+    return moved
+
+
+def _over_components(values: Array, layout: Layout, combine: np.ufunc) -> Array:
+    """Combine numbers of components [..., C] for each estimator, [..., E]."""
+    first = np.cumsum([0, *map(len, layout.components)])[:-1]
+    return np.asarray(combine.reduceat(values, first, axis=-1))

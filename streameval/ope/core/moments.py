@@ -1,0 +1,203 @@
+"""Moments: the weighted sums of terms that an average keeps, and how they are added, faded and read.
+
+An event with averaging weight `q` (the inverse sampling probability times the weight of its age) adds to each column
+(one policy under one estimator) the numbers of `MomentRow`, the last three of which are maxima. Where lifts are needed,
+the sums of `PairRow` follow. Nothing is ever subtracted: importance weights are heavy-tailed, and taking an old value
+out of a floating-point sum destroys it.
+
+A lift is the difference of two estimates from the same events. Its variance needs the products of both terms, `(u, v)`
+of the policy and `(pu, pv)` of production, over the events that have both since production last changed.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
+
+TERMS = ("u", "v", "pu", "pv")
+"""Numerator and denominator of the policy's term, then those of production's."""
+PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
+
+
+class PairRow(IntEnum):
+    """Places on the last axis of an array of pair sums; ten products follow the first five, in the order of PRODUCTS.
+
+    Events count `q` times; `w` is the importance weight of the policy.
+    """
+
+    WEIGHT = 0
+    U = 1
+    V = 2
+    PU = 3
+    PV = 4
+    FIRST_PRODUCT = 5
+    WEIGHT_SQUARE = 15  # sum q^2
+    IMPORTANCE = 16  # sum q w
+    IMPORTANCE_SQUARE = 17
+    U_IMPORTANCE = 18  # sum q u w
+    PU_IMPORTANCE = 19  # sum q pu w
+
+
+PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
+"""The sums of the four terms."""
+OWN_VARIANCE = slice(0, 8)
+"""Rows of a variance: weight, terms u and v, their 3 products, squared weight, blocks."""
+NONZERO = 8
+"""Row of a variance: events with u != 0."""
+PAIR_VARIANCE = slice(9, 26)
+"""The same rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
+TAIL_ROWS = [*range(7), NONZERO, *range(9, 25)]
+"""The rows of a variance without the blocks, to which the unfinished block adds."""
+OWN_TOTALS = [6, 1, 2]
+"""Rows of a variance from which blocks are compared: squared weight and terms."""
+BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
+"""The same with a pair: both squared weights, TERMS, and then u and v."""
+
+
+upper_triangle = cache(np.triu_indices)
+"""The places of the products of this many terms, as `numpy.triu_indices`; asked for many times by every Report."""
+
+
+def linear_form(sums: Array, terms: int) -> Array:
+    """One event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method, [..., terms].
+
+    Of two terms `(u - E v) / mean(v)`, of four that less `(pu - P pv) / mean(pv)`; E and P are the estimates. `sums`:
+    of the weight and of each term.
+    """
+    form = []
+    for first, sign in zip(range(1, terms, 2), (1.0, -1.0), strict=False):
+        numerator, denominator = sums[..., first], sums[..., first + 1]
+        scale = sign * ratio(sums[..., 0], denominator)
+        with np.errstate(over="ignore", invalid="ignore"):
+            form += [scale, -scale * ratio(numerator, denominator)]
+    return np.stack(form, axis=-1)
+
+
+def sum_of_squares(form: Array, products: Array) -> Array:
+    """Sum of the squares of a linear form [..., k] from the sums of the products of its terms; rounding counts as 0."""
+    first, second = upper_triangle(form.shape[-1])
+    twice = np.where(first == second, 1.0, 2.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = twice * form[..., first] * form[..., second] * products
+        square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
+    return beyond_rounding(square, size)
+
+
+def linearised_variance(sums: Array, terms: int) -> Array:
+    """Variance of one event's deviation, from sums of the weight, of each term, and of their products."""
+    products = sums[..., 1 + terms : 1 + terms + terms * (terms + 1) // 2]
+    return ratio(sum_of_squares(linear_form(sums, terms), products), sums[..., 0])
+
+
+def squares_of_denominators(sums: Array, terms: int) -> Array:
+    """Sums of the squares of the denominators among the first `terms` of TERMS, [..., terms / 2]."""
+    products = list(combinations_with_replacement(range(terms), 2))
+    places = [1 + terms + products.index((place, place)) for place in range(1, terms, 2)]
+    return np.asarray(sums[..., places])
+
+
+def effective_denominators(sums: Array, terms: int) -> Array:
+    """Kish's effective number of events by their denominators; of a pair, the lesser one of both policies."""
+    total = sums[..., 2 : 1 + terms : 2]
+    return np.asarray(ratio(total**2, squares_of_denominators(sums, terms)).min(axis=-1))
+
+
+class MomentRow(IntEnum):
+    """Places on the last axis of an array of moments."""
+
+    WEIGHT = 0  # S0 = sum q
+    U = 1  # sum q u, u the numerator of the term
+    V = 2  # sum q v, v its denominator (1 where the estimator has none)
+    UU = 3  # sum q u^2
+    UV = 4
+    VV = 5
+    IMPORTANCE = 6  # sum q w
+    IMPORTANCE_SQUARE = 7  # sum q w^2
+    UNSUPPORTED = 8  # sum q times the probability of actions that are never logged
+    TERM_IMPORTANCE = 9  # sum q u w
+    WEIGHT_SQUARE = 10  # S2 = sum q^2
+    LARGEST_WEIGHT = 11  # Q = max q
+    LARGEST_TERM = 12  # max q |u|
+    LARGEST_IMPORTANCE = 13  # max w, however old or downsampled the event
+
+
+ROWS = len(MomentRow)
+TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
+"""The first rows of moments and of a variance."""
+ALL_ROWS = ROWS + len(PairRow) + len(PRODUCTS) - 1
+SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
+MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)
+PAIRS = slice(ROWS, ALL_ROWS)
+"""The pair sums of the lift of a column."""
+SQUARE_WEIGHTS = [MomentRow.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
+"""Sums of squared averaging weights, which fade twice as fast."""
+FADING_MAXIMA = slice(MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE)
+
+
+def nothing(columns: int) -> Array:
+    """Return the moments of no events, pair sums included, [columns, rows]."""
+    return np.zeros((columns, ALL_ROWS))
+
+
+def merge(older: Array, newer: Array) -> Array:
+    """Merge the moments of two disjoint sets of events: sums add, maxima compare."""
+    merged = older + newer
+    np.maximum(older[..., MAXIMA], newer[..., MAXIMA], out=merged[..., MAXIMA])
+    return merged
+
+
+def fade(moments: Array, factor: Array | float) -> Array:
+    """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column)."""
+    factor = np.asarray(factor)
+    faded = moments * factor[..., None]
+    faded[..., SQUARE_WEIGHTS] *= factor[..., None]
+    faded[..., MomentRow.LARGEST_IMPORTANCE] = moments[..., MomentRow.LARGEST_IMPORTANCE]
+    return faded
+
+
+def lift_of(moments: Array) -> tuple[Array, Array]:
+    """The moments of the paired difference `u - pu` to production, on the same events, and its pair sums."""
+    pairs = moments[..., PAIRS]
+    products_of_terms = pairs[..., PairRow.FIRST_PRODUCT : PairRow.WEIGHT_SQUARE]
+    products = dict(zip(PRODUCTS, np.moveaxis(products_of_terms, -1, 0), strict=True))
+    lift = np.full((*pairs.shape[:-1], ROWS), np.nan)
+    for row in (MomentRow.WEIGHT, MomentRow.V, MomentRow.VV):
+        lift[..., row] = pairs[..., PairRow.WEIGHT]
+    for row in (MomentRow.U, MomentRow.UV):
+        lift[..., row] = pairs[..., PairRow.U] - pairs[..., PairRow.PU]
+    lift[..., MomentRow.UU] = products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"]
+    lift[..., MomentRow.TERM_IMPORTANCE] = pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE]
+    for name in ("IMPORTANCE", "IMPORTANCE_SQUARE", "WEIGHT_SQUARE"):
+        lift[..., MomentRow[name]] = pairs[..., PairRow[name]]
+    for row in (MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE):
+        lift[..., row] = moments[..., row]
+    return lift, pairs
+
+
+def pair_weight(moments: Array) -> Array:
+    """The sum of the averaging weights of the events that both a column and production have."""
+    return np.asarray(moments[..., PAIRS.start + PairRow.WEIGHT])
+
+
+def difference_of_ratios(pairs: Array) -> Array:
+    """`U / V - PU / PV`, the value of a lift; 0 where it is only rounding."""
+    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
+    production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
+    is_rounding = np.abs(own - production) <= ROUNDING * (np.abs(own) + np.abs(production))
+    return np.where(is_rounding, 0.0, own - production)
+
+
+def variance(sums: Array) -> Array:
+    """Variance of the term from sums whose first rows are those of `MomentRow` up to `VV`, around their own value.
+
+    Only rounding is left of a constant. It counts as 0: else an adaptive average would depend on how sums were cut.
+    """
+    value = ratio(sums[..., MomentRow.U], sums[..., MomentRow.V])
+    size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]
+    square = size - 2 * value * sums[..., MomentRow.UV]
+    return ratio(beyond_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)

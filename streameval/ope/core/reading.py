@@ -1,0 +1,240 @@
+"""Read the numbers of an average from its moments, and the lifts of components after each block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import Array, Mask, State, ratio, side_by_side
+from streameval.ope.core import past
+from streameval.ope.core.moments import (
+    TERMS,
+    MomentRow,
+    difference_of_ratios,
+    effective_denominators,
+    lift_of,
+    linearised_variance,
+)
+from streameval.ope.core.moments import variance as variance_of
+
+
+class Lift(NamedTuple):
+    """The paired difference to production on a mixture after each block, [blocks, candidates].
+
+    An average gives it for every estimator, [blocks, columns] without columns of production.
+
+    `sampling_variance`: with the design effect; it falls with more events. `drift_square`: the squared error from
+    drift, which does not: as an average reports it, the squared disagreement of its decays; as rules read it, see
+    `promotion.lift.known`. `events`: those that both policies have, in the block, or for rules until then. All are NaN
+    in blocks that were left out because no event had the fields that the estimator needs.
+    """
+
+    value: Array
+    sampling_variance: Array
+    drift_square: Array
+    events: Array
+
+
+class Reading:
+    """The numbers of an average at one time, one entry per column; NaN where unknown or without evidence.
+
+    `moments` [columns, rows]: those of the estimate; with `pairs` [columns, rows of pairs], those of a lift, with value
+    and variance of the linearised difference. `bias`: bound on the bias from drift. `details`: diagnostics of the
+    average. `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the present value,
+    where the average knows them. `knows_units`: whether the design effect includes the dependence within units.
+
+    Args:
+        spread: the parts of a past, see `past.expanded`
+        tail: the rows that the unfinished block adds to the past [columns, rows]
+        lift: the reading of the differences to production, where the average keeps it
+
+    >>> sums = np.array([[4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]])
+    >>> reading = Reading(sums, {}, tail=None)
+    >>> reading.value, reading.count, reading.effective_sample_size
+    (array([1.5]), array([4.]), array([2.]))
+    """
+
+    def __init__(
+        self,
+        moments: Array,
+        spread: State,
+        tail: Array | None,
+        bias: Array | None = None,
+        details: Mapping[str, Array] = MappingProxyType({}),
+        parts: Mapping[str, Array] = MappingProxyType({}),
+        lift: Reading | None = None,
+    ) -> None:
+        self.moments, self.details, self.parts = moments, details, parts
+        self.pairs: Array | None = None
+        self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
+        self.knows_units = "signed" in spread
+        self._state, self._tail, self._lift = dict(spread), tail, lift
+
+    @classmethod
+    def side_by_side(cls, readings: Sequence[Reading], policies: int) -> Reading:
+        """The columns of several readings of values, for the same policies, as those of one without details.
+
+        Either all of them keep lifts, or none does.
+        """
+
+        def joined(parts: Sequence[Array]) -> Array:
+            return side_by_side(parts, policies)
+
+        first, lifts = readings[0], [each._lift for each in readings if each._lift is not None]
+        reading = cls(
+            joined([each.moments for each in readings]),
+            {name: joined([each._state[name] for each in readings]) for name in first._state},
+            tail=None,
+            bias=joined([each.bias for each in readings]),
+            parts={name: joined([each.parts[name] for each in readings]) for name in first.parts},
+            lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
+        )
+        if first._tail is not None:
+            reading._tail = joined([each._tail for each in readings if each._tail is not None])
+        return reading
+
+    @cached_property
+    def spread(self) -> State:
+        """The numbers that make the variance, by name, over a past ten times longer: see `past.read`."""
+        return past.read(self._state, self._tail, of_lift=self.pairs is not None)
+
+    @cached_property
+    def design_effect(self) -> Array:
+        """The factor by which dependent events inflate the variance; of finished blocks only."""
+        effect: Array = self.spread["design_effect"]
+        return effect
+
+    @cached_property
+    def nonzero(self) -> Array:
+        """The number of terms that were not 0, of a lift the lesser one of both policies."""
+        number: Array = self.spread["nonzero"]
+        return number
+
+    @cached_property
+    def rewarded(self) -> Mask:
+        """Whether a term was not 0, of a lift one of either policy."""
+        return np.asarray(self.nonzero > 0)
+
+    def lift(self, estimators: int) -> Reading:
+        """The reading of the differences to production, whose columns are the first `estimators` of this one.
+
+        It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
+        """
+        others = slice(estimators, None)
+        own, production = self.nonzero[others], np.resize(self.nonzero[:estimators], self.nonzero[others].shape)
+        if self._lift is None:
+            moments, pairs = lift_of(self.moments[others])
+            state = {name: rows[others] for name, rows in self._state.items()}
+            bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
+            lift = Reading(moments, state, tail=None, bias=bias)
+            lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]
+            lift.nonzero = np.minimum(own, production)
+        else:
+            lift = copy(self._lift)
+            lift.nonzero = np.minimum(np.minimum(own, production), lift.nonzero)
+        lift.rewarded = (own > 0) | (production > 0)
+        return lift
+
+    def _row(self, row: MomentRow) -> Array:
+        return self.moments[..., row]
+
+    def _mean(self, row: MomentRow) -> Array:
+        return ratio(self._row(row), self._row(MomentRow.WEIGHT))
+
+    @property
+    def value(self) -> Array:
+        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square.
+
+        Of a lift `U / V - PU / PV`, 0 where it is only rounding.
+        """
+        if self.pairs is None:
+            value = ratio(self._row(MomentRow.U), self._row(MomentRow.V))
+        else:
+            value = difference_of_ratios(self.pairs)
+        return np.where(self._row(MomentRow.WEIGHT_SQUARE) > 0, value, np.nan)
+
+    @property
+    def count(self) -> Array:
+        """`n_eff = S0^2 / S2`: the number of equally weighted events with the same variance."""
+        return ratio(self._row(MomentRow.WEIGHT) ** 2, self._row(MomentRow.WEIGHT_SQUARE))
+
+    @property
+    def mean_denominator(self) -> Array:
+        """`V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised one."""
+        return self._mean(MomentRow.V)
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        return variance_of(self.moments) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
+
+    @property
+    def effective_denominators(self) -> Array:
+        """The effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
+        return effective_denominators(*((self.moments, 2) if self.pairs is None else (self.pairs, len(TERMS))))
+
+    @property
+    def effective_sample_size(self) -> Array:
+        """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
+        return ratio(
+            self._row(MomentRow.WEIGHT) * self._row(MomentRow.IMPORTANCE) ** 2,
+            self._row(MomentRow.WEIGHT_SQUARE) * self._row(MomentRow.IMPORTANCE_SQUARE),
+        )
+
+    @property
+    def reward_effective_sample_size(self) -> Array:
+        """Kish's of the terms, `n_eff mean(u)^2 / mean(u^2)`: with weights of 1, the number of clicks among clicks."""
+        return ratio(
+            self._row(MomentRow.U) ** 2 * self._row(MomentRow.WEIGHT),
+            self._row(MomentRow.UU) * self._row(MomentRow.WEIGHT_SQUARE),
+        )
+
+    @property
+    def importance_weight_mean(self) -> Array:
+        """Mean importance weight: 1 where propensities are right and support is full."""
+        return self._mean(MomentRow.IMPORTANCE)
+
+    @property
+    def importance_weight_square(self) -> Array:
+        """Mean of the squared importance weight."""
+        return self._mean(MomentRow.IMPORTANCE_SQUARE)
+
+    @property
+    def importance_weight_max(self) -> Array:
+        """The largest importance weight, however old the event; NaN without events."""
+        return np.where(self.count > 0, self._row(MomentRow.LARGEST_IMPORTANCE), np.nan)
+
+    @property
+    def term_mean(self) -> Array:
+        """Mean of the term `u`."""
+        return self._mean(MomentRow.U)
+
+    @property
+    def term_square(self) -> Array:
+        """Mean of the squared term."""
+        return self._mean(MomentRow.UU)
+
+    @property
+    def term_times_weight(self) -> Array:
+        """Mean of the product of the term and the importance weight."""
+        return self._mean(MomentRow.TERM_IMPORTANCE)
+
+    @property
+    def events_of_largest_weight(self) -> Array:
+        """`S0 / Q`: the number of events if all had the largest averaging weight."""
+        return ratio(self._row(MomentRow.WEIGHT), self._row(MomentRow.LARGEST_WEIGHT))
+
+    @property
+    def unsupported_probability(self) -> Array:
+        """Mean probability that the policy gives to actions that are never logged."""
+        return self._mean(MomentRow.UNSUPPORTED)
+
+    @property
+    def largest_term_share(self) -> Array:
+        """Share of `|U|` that the largest single term carries."""
+        return ratio(self._row(MomentRow.LARGEST_TERM), np.abs(self._row(MomentRow.U)))

@@ -1,0 +1,172 @@
+"""The two halves of a fold, except for what the averages keep.
+
+Half 1, `summarise`, is a pure function of weighed events, and may run in another process. Half 2, `fold`, has the state
+and reads the sums alone. Events are weighed with what was known before their block: propensities, distributions and
+rewards that are learned, shares of arms and curves (`learning.weighed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct, structs
+
+from streameval.common.arrays import Array, State, decayed_path
+from streameval.events import EventBatch
+from streameval.ope.core.summary import BlockSums
+from streameval.ope.evaluator import ramp
+from streameval.ope.evaluator.drift_detection import block_means
+from streameval.ope.evaluator.learning import Weighed
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.report_rows import PolicySums, support_known
+from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence.actions import Form
+from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, SlateSums, fading_of
+from streameval.ope.evidence.largest_weights import LargestNumbers
+from streameval.ope.promotion import MonitorSums, PromotionMonitor, fold_arrivals
+
+
+class EventSums(NamedTuple):
+    """What a batch adds to the counts of events; `newest` and `oldest` are NaN if no event has a time."""
+
+    accepted: int
+    rejected: dict[str, int]
+    newest: float
+    oldest: float
+
+    @classmethod
+    def of(cls, batch: EventBatch) -> EventSums:
+        """From a batch with its rejected events."""
+        newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
+        return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
+
+    def fold(self, events: State) -> State:
+        """The counts after the batch."""
+        rejected, times = dict(events["rejected"]), {}
+        for reason, number in self.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + number
+        for name, new, extreme in (("newest", self.newest, np.fmax), ("oldest", self.oldest, np.fmin)):
+            time = float(extreme(np.nan if events[name] is None else events[name], new))
+            times[name] = None if math.isnan(time) else time
+        return {
+            "accepted": events["accepted"] + self.accepted,
+            "rejected": rejected,
+            **times,
+            "arrivals": fold_arrivals(events["arrivals"], self.accepted, self.rejected),
+        }
+
+
+class Sums(Struct, frozen=True, eq=False):
+    """Half 1: what some whole blocks, or the unfinished one, add to the state.
+
+    `policies`: the counts. `recent`: behind the recent means of each reward; empty if no average needs them. `slates`:
+    of each reward, None without slates. `weights`: the largest numbers that limit weights. `by_rank`: of clicks at each
+    rank, None without a learned curve. `means`: of clipped rewards for the drift detector, `shares`: of the arms of a
+    ramp, `promotion`: of the monitor, each None if nothing reads it.
+    """
+
+    policies: PolicySums
+    recent: tuple[RecentSums, ...]
+    slates: tuple[SlateSums | None, ...]
+    weights: LargestNumbers
+    by_rank: Array | None = None
+    means: Array | None = None
+    shares: BlockSums | None = None
+    promotion: MonitorSums | None = None
+
+
+class Known(NamedTuple):
+    """What is known before some blocks, which makes half 1 cheaper or names a place; it changes no number.
+
+    `events`: how many came before. `least`: see `largest_weights.summarise`.
+    """
+
+    events: int = 0
+    least: Array | None = None
+
+    @classmethod
+    def of(cls, state: State) -> Known:
+        """From the state of an evaluator."""
+        return cls(state["weights"]["events"], largest_weights.floor(state["weights"]))
+
+
+def summarise(weighed: Weighed, known: Known, mixes: bool) -> Sums:
+    """The sums of whole blocks, or of the unfinished one, that a reading needs.
+
+    `mixes`: whether an average mixes components, and so needs recent means.
+    """
+    by_rank, whole = None, weighed.whole
+    if weighed.curve is not None and whole.clicks is not None:
+        by_rank = whole.clicks.by_rank(weighed.curve.logarithm.shape[1], whole.sample_weight, whole.blocks)
+    return Sums(
+        PolicySums.of(whole, support_known(whole, weighed.events)),
+        tuple(each.recent_steps() for each in weighed.every if mixes),
+        tuple(weighed.slates),
+        largest_weights.summarise(weighed.every[0], weighed.events, *known),
+        by_rank,
+    )
+
+
+def summarise_blocks(
+    plan: Plan, weighed: Weighed, logged: EventBatch, known: Known, mixes: bool, monitor: PromotionMonitor | None
+) -> Sums:
+    """The sums of whole blocks; `logged`: the events with their logged propensities."""
+    goal, *further = weighed.every
+    events, sums = weighed.events, summarise(weighed, known, mixes)
+    promotion = monitor and monitor.summarise(goal, events.timestamp, events.propensity, events.origin, further)
+    return structs.replace(
+        sums,
+        means=None if plan.drift is None else block_means(goal, plan.reward_range),
+        shares=ramp.summarise(plan, logged, weighed.whole.signs),
+        promotion=promotion,
+    )
+
+
+class Folded(NamedTuple):
+    """Half 2, without promotion: the parts of the state after some blocks, and what averages read of each block.
+
+    `recent`: means for each reward. `slates`: in each form, for each reward. `by_rank`: recent clicks at each rank.
+    """
+
+    state: State
+    recent: list[RecentMoments]
+    slates: list[Mapping[Form, RecentMoments]]
+    by_rank: Array | None
+
+    def with_means(self, every: Sequence[Evidence]) -> list[Evidence]:
+        """The evidence of each reward with these means."""
+        found = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
+        return [each.with_recent(recent, of_forms) for each, recent, of_forms in found]
+
+
+def fold(plan: Plan, before: State, sums: Sums) -> Folded:
+    """The state after some blocks, but for the parts of grids and promotion."""
+    state: State = {
+        "counts": sums.policies.fold(before["counts"]),
+        "weights": largest_weights.fold(before["weights"], sums.weights),
+        "recent": before["recent"],
+        "slates": list(before["slates"]),
+        "by_rank": before["by_rank"],
+    }
+    fading, recent, slates, path = fading_of(plan.block), [], [], None
+    if sums.recent:
+        pairs = zip(before["recent"], sums.recent, strict=True)
+        recent, state["recent"] = map(list, zip(*(RecentMoments.folded(*pair, fading) for pair in pairs), strict=True))
+    for place, added in enumerate(sums.slates):
+        means: Mapping[Form, RecentMoments] = {}
+        if added is not None:
+            means, state["slates"][place] = added.fold(before["slates"][place], plan.block)
+        slates.append(means)
+    if sums.by_rank is not None:
+        path = decayed_path(before["by_rank"], sums.by_rank, fading)
+        state["by_rank"] = path[-1]
+    if sums.means is not None and plan.drift is not None:
+        plan.drift.update(before["drift"], sums.means)
+    if sums.shares is not None:
+        state["ramp"] = ramp.fold_shares(before["ramp"], sums.shares)
+    return Folded(state, recent, slates, path)

@@ -1,0 +1,151 @@
+"""The two halves of a fold: sums that are a pure function of events, and the state that follows from them alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from streameval.common.arrays import from_plain, to_plain
+from streameval.events.origin import Origin
+from streameval.ope.evaluator import halves, learning
+from streameval.ope.evaluator.halves import Known, Sums
+from streameval.ope.evidence import Evidence
+from streameval.ope.promotion import Trust, decide
+from streameval.ope.promotion.mean_weight import FIXED_STAKES
+from support.promotion import make_monitor, smooth_weights, trust_figures
+
+EVENTS, BLOCK, CANDIDATES = 2_000, 100, ["one", "two"]
+RULES = ["paired", "anytime", "sea", "bsea"]
+
+
+def log(units: bool = False, thinned: bool = False) -> EventBatch:
+    """Events of two candidates, some of which lack the second one."""
+    rng = np.random.default_rng(3)
+    propensity = rng.uniform(0.1, 1.0, EVENTS)
+    policies = {name: np.clip(propensity * rng.gamma(2, 0.5, EVENTS), 0, 1) for name in CANDIDATES}
+    policies["two"][rng.random(EVENTS) < 0.1] = np.nan
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(EVENTS) < 0.3) * 1.0,
+        propensity=propensity,
+        policies=policies,
+        timestamp=1_000.0 + np.arange(EVENTS),
+        **({"unit": [f"u{place % 40}" for place in range(EVENTS)]} if units else {}),
+        **({"sampling_probability": rng.choice([0.5, 1.0], EVENTS)} if thinned else {}),
+    )
+    return replace(batch, origin=Origin.of("log", [(0, range(EVENTS))]))
+
+
+def slates() -> EventBatch:
+    """Slates of three slots."""
+    rng = np.random.default_rng(4)
+    shown = rng.integers(0, 2, (EVENTS, 3))
+    policies = {name: np.where(shown == 1, share, 1 - share) for name, share in (("one", 0.7), ("two", 0.4))}
+    times = 1_000.0 + np.arange(EVENTS)
+    return EventBatch.from_arrays(
+        reward=shown.mean(axis=1), propensity=np.full(shown.shape, 0.5), policies=policies, timestamp=times
+    )
+
+
+LOGS = {
+    "plain": (log(), {"promotion": {"rule": RULES, "hold": 1, "min_events": 100}}),
+    "units": (log(units=True), {"promotion": RULES}),
+    "thinned": (log(thinned=True), {"promotion": RULES}),
+    "slates": (slates(), {"estimators": ["pseudo_inverse", "iips"]}),
+}
+
+
+def sums_of(evaluator: Evaluator, events: EventBatch, known: Known | None = None) -> Sums:
+    """Half 1 of some events by what an evaluator knows."""
+    plan, state, grids = evaluator.plan, evaluator._state, evaluator._grids
+    weighed = learning.weighed(plan, grids, state, events.with_policies(plan.columns))
+    known = Known.of(state) if known is None else known
+    return halves.summarise_blocks(plan, weighed, events, known, True, evaluator._monitor)
+
+
+def by_block(value: Any, path: str = "") -> dict[str, Any]:
+    """All arrays and numbers inside a value, by their path."""
+    if isinstance(value, msgspec.Struct):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif isinstance(value, Origin):
+        value = {"partition": value.partition, "offset": value.offset}
+    elif isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        return {key: each for name, part in value.items() for key, each in by_block(part, f"{path}/{name}").items()}
+    return {path: value}
+
+
+@pytest.mark.parametrize("case", LOGS)
+def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) -> None:
+    """Signs of units, which depend on the number of events before, are the same if every event has a unit."""
+    events, options = LOGS[case]
+    evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
+    whole = by_block(sums_of(evaluator, events))
+    parts = [by_block(sums_of(evaluator, events[first : first + 500])) for first in range(0, EVENTS, 500)]
+    blocks = [key for key, each in whole.items() if isinstance(each, np.ndarray) and len(each) == EVENTS // BLOCK]
+    assert len(blocks) > 20
+    for key in blocks:
+        np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key], err_msg=key)
+
+
+@pytest.mark.parametrize("case", LOGS)
+def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> None:
+    events, options = LOGS[case]
+    here, there = (Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options)) for _ in range(2))
+    whole = halves.summarise_blocks
+    for first in range(0, EVENTS, 1_000):
+        here.update(events[first : first + 1_000])
+        here.fold_pending()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def sent(*given: Any) -> Sums:
+            return received(msgspec.msgpack.encode(whole(*given), enc_hook=to_plain))
+
+        patch.setattr(halves, "summarise_blocks", sent)
+        for first in range(0, EVENTS, 1_000):
+            there.update(events[first : first + 1_000])
+            there.fold_pending()
+    assert there.state() == here.state()
+    assert there.report() == here.report()
+
+
+def received(data: bytes) -> Sums:
+    """The sums in these bytes."""
+    return msgspec.msgpack.decode(data, type=Sums, dec_hook=lambda _, value: from_plain(value))
+
+
+def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state() -> None:
+    events, options = LOGS["plain"]
+    evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
+    evaluator.update(events[:1_000])
+    evaluator.fold_pending()
+    known, rest = Known.of(evaluator._state), events[1_000:]
+    states = [
+        halves.fold(evaluator.plan, evaluator._state, sums_of(evaluator, rest, each)).state["weights"]
+        for each in (known, Known(known.events))
+    ]
+    np.testing.assert_array_equal(states[0]["largest"], states[1]["largest"])
+
+
+@pytest.mark.parametrize(("wrong", "ok"), [(1.0, True), (0.8, False), (1.25, False)])
+def test_fixed_stakes_find_wrong_propensities_without_single_events(wrong: float, ok: bool) -> None:
+    monitor = replace(make_monitor(candidates=1, rule="bsea", trust=Trust()), fixed_stakes=True)
+    rng, state = np.random.default_rng(5), monitor.start()
+    for _ in range(4):
+        weight, propensity = smooth_weights(rng, 1_000, 2)
+        evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
+        sums = monitor.summarise(evidence, np.full(1_000, np.nan), propensity)
+        assert sums.bets is not None
+        assert sums.bets.surprise is None
+        assert sums.bets.gains is not None
+        assert sums.bets.gains.shape == (10, 2, len(FIXED_STAKES))
+        state = monitor.fold(state, sums, [[]])
+    _, checks, _ = decide(monitor, state, **trust_figures())
+    assert [each.ok for each in checks if each.check == "mean_weight" and each.policy == "candidate-1"] == [ok]
