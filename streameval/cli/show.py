@@ -19,7 +19,6 @@ from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.evaluator.merging.merged import MergedEvaluator
 from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
 
 T = TypeVar("T")
@@ -81,11 +80,14 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 
 
 def _evaluated(state: State) -> dict[str, Any]:
-    """The evaluators of a state and their Report; there is one evaluator where an engine is."""
-    if "merged" in state:
-        merged = MergedEvaluator.from_state(state["merged"])
-        counts = {"policies": list(merged.policies), "events": to_builtins(merged.report().events)}
-        return {"cohorts": [counts], "report": merged.report()}
+    """The evaluators of a state and their Report; all of an engine count as one."""
+    if "partitioned" in state:
+        from streameval.engines.daemon import PartitionedCohorts  # imports clients of Kafka
+
+        partitioned = PartitionedCohorts.from_state(state["partitioned"])
+        report = partitioned.report()
+        counts = {"policies": list(partitioned.policies), "events": to_builtins(report.events)}
+        return {"cohorts": [counts], "report": report}
     cohorts = CohortEvaluator.from_state_without_code(state)
     return {"cohorts": CohortEvaluator.describe(state), "report": cohorts.report()}
 

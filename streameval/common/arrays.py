@@ -6,7 +6,6 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -60,55 +59,6 @@ def _remaining(steps: int, factor: float) -> Array:
     return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
 
 
-def with_start(before: Array, after: Array) -> Array:
-    """A value before the first of some steps and after each."""
-    return np.concatenate([before[None], after])
-
-
-def recursion(state: Array, steps: Array, factors: Array) -> Array:
-    """`state = factors state + step` before the first step and after each, [steps + 1, ...].
-
-    The result does not depend on how the steps are cut. `factors` [steps, ...].
-
-    >>> recursion(np.array([8.0, 8.0]), np.array([[1.0], [1.0]]), np.array([[0.5, 1.0], [0.5, 1.0]])).tolist()
-    [[8.0, 8.0], [5.0, 9.0], [3.5, 10.0]]
-    """
-    every, faded = np.empty((len(steps) + 1, *state.shape)), np.empty(state.shape)
-    every[0], every[1:] = state, steps
-    for (before, after), factor in zip(pairwise(every), factors, strict=True):
-        after += np.multiply(before, factor, out=faded)
-    return every
-
-
-def last_axis_first(values: Array) -> Array:
-    """The last axis of a state as the first one."""
-    return np.ascontiguousarray(np.moveaxis(values, -1, 0))
-
-
-def fading_path(state: Array, steps: Array, fading: Array) -> Array:
-    """The `recursion` of a state [columns, memories], whose memories fade in different ways.
-
-    Returns [memories, steps + 1, columns]. `steps`: [memories, steps, columns]; `fading`: [steps, memories].
-    """
-    path = recursion(last_axis_first(state), steps.swapaxes(0, 1), fading[..., None])
-    return np.ascontiguousarray(path.swapaxes(0, 1))
-
-
-def fading_paths(state: State, steps: Mapping[str, Array], fading: Array) -> State:
-    """The same of several parts of a state [columns, ..., memories] by name, in one loop.
-
-    Returns [memories, steps + 1, columns, ...]. `steps`: [steps, columns, ...], the same for every memory.
-    """
-    before = {name: last_axis_first(state[name]) for name in steps}
-    together = np.concatenate([values.reshape(len(values), -1) for values in before.values()], axis=1)
-    added = np.concatenate([step.reshape(len(step), 1, -1) for step in steps.values()], axis=2)
-    every, first, found = recursion(together, added, fading[..., None]).swapaxes(0, 1), 0, {}
-    for name, values in before.items():
-        own = np.ascontiguousarray(every[..., first : first + values[0].size])
-        found[name], first = own.reshape(*own.shape[:2], *values.shape[1:]), first + values[0].size
-    return found
-
-
 def running_sum(state: Array, steps: Array) -> Array:
     """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
 
@@ -141,22 +91,6 @@ def beyond_rounding(square: Array, size: Array) -> Array:
     array([ 2.,  0.,  0., nan])
     """
     return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
-
-
-def exchange(ring: Array, written: int, values: Array) -> Array:
-    """Put values into the ring and take out those of a whole ring's length before, in turn.
-
-    >>> ring = np.array([1.0, 2.0])
-    >>> exchange(ring, 0, np.array([3.0, 4.0, 5.0])), ring
-    (array([1., 2., 3.]), array([5., 4.]))
-    """
-    before = np.empty_like(values)
-    for first in range(0, len(values), len(ring)):
-        part = slice(first, first + len(ring))
-        places = np.arange(written + first, written + min(first + len(ring), len(values))) % len(ring)
-        before[part] = ring[places]
-        ring[places] = values[part]
-    return before
 
 
 def take_columns(state: Any, policies: int, index: Sequence[int], columns: Sequence[int] | None = None) -> Any:

@@ -11,19 +11,12 @@ from streameval.common.text import Seconds
 from streameval.config.errors import Problem, expecting, refusal
 from streameval.ingest.base import SourceSettings, StrictModel
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ope.evaluator.merging.mergeable import MergePlan
 from streameval.ope.evaluator.plan import Plan
-
-MERGEABLE: dict[str, Any] = {
-    "estimators": ["ips", "snips"],
-    "averages": ["cumulative", {"kind": "decay", "half_life": "1h"}],
-    "drift": "off",
-}
-"""The defaults with an engine: what does not depend on the order of all events."""
+from streameval.ope.evaluator.summaries import require_halves
 
 
 class SparkSettings(StrictModel):
-    """Apache Spark: this process is the driver, and reads no event itself."""
+    """Apache Spark: this process is the driver, and reads no message itself."""
 
     kind: Literal["spark"] = "spark"
     master: str | None = Field(
@@ -53,18 +46,6 @@ def engine_as_mapping(value: object) -> object:
     return None if kind == "off" else {"kind": kind} | ({"master": master} if master else {})
 
 
-def with_engine_defaults(values: object) -> object:
-    """The values of a configuration; with an engine and where they give none, those that executors can compute.
-
-    >>> with_engine_defaults({"engine": "spark", "estimators": ["ips"]})["averages"]
-    ['cumulative', {'kind': 'decay', 'half_life': '1h'}]
-    """
-    if not isinstance(values, dict) or engine_as_mapping(values.get("engine")) is None:
-        return values
-    defaults = MERGEABLE if values.get("ranking") is None else {**MERGEABLE, "estimators": ["click_ips", "click_snips"]}
-    return {**defaults, **values}
-
-
 def engine_variables(text: str) -> dict[str, str]:
     """`spark:local[4]` of the command line as variables of the environment, which change only what they name."""
     given: Any = engine_as_mapping(text)
@@ -88,8 +69,8 @@ def engine_problems(
         hint = "remove copies before they reach the topic, or leave engine out: no executor sees all copies of an event"
         yield Problem(("source", "duplicates"), expecting("'off' next to engine", f"{source.duplicates}"), hint)
     if source.order == "event_time":
-        hint = "write order: arrival; averages over all events or over time do not depend on the order"
+        hint = "write order: arrival; blocks are folded by the time of their last events"
         yield Problem(("source", "order"), expecting("'arrival' next to engine", "'event_time'"), hint)
     if decides:
         yield Problem(("decisions",), expecting("nothing next to engine", "a topic"), "leave decisions or engine out")
-    yield from refusal(("engine",), lambda: MergePlan.of(plan()))
+    yield from refusal(("engine",), lambda: require_halves(plan()))

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from streameval.common.component import Component, kind_as_mapping
 from streameval.common.text import Seconds, counted
-from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems, with_engine_defaults
+from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems
 from streameval.config.errors import Problem, did_you_mean, expecting, one_of, problems_of, refusal, refuse
 from streameval.config.loading import Place, read_yaml, with_environment
 from streameval.config.memory import usable_memory
@@ -213,11 +213,6 @@ class Config(StrictModel):
     engine: Annotated[SparkSettings | None, BeforeValidator(engine_as_mapping)] = Field(
         None, description="where events are evaluated if one process is too slow, e.g. {kind: spark, master: local[4]}"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_fit_the_engine(cls, values: object) -> object:
-        return with_engine_defaults(values)
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:

@@ -148,7 +148,7 @@ class EngineClient:
                 self._due = self._clock()
             if end > start and number not in self._paused:
                 offsets = OffsetRange(self._topic, number, start, end, self._epochs.get(number))
-                yield RangeTask(batch, offsets, self._planned_at)
+                yield RangeTask(batch.of_partition(number), offsets, self._planned_at)
 
     def _taken(self, results: Sequence[RangeResult | RangeGone]) -> list[Records]:
         resume = {number: at for each in results if isinstance(each, RangeGone) for number, at in each.resume.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -21,18 +21,16 @@ from streameval.config.model import Config
 from streameval.engines.client import Engine, EngineClient, EvaluatedRange
 from streameval.engines.ranges import BatchTask, CohortTask, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError, StreamevalError
-from streameval.events import EventBatch
 from streameval.ingest.background import ConnectionGroup
-from streameval.ingest.base import Offsets, Records, Source, TopicPartition
+from streameval.ingest.base import Offsets, Records, Source
 from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.merging.merged import MergedEvaluator
-from streameval.ope.evaluator.merging.partial import Partial
 from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
+from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.ope.report import Report, Transition
 from streameval.service.daemon import DaemonLoop
 from streameval.service.reload import Change, require_reloadable
@@ -46,8 +44,8 @@ from streameval.service.startup import (
 )
 from streameval.service.status import EngineStatus
 
-FIRST_BATCH = 100
-"""The offsets of a batch whose events nothing was learned for."""
+MAX_SUMS = 100_000
+"""Blocks times policies of a batch, at most: with the default settings their sums take 160 MB."""
 SPARK = "pip install 'streameval[spark]'"
 
 log = structlog.get_logger("streameval")
@@ -67,14 +65,14 @@ def spark(settings: SparkSettings) -> Engine:
 
 
 @dataclass(frozen=True)
-class MergedCohort:
+class PartitionedCohort:
     """An evaluator of the candidates added at one time, and the policies whose rows come from it.
 
-    `number`: its place among all that there ever were; partial results name it.
+    `number`: its place among all that there ever were; summaries are named by it.
     """
 
     number: int
-    evaluator: MergedEvaluator
+    evaluator: PartitionedEvaluator
     policies: tuple[str, ...]
 
     def names_in(self, plan: Plan) -> tuple[str, ...]:
@@ -83,18 +81,18 @@ class MergedCohort:
         return tuple(name for name in self.policies if name in plan.policies and own.policy(name) == plan.policy(name))
 
 
-class MergedCohorts:
-    """Evaluates partial results of a plan whose candidates change; every evaluator has production.
+class PartitionedCohorts:
+    """Folds summaries for a plan whose candidates change; every evaluator has production.
 
     Candidates that are added start from zero in their own evaluator. Removed ones have no rows any more. Numbers
     of events are those of the first evaluator.
 
     Raises:
-        ConfigError: The numbers of the plan depend on the order of all events; the hint names what to take instead.
+        ConfigError: Some of the plan needs all events in order; the hint names what to take instead.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._cohorts = [MergedCohort(0, MergedEvaluator(plan), plan.policies)]
+        self._cohorts = [PartitionedCohort(0, PartitionedEvaluator.from_plan(plan), plan.policies)]
         self._next = 1
 
     @property
@@ -115,15 +113,14 @@ class MergedCohorts:
     @property
     def tasks(self) -> tuple[CohortTask, ...]:
         """The work of executors on every range from now on."""
-        return tuple(
-            CohortTask(each.number, pickle.dumps(each.evaluator.plan), each.evaluator.lagged) for each in self._cohorts
-        )
+        evaluators = [(each.number, each.evaluator) for each in self._cohorts]
+        return tuple(CohortTask(number, pickle.dumps(of.plan), of.knowledge(), of.rests()) for number, of in evaluators)
 
     @property
-    def most(self) -> int | None:
-        """The offsets of the next batch at most: as many as all before, where an evaluator learns; None: any number."""
-        learned = [each.evaluator.covered for each in self._cohorts if each.evaluator.learns]
-        return max(FIRST_BATCH, min(learned)) if learned else None
+    def most(self) -> int:
+        """The offsets of the next batch, at most."""
+        policies = sum(len(each.evaluator.policies) for each in self._cohorts)
+        return max(1, MAX_SUMS // policies) * self.plan.block
 
     def change_candidates(self, plan: Plan) -> tuple[list[str], list[str]]:
         """Continue with the candidates of this plan, which differs in nothing else; those added, and those removed.
@@ -136,33 +133,30 @@ class MergedCohorts:
         kept = self.policies
         added = [name for name in plan.policies if name not in kept]
         if added:
-            late = MergedEvaluator(plan.for_policies(added))
-            self._cohorts.append(MergedCohort(self._next, late, tuple(added)))
+            late = PartitionedEvaluator.from_plan(plan.for_policies(added))
+            self._cohorts.append(PartitionedCohort(self._next, late, tuple(added)))
             self._next += 1
         return added, [name for name in before if name not in kept]
 
-    def fold(self, partials: Mapping[int, Partial]) -> None:
-        """Add the partial results of the same ranges, by the numbers of evaluators.
+    def fold(self, batch: Sequence[Mapping[int, bytes]]) -> None:
+        """Fold the summaries of each range of a batch, as bytes by the numbers of evaluators.
 
         An evaluator that is younger than the ranges starts after them.
 
         Raises:
-            StateError: See `MergedEvaluator.fold`.
+            StateError: See `PartitionedEvaluator.fold`.
         """
         for each in self._cohorts:
-            if each.number in partials:
-                each.evaluator.fold(partials[each.number])
+            each.evaluator.fold([Summary.from_bytes(of[each.number]) for of in batch if each.number in of])
 
-    def next_offset(self, place: TopicPartition) -> int | None:
+    def next_offset(self, partition: int) -> int | None:
         """The offset after the last one that counts; None if no range of the partition has come."""
-        return self._cohorts[0].evaluator.offsets.get(place)
+        return self._cohorts[0].evaluator.offset(partition)
 
-    def skip(self, place: TopicPartition, end: int) -> None:
+    def skip(self, partition: int, end: int) -> None:
         """Pass over the offsets up to `end`, which the log has lost."""
         for each in self._cohorts:
-            start = each.evaluator.offsets.get(place, end)
-            if start < end:
-                each.evaluator.fold(Partial.of(each.evaluator.plan, EventBatch.concat([]), {place: (start, end)}))
+            each.evaluator.skip(partition, end)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """One Report, of each policy the rows of its evaluator: see `Evaluator.report`."""
@@ -194,8 +188,8 @@ class MergedCohorts:
         return {"schema": STATE_SCHEMA, "next": self._next, "cohorts": cohorts}
 
     @classmethod
-    def from_state(cls, state: State, candidates: Candidates = (), wanted: Iterable[str] = ()) -> MergedCohorts:
-        """Continue from a state; see `MergedEvaluator.from_state`.
+    def from_state(cls, state: State, candidates: Candidates = (), wanted: Iterable[str] = ()) -> PartitionedCohorts:
+        """Continue from a state; see `Evaluator.from_state`.
 
         Code of policies that are not shown, or not `wanted` any more, is forgotten, so that `candidates` need not name
         it.
@@ -214,16 +208,16 @@ class MergedCohorts:
             settings["computed_policies"] = {
                 name: policy for name, policy in settings["computed_policies"].items() if name in shown
             }
-            merged = MergedEvaluator.from_state({**evaluator, "settings": settings}, candidates)
-            found._cohorts.append(MergedCohort(each["number"], merged, tuple(each["policies"])))
+            partitioned = PartitionedEvaluator.from_state({**evaluator, "settings": settings}, candidates=candidates)
+            found._cohorts.append(PartitionedCohort(each["number"], partitioned, tuple(each["policies"])))
         return found
 
 
-class EngineDaemon(DaemonLoop[MergedCohorts]):
-    """A daemon whose events are evaluated by `engine`, and come as ranges with their `Partial`s."""
+class EngineDaemon(DaemonLoop[PartitionedCohorts]):
+    """A daemon whose events are summed up by `engine`, and come as ranges with their summaries."""
 
     def __init__(
-        self, source: Source, pipeline: EventPipeline, evaluator: MergedCohorts, *, engine: Engine, **options: Any
+        self, source: Source, pipeline: EventPipeline, evaluator: PartitionedCohorts, *, engine: Engine, **options: Any
     ) -> None:
         self._engine = engine
         super().__init__(source, pipeline, evaluator, **options)
@@ -244,14 +238,8 @@ class EngineDaemon(DaemonLoop[MergedCohorts]):
         started, accepted = time.perf_counter(), self._accepted
         ranges = [part for part in records if isinstance(part, EvaluatedRange)]
         for part in ranges:
-            self._skip_lost((part.topic, part.partition), part.result.range.start)
-        # One fold for all ranges: event time then advances equally in all partitions.
-        whole: dict[int, Partial] = {}
-        for part in ranges:
-            for number, data in part.result.partials.items():
-                partial = Partial.from_bytes(data)
-                whole[number] = whole[number].merge(partial) if number in whole else partial
-        self._evaluator.fold(whole)
+            self._skip_lost(part.topic, part.partition, part.result.range.start)
+        self._evaluator.fold([part.result.summaries for part in ranges])
         for part in ranges:
             self._count_range(part.result)
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
@@ -266,16 +254,15 @@ class EngineDaemon(DaemonLoop[MergedCohorts]):
             self._log_problems(result.problems)
         self._count(result.events, result.delays, result.rejected)
 
-    def _skip_lost(self, place: TopicPartition, start: int) -> None:
+    def _skip_lost(self, topic: str, partition: int, start: int) -> None:
         """Let the evaluator pass over offsets that the log has lost, as the source has found.
 
         Raises:
             SourceError: The log goes back behind what was counted: it was cut or replaced.
         """
-        expected = self._evaluator.next_offset(place)
-        self._evaluator.skip(place, start)
+        expected = self._evaluator.next_offset(partition)
+        self._evaluator.skip(partition, start)
         if expected is not None and start < expected:
-            topic, partition = place
             raise SourceError(
                 f"{topic}-{partition} continues at offset {start:,}, and events up to {expected:,} are counted already",
                 hint="the topic was cut or recreated: with an engine, start from zero with --reset",
@@ -288,7 +275,7 @@ class EngineDaemon(DaemonLoop[MergedCohorts]):
     def _document(self) -> State | None:
         document = super()._document()
         if document is not None:
-            document["evaluator"] = {**PARTS["evaluator"], "merged": document["evaluator"]}
+            document["evaluator"] = {**PARTS["evaluator"], "partitioned": document["evaluator"]}
         return document
 
     def _engine_status(self, at: float) -> EngineStatus:
@@ -317,21 +304,21 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
 
-    def assemble(start: StartState[MergedCohorts], snapshots: SnapshotWriter | None) -> EngineDaemon:
+    def assemble(start: StartState[PartitionedCohorts], snapshots: SnapshotWriter | None) -> EngineDaemon:
         assert config.engine is not None
         reload = EngineReload(config, start.evaluator, load or (lambda: config))
         return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
 
-    def fresh() -> StartState[MergedCohorts]:
-        return StartState(MergedCohorts(config.plan()), pipeline_of(config), {})
+    def fresh() -> StartState[PartitionedCohorts]:
+        return StartState(PartitionedCohorts(config.plan()), pipeline_of(config), {})
 
     return from_newest(config, partial(_resume, config), fresh, assemble, reset=reset, needs_state=reset)
 
 
-def _resume(config: Config, path: Path, document: State) -> StartState[MergedCohorts]:
+def _resume(config: Config, path: Path, document: State) -> StartState[PartitionedCohorts]:
     require_same_configuration(config, path, document)
-    plan, merged = config.plan(), document["evaluator"]["merged"]
-    evaluator = MergedCohorts.from_state(merged, config.policies.candidates, plan.policies)
+    plan, partitioned = config.plan(), document["evaluator"]["partitioned"]
+    evaluator = PartitionedCohorts.from_state(partitioned, config.policies.candidates, plan.policies)
     if evaluator.plan.for_policies(()).settings() != plan.for_policies(()).settings():
         raise StateError(
             f"the snapshot {path} has another production policy, other estimators or averages than the configuration",
@@ -345,7 +332,7 @@ def _resume(config: Config, path: Path, document: State) -> StartState[MergedCoh
 
 def _assemble(
     reload: EngineReload,
-    start: StartState[MergedCohorts],
+    start: StartState[PartitionedCohorts],
     snapshots: SnapshotWriter | None,
     engine: Engine,
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client],
@@ -380,7 +367,7 @@ class EngineReload:
     One that is invalid, or changes something else, changes nothing.
     """
 
-    def __init__(self, config: Config, evaluator: MergedCohorts, load: Callable[[], Config]) -> None:
+    def __init__(self, config: Config, evaluator: PartitionedCohorts, load: Callable[[], Config]) -> None:
         self.config, self._evaluator, self._load = config, evaluator, load
         self._pickled = pickle.dumps(config)
 

@@ -1,4 +1,4 @@
-"""The work of an executor: reads the messages of a range of offsets, decodes them, and adds them up to a `Partial`."""
+"""The work of an executor: reads the messages of a range of offsets, decodes them, and sums them up (half 1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from streameval.config.model import Config
@@ -19,17 +19,15 @@ from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.ingest.stages import ClockBehindError
-from streameval.ope.evaluator.merging.mergeable import MergePlan
-from streameval.ope.evaluator.merging.partial import Partial
-from streameval.ope.evaluator.missing_fields import missing_fields
-from streameval.ope.policies.coded import fill
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.summaries import Summariser
 from streameval.service.dead_letters import MAX_DEAD_LETTERS, DeadLetter, dead_letters_of
 from streameval.service.startup import pipeline_of
 from streameval.service.status import NO_DELAYS, Histogram
 
 POLL_TIMEOUT = 0.5  # seconds
 EVENTS_AT_ONCE = 10_000
-"""Messages that are evaluated together: enough to keep numpy busy, few enough to keep an executor small."""
+"""Messages that are summed up together: enough to keep numpy busy, few enough to keep an executor small."""
 LITTLE_AHEAD: Mapping[str, Mapping[str, int]] = {
     "confluent": {"max.partition.fetch.bytes": 128 * 1024, "queued.min.messages": EVENTS_AT_ONCE},
     "kafka-python": {"max_partition_fetch_bytes": 128 * 1024},
@@ -56,23 +54,32 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class CohortTask:
-    """A pickled `Plan` to evaluate; `lagged`: that of its `MergedEvaluator`, whose `number` this is."""
+    """A pickled `Plan` to sum up for; `knowledge` and `rests` are of its `PartitionedEvaluator`, with this `number`."""
 
     number: int
     plan: bytes
-    lagged: bytes | None = None
+    knowledge: bytes | None = None
+    rests: Mapping[int, bytes] = field(default_factory=dict)
+
+    def of_partition(self, partition: int) -> CohortTask:
+        """The task for the ranges of a partition."""
+        return replace(self, rests={number: rest for number, rest in self.rests.items() if number == partition})
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
     """How all ranges of a batch are evaluated: `config` is a pickled `Config`, which reads and decodes.
 
-    `most`: the offsets that it has at most, so that a model does not predict many more events than it has learned from.
+    `most`: the offsets that it has at most, which limits the memory for sums.
     """
 
     config: bytes
     cohorts: tuple[CohortTask, ...]
     most: int | None = None
+
+    def of_partition(self, partition: int) -> BatchTask:
+        """The task for the ranges of a partition."""
+        return replace(self, cohorts=tuple(each.of_partition(partition) for each in self.cohorts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +93,16 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """The result of an executor for a range, in as many bytes for many events as for few.
+    """The result of an executor for a range.
 
-    `partials`: the bytes of a `Partial` by the number of its `CohortTask`. `events`: how many counted; `delays`: the
+    `summaries`: the bytes of a `Summary` by the number of its `CohortTask`. `events`: how many counted; `delays`: the
     seconds from their times to that of the batch. `rejected`: messages by reason, with one of its details in
     `examples`. `dead_letters` of them, and how many more there were. `problems`: fields that estimators need and no
     event has. `epoch`: that of the last message.
     """
 
     range: OffsetRange
-    partials: Mapping[int, bytes]
+    summaries: Mapping[int, bytes]
     events: int
     delays: Histogram
     rejected: Mapping[str, int]
@@ -129,8 +136,9 @@ _evaluators: dict[bytes, RangeEvaluator] = {}
 
 
 @lru_cache(maxsize=16)
-def _plan_of(plan: bytes) -> MergePlan:
-    return MergePlan.of(pickle.loads(plan))
+def _plan_of(plan: bytes) -> Plan:
+    found: Plan = pickle.loads(plan)
+    return found
 
 
 class RangeEvaluator:
@@ -173,12 +181,14 @@ class RangeEvaluator:
     def _evaluated(
         self, range: OffsetRange, messages: Iterator[Records], now: float, cohorts: Sequence[CohortTask]
     ) -> RangeResult:
-        plans = {each.number: _plan_of(each.plan) for each in cohorts}
-        lagged = {each.number: each.lagged for each in cohorts}
+        place = range.partition, range.start
+        summarisers = {
+            each.number: Summariser(_plan_of(each.plan), *place, each.knowledge, each.rests.get(range.partition))
+            for each in cohorts
+        }
         pipeline = pipeline_of(self._config, located=True)
         dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
-        whole: dict[int, Partial] = {}
-        start, events, delays, rejected, examples = range.start, 0, NO_DELAYS, Counter[str](), dict[str, str]()
+        events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
 
         def decoded(part: Records) -> EventBatch:
@@ -186,26 +196,18 @@ class RangeEvaluator:
             dead_letters.add([part], batch)
             return batch
 
-        for batch, end in _gathered(messages, range, decoded):
-            places = {(range.topic, range.partition): (start, end)}
-            for number, plan in plans.items():
-                partial = Partial.of(plan, batch, places, lagged[number])
-                whole[number] = whole[number].merge(partial) if number in whole else partial
-            if len(batch) and not events:
-                problems = [problem for plan in plans.values() for problem in _problems(plan, batch)]
-            delays, events, start = delays.add(now - batch.timestamp), events + len(batch), end
+        for batch in _gathered(messages, decoded):
+            for summariser in summarisers.values():
+                if len(batch) and not events:
+                    problems += [f"{each}; {each.hint}" for each in summariser.missing_fields(batch)]
+                summariser.update(batch)
+            delays, events = delays.add(now - batch.timestamp), events + len(batch)
             for each in batch.rejected:
                 rejected[each.reason] += 1
                 examples[each.reason] = each.detail
-        partials = {number: partial.to_bytes() for number, partial in whole.items()}
-        found = range, partials, events, delays, dict(rejected), examples
+        summaries = {number: each.summary(range.end).to_bytes() for number, each in summarisers.items()}
+        found = range, summaries, events, delays, dict(rejected), examples
         return RangeResult(*found, dead_letters.kept, dead_letters.dropped, problems)
-
-
-def _problems(plan: MergePlan, batch: EventBatch) -> list[str]:
-    """The fields that estimators need and no event of the batch has."""
-    filled, _ = fill(batch.with_policies(plan.plan.columns), plan.asks)
-    return [f"{each}; {each.hint}" for each in missing_fields(plan.plan, filled)]
 
 
 class KeptDeadLetters:
@@ -255,22 +257,18 @@ def _first(part: Records, rows: int) -> Records:
     return replace(part, offsets=part.offsets[:rows], values=part.values[:rows], timestamps=times)
 
 
-def _gathered(
-    messages: Iterator[Records], range: OffsetRange, decoded: Callable[[Records], EventBatch]
-) -> Iterator[tuple[EventBatch, int]]:
-    """The events of at least `EVENTS_AT_ONCE` messages, each time with the next offset after them.
+def _gathered(messages: Iterator[Records], decoded: Callable[[Records], EventBatch]) -> Iterator[EventBatch]:
+    """The events of at least `EVENTS_AT_ONCE` messages each time, and last those of all others.
 
-    The last batch may have no messages, but it has offsets. Messages are decoded as they come, while they are in the
-    processor's cache.
+    Messages are decoded as they come, while they are in the processor's cache.
     """
     batches: list[EventBatch] = []
-    end, count = range.start, 0
+    count = 0
     for part in messages:
         batches.append(decoded(part))
         count += len(part)
         if count >= EVENTS_AT_ONCE:
-            end = part.offsets[-1] + 1
-            yield EventBatch.concat(batches), end
+            yield EventBatch.concat(batches)
             batches, count = [], 0
-    if end < range.end:
-        yield EventBatch.concat(batches), range.end
+    if batches:
+        yield EventBatch.concat(batches)

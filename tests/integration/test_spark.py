@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -22,11 +22,10 @@ import numpy as np
 import pytest
 
 from streameval.config.model import Config
-from streameval.events import EventBatch, JsonDecoder
+from streameval.events import JsonDecoder
 from streameval.ingest.kafka.producer import produce
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.merging.merged import MergedEvaluator
-from streameval.ope.evaluator.merging.partial import Partial
+from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser
 from streameval.ope.report import Report
 from streameval.service.startup import pipeline_of
 from support.asking import asking
@@ -70,16 +69,16 @@ class Topic:
     def in_one_range(self) -> Report:
         """Every number, from one range of each partition."""
         config = Config.model_validate(self.with_engine())
-        merged, pipeline = MergedEvaluator(config.plan()), pipeline_of(config, located=True)
+        plan, pipeline = config.plan(), pipeline_of(config, located=True)
         assert config.source is not None
-        batches = {partition: [EventBatch.concat([])] for partition in self.ends}
+        summarisers = {partition: Summariser(plan, partition, 0) for partition in self.ends}
         with closing(config.source.open()) as source:
             while source.offsets()[self.name].positions != self.ends:
                 for part in source.poll(1.0):
-                    batches[part.partition].append(pipeline.take([part], {}, 1.8e9))
-        whole = {(self.name, partition): (0, end) for partition, end in self.ends.items()}
-        merged.fold(Partial.of(config.plan(), EventBatch.concat(chain.from_iterable(batches.values())), whole))
-        return merged.report()
+                    summarisers[part.partition].update(pipeline.take([part], {}, 1.8e9))
+        evaluator = PartitionedEvaluator.from_plan(plan)
+        evaluator.fold([each.summary(self.ends[partition]) for partition, each in summarisers.items()])
+        return evaluator.report()
 
     def require(self, report: dict[str, Any]) -> None:
         """Counts are exact; values are those of one process, and every number that of one range."""
@@ -144,8 +143,14 @@ def topic(broker: RealBroker) -> Topic:
     consumer.close()
     assert sum(ends.values()) > EVENTS + EVENTS // IN_TRANSACTION, "markers and aborted messages take offsets"
     source = {"kind": "kafka", "topic": name, "bootstrap_servers": broker.bootstrap, "client": "confluent"}
-    averages = ["cumulative", {"kind": "window", "span": "10s"}, {"kind": "decay", "half_life": "10s"}]
-    config = {"source": source, "policies": {"candidates": CANDIDATES}, "averages": averages, "http": {"port": 0}}
+    averages = ["cumulative", "window", "adaptive_window", {"kind": "decay", "half_life": "10s"}]
+    config = {
+        "source": source,
+        "policies": {"candidates": CANDIDATES},
+        "estimators": ["ips", "snips"],
+        "averages": averages,
+        "http": {"port": 0},
+    }
     return Topic(config, ends, sent)
 
 

@@ -380,12 +380,15 @@ class Decay(Fading):
         if self.time_half_life is None:
             return Step(self.decay**path.sums.size, 1.0, 1 / (1 - self.decay))
         view = path.sums.views[self.label]
-        faded = 0.5 ** (passed(state.clock, view.key) / self.time_half_life)
-        horizon = seconds_in_events(state.clock, view.key, self.time_half_life / math.log(2.0), path.sums.size)
-        for own, factor in zip(view.events.tolist(), faded.tolist(), strict=True):
+        clocks = np.maximum.accumulate(np.append(state.clock, view.key))[1:]
+        faded = 0.5 ** (passed(state.clock, clocks) / self.time_half_life)
+        behind = np.where(np.isfinite(view.key), clocks, 0.0) - np.where(np.isfinite(view.key), view.key, 0.0)
+        share = 0.5 ** (behind / self.time_half_life)  # 1, unless the view was made where the clock was behind
+        horizon = seconds_in_events(state.clock, clocks, self.time_half_life / math.log(2.0), path.sums.size)
+        for own, factor in zip((view.events * share).tolist(), faded.tolist(), strict=True):
             state.weight = state.weight * factor + own
-        state.clock = float(view.key[-1])
-        return Step(faded, 1.0, horizon)
+        state.clock = float(clocks[-1])
+        return Step(faded, share, horizon)
 
     def tail_step(self, state: Any, tail: BlockSums, bank: Bank) -> Step:
         if self.time_half_life is None:

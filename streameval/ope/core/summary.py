@@ -17,7 +17,7 @@ from streameval.common.arrays import Array, Integers
 from streameval.ope.core import kernel
 from streameval.ope.core.layout import Layout
 from streameval.ope.estimators.base import Terms
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, RecentMoments
 
 __all__ = ["BlockSeries", "BlockSums", "View"]
 
@@ -51,8 +51,8 @@ class BlockSums(msgspec.Struct, frozen=True):
         signed_differences: the same of the differences of whole terms [B, P, E, signs]
         covered: whether the events of a block have signs [B]
         priors: the initial value of each component, and then the second moment assumed for it, as known after each
-            block [B, P, C + 1]
-        distances: the second moment assumed for differences to production [B, P]
+            block [B, P, C + 1]; half 2 knows them, see `BlockSums.with_priors`
+        distances: the second moment assumed for differences to production [B, P]; likewise
         reached: the time that a tenth of the block has reached [B]
         views: what averages need besides, by label
     """
@@ -75,6 +75,21 @@ class BlockSums(msgspec.Struct, frozen=True):
         """The number of policies."""
         return int(self.rows.shape[1])
 
+    def with_priors(self, values: Sequence[Array | None], recent: RecentMoments) -> BlockSums:
+        """Add what averages that mix components start from.
+
+        Args:
+            values: the initial value of each component [B, P] or [B, 1], None if it has none
+            recent: means of recent events after each block
+        """
+        priors = np.full((len(self), self.policies, len(values) + 1), np.nan)
+        for place, value in enumerate(values):
+            if value is not None:
+                priors[..., place] = value
+        square = recent.reward_square[:, None]
+        priors[..., -1] = recent.weight_square * square
+        return msgspec.structs.replace(self, priors=priors, distances=recent.distance_square * square)
+
 
 class BlockSeries:
     """The series of some events, for all sums over pieces of them.
@@ -89,7 +104,7 @@ class BlockSeries:
     """
 
     def __init__(self, layout: Layout, evidence: Evidence, terms: Sequence[Terms]) -> None:
-        self.layout, self._evidence, self._terms = layout, evidence, terms
+        self.layout, self._evidence = layout, evidence
         self.events, self.policies = evidence.importance_weight.shape
         self.block = evidence.block
         self.blocks = evidence.blocks
@@ -215,7 +230,7 @@ class BlockSeries:
                 differences = [layout.difference(column) for column in layout.columns]
                 series = [0 if each is None else each for each in differences]
                 signed_differences = self._signed([*series, -1], [True] * (len(series) + 1), signs)
-        priors, distances = self._priors() if layout.mixed else (np.zeros((0, 0, 0)), np.zeros((0, 0)))
+        priors, distances = np.zeros((self.blocks, 0, 0)), np.zeros((self.blocks, 0))
         return BlockSums(self.size, rows, signed, signed_differences, covered, priors, distances, self.reached, views)
 
     def _signed(self, series: Sequence[object], both: Sequence[object], signs: Array) -> Array:
@@ -223,14 +238,3 @@ class BlockSeries:
         terms, apart = np.array(series, dtype=np.int64), np.array(both, dtype=np.int64)
         kernel.signed_sums(self.series, self.weight, self.both, self.edges, terms, apart, signs, out)
         return out
-
-    def _priors(self) -> tuple[Array, Array]:
-        recent = self._evidence.recent
-        priors = np.full((self.blocks, self.policies, len(self.layout.every_component) + 1), np.nan)
-        parts = [part for term in self._terms for part in term.parts(recent.reward)]
-        for place, part in enumerate(parts):
-            if part.prior is not None:
-                priors[..., place] = part.prior
-        square = recent.reward_square[:, None]
-        priors[..., -1] = recent.weight_square * square
-        return priors, recent.distance_square * square

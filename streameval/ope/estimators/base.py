@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,19 +22,14 @@ Range = tuple[float, float]
 class Terms(NamedTuple):
     """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
 
-    `components`: terms that add up to this one and may be averaged apart. `prior` [blocks, policies]: the initial
-    value, as known after each block (see `Estimator.priors`); None: no initial value.
+    `components`: terms that add up to this one and may be averaged apart. `lesson`: for each part of the estimator's
+    state, what each block adds to it [blocks, policies, ...]; the state fades by `fading_of` a block.
     """
 
     numerator: Array
     denominator: Array | None = None
     components: tuple[Terms, ...] = ()
-    prior: Array | None = None
-
-    def parts(self, mean_reward: Array) -> tuple[Terms, ...]:
-        """The components, or the whole term, whose initial value is the logging policy's mean reward [blocks]."""
-        prior = np.repeat(mean_reward[:, None], self.numerator.shape[1], axis=1)
-        return self.components or (self._replace(prior=prior),)
+    lesson: Mapping[str, Array] = MappingProxyType({})
 
     def over_production(self, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
         """The terms of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
@@ -182,7 +178,10 @@ class Estimator(Component):
         return {}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        """The terms of these events, and the state after their last complete block."""
+        """The terms of these events, and the state after their last complete block.
+
+        An estimator that has a state puts what each block adds to it into `Terms.lesson`.
+        """
         raise NotImplementedError
 
     def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:

@@ -39,13 +39,11 @@ class ClickEstimator(Estimator):
         return evidence.weighted_reward if math.isinf(self.limit) else clicks.clicked_gain(self.limit)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        """The terms; an average that mixes components starts from the recent value of production."""
         assert evidence.clicks is not None
-        whole = Terms(self.numerator(evidence, evidence.clicks), self.denominator(evidence.clicks))
-        (start,) = self.priors(np.repeat(evidence.recent.reward[:, None], whole.numerator.shape[1], axis=1), state)
-        return whole._replace(components=(whole._replace(prior=start),)), state
+        return Terms(self.numerator(evidence, evidence.clicks), self.denominator(evidence.clicks)), state
 
     def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+        """The recent value of production."""
         return (None if self.ratio else mean_reward,)
 
     def denominator(self, clicks: Clicks) -> Array | None:

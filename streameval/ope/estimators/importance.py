@@ -107,27 +107,30 @@ class ControlVariate(Estimator):
         return {"slope": np.zeros((policies, 5))}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        beta, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
-        return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), {"slope": after}
+        beta, sums, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
+        term = evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)
+        return Terms(term, lesson={"slope": sums}), {"slope": after}
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
 
 
-def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array]:
+def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array, Array]:
     """`beta = cov(term, w) / var(w)` as known one block before each event, [n, P], 0 where `w` does not vary.
 
-    `sums` [P, 5]: recent sums of `1, w, term, w w, term w` before these events; those after them are returned too.
+    `sums` [P, 5]: recent sums of `1, w, term, w w, term w` before these events. Returned are also the sums of each
+    block, and the recent ones after all of them.
     """
     weight = evidence.importance_weight
     weights = [evidence.of_weights(f"sum of w^{power}", partial(_power_sums, evidence, power)) for power in range(3)]
     terms = evidence.block_sums(term), evidence.block_sums(term * weight)
-    path = evidence.recent_path((weights[0], weights[1], terms[0], weights[2], terms[1]), sums)
+    added = np.stack((weights[0], weights[1], terms[0], weights[2], terms[1]), axis=-1)
+    path = evidence.recent_path(added, sums)
     count, total, reward, square, product = np.moveaxis(np.concatenate([sums[None], path[:-1]]), -1, 0)
     variance = square * count - total * total
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = np.where(variance > 1e-12 * square * count, (product * count - reward * total) / variance, 0.0)
-    return np.repeat(slope.T, len(weight) // evidence.blocks, axis=1).T, path[-1]
+    return np.repeat(slope.T, len(weight) // evidence.blocks, axis=1).T, added, path[-1]
 
 
 def _power_sums(evidence: Evidence, power: int) -> Array:
@@ -172,15 +175,13 @@ class StratifiedIPS(Estimator):
         small = evidence.of_weights(f"w <= {self.threshold}", lambda: (weight <= self.threshold).astype(float))
         common = small * reward
         rare = reward - common
-        beta, controlled = lagged_slope(evidence, rare, state["control"])
+        beta, control, controlled = lagged_slope(evidence, rare, state["control"])
         sums = evidence.of_weights(f"sum of w <= {self.threshold}", lambda: evidence.block_sums(small * weight))
-        means = evidence.recent_path((evidence.block_sums(None), sums), state["means"])
-        of_low, of_high = self.priors(evidence.recent.reward[:, None], {"means": means})
-        low = Terms(common, prior=of_low)
+        lesson = {"control": control, "means": np.stack((evidence.block_sums(None), sums), axis=-1)}
         surplus = evidence.of_weights("w - 1", lambda: weight - 1.0)
-        high = Terms(rare - beta * surplus, prior=of_high)
-        after = {"control": controlled, "means": means[-1]}
-        return Terms(low.numerator + high.numerator, components=(low, high)), after
+        high = rare - beta * surplus
+        after = {"control": controlled, "means": evidence.recent_path(lesson["means"], state["means"])[-1]}
+        return Terms(common + high, components=(Terms(common), Terms(high)), lesson=lesson), after
 
     def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
         share = np.clip(_means(sums["means"])[0], 0.0, 1.0)
@@ -222,11 +223,11 @@ class StratifiedDR(Estimator):
             stands_in = (actions.importance_weight > self.threshold) * actions.probability
             modelled = actions.sum(stands_in * actions.prediction[:, None])
         correction = np.where(small, 0.0, weight * (evidence.reward - expected)[:, None])
-        means = evidence.recent_sums((None, np.where(small, weight, 0.0), modelled), state["means"])
-        priors = self.priors(evidence.recent.reward[:, None], {"means": means})
-        numerators = (low, modelled, correction)
-        components = tuple(Terms(each, prior=prior) for each, prior in zip(numerators, priors, strict=True))
-        return Terms(low + modelled + correction, components=components), {"means": means[-1]}
+        columns = (None, np.where(small, weight, 0.0), modelled)
+        sums = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
+        components = tuple(map(Terms, (low, modelled, correction)))
+        after = {"means": evidence.recent_path(sums, state["means"])[-1]}
+        return Terms(low + modelled + correction, components=components, lesson={"means": sums}), after
 
     def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
         small, modelled = _means(sums["means"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -152,7 +152,7 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def from_plan(cls, plan: Plan, learned: State | None = None) -> Evaluator:
+    def from_plan(cls, plan: Plan, learned: State | None = None) -> Self:
         """An evaluator of a plan, before the first event; `learned`: what some of its policies know already."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
@@ -362,42 +362,40 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         """Fold whole blocks: weigh them by what is known, sum them (half 1), and fold the sums (half 2)."""
-        plan, monitor = self.plan, self._monitor
         logged, weighed, after = self._weigh(events)
-        sums = halves.summarise_blocks(plan, weighed, logged, self._known, self._mixes, monitor)
-        folded = halves.fold(plan, {**self._state, **after}, sums)
-        every = folded.with_means(weighed.every)
-        lifts = self._fold_averages(every, weighed.curve, folded.by_rank)
-        after["segments"] = segments.fold(plan, self._state["segments"], every[0], weighed.events)
-        after["calibration"] = calibration.fold(plan, self._state["calibration"], logged, weighed.whole.signs)
-        self._state |= {**after, **folded.state}
-        if monitor is not None and sums.promotion is not None:
-            self._state["promotion"] = monitor.fold(self._state["promotion"], sums.promotion, lifts)
+        sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
+        after |= halves.Counts.of(weighed, self._known).fold(self._state)
+        if self.plan.compares_propensities:
+            after["frequencies"] = frequencies.fold(self._state["frequencies"], logged, self.plan.trust_error)
+        after["calibration"] = calibration.fold(self.plan, self._state["calibration"], logged, weighed.whole.signs)
+        self._state |= after
+        self._fold_sums(sums, weighed.curve)
+
+    def _fold_sums(self, sums: halves.Sums, curve: LearnedCurve | None = None) -> None:
+        """Fold the sums of whole blocks; `curve`: see `Weighed`."""
+        folded = halves.fold(self.plan, self._state, sums)
+        lifts = self._fold_averages(sums, folded, curve)
+        self._state |= folded.state
+        if self._monitor is not None and sums.promotion is not None:
+            self._state["promotion"] = self._monitor.fold(self._state["promotion"], sums.promotion, lifts)
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, State]:
         """Return whole blocks as logged, as weighed, and the parts of the state that decide how the next ones are."""
         logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
         self._count_failures(faults)
-        if self.plan.compares_propensities:
-            after["frequencies"] = frequencies.fold(self._state["frequencies"], logged, self.plan.trust_error)
         balanced, after["ramp"] = ramp.fold(self.plan, self._state["ramp"], logged)
         weighed = learning.weighed(self.plan, self._grids, self._state, balanced, goal)
         return logged, weighed, {**weighed.after, **after}
 
-    def _fold_averages(
-        self, every: Sequence[Evidence], curve: LearnedCurve | None, by_rank: Array | None
-    ) -> list[list[Lift]]:
-        """Fold whole blocks into the states of all grids; return the lifts that promotion reads, for each reward.
-
-        `curve`, `by_rank`: see `Weighed` and `Folded`.
-        """
+    def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
+        """Fold whole blocks into the states of all grids; return the lifts that promotion reads, for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
-        for grid, state in zip(self._grids, self._state["grids"], strict=True):
-            lifts |= grid.fold(state, every, self.promotion_lifts)
-        if curve is not None and by_rank is not None:
+        for grid, state, added in zip(self._grids, self._state["grids"], sums.grids, strict=True):
+            lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
+        if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
-            lifts = learning.with_error_of_curve(self.plan, lifts, after_blocks, by_rank)
-        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(every))]
+            lifts = learning.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
+        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.plan.rewards))]
 
     @property
     def _known(self) -> halves.Known:
@@ -486,8 +484,9 @@ class Evaluator:
             rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
             rest = ramp.balanced(plan, learned["ramp"], rest)
             weighed = learning.weighed(plan, self._grids, learned, rest, goal)
-            folded = halves.fold(plan, learned, halves.summarise(weighed, self._known, self._mixes))
-            tail, learned = folded.with_means(weighed.every), {**learned, **weighed.after, **folded.state}
+            folded = halves.fold(plan, learned, halves.summarise(weighed, self._mixes))
+            known = halves.Counts.of(weighed, self._known).fold(learned)
+            tail, learned = folded.with_means(weighed.every), {**learned, **weighed.after, **known, **folded.state}
             counts = learned["counts"]
         examination = learning.examination(plan)
         return rest, tail, counts, learned, None if examination is None else examination.now(learned["examination"])
@@ -553,7 +552,7 @@ class Evaluator:
         reward_model: AnyRewardModel | None = None,
         candidates: Candidates = (),
         propensity: EstimatedPropensity | None = None,
-    ) -> Evaluator:
+    ) -> Self:
         """Continue from a state, to the last bit as without an interruption.
 
         Args:
@@ -574,7 +573,7 @@ class Evaluator:
     @classmethod
     def _resumed(
         cls, plan: Plan, saved: State, trusted: AnyRewardModel | None, propensity: EstimatedPropensity | None
-    ) -> Evaluator:
+    ) -> Self:
         """An evaluator of a plan with a state; models that are foreign code are loaded only if named."""
         evaluator = cls.from_plan(plan)
         parts = {"learned_policies": learning, "ramp": ramp, "calibration": calibration, "segments": segments}

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, to_plain, typed_like
+from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, per_block, to_plain, typed_like
 from streameval.ope.core import AnyAverage, Lift, Reading, past
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
@@ -22,12 +22,40 @@ from streameval.ope.core.selection import Selection
 from streameval.ope.core.summary import BlockSeries, BlockSums
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import FORMS, Form, Requirements
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, RecentMoments, fading_of
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
 
 Pair: TypeAlias = tuple[str, str]
 """The labels of an estimator and an average."""
+
+
+class RewardSums(msgspec.Struct, frozen=True, eq=False):
+    """Half 1 of one reward.
+
+    Args:
+        sums: of the blocks that are folded
+        lessons: what each block teaches each estimator, by label and by part of its state
+        observed: events and terms for confidence sequences, which follow single events; None without one
+    """
+
+    sums: BlockSums
+    lessons: dict[str, dict[str, Array]]
+    observed: Any = None
+
+
+class GridSums(msgspec.Struct, frozen=True, eq=False):
+    """Half 1 of a grid: what whole blocks add to its state.
+
+    Args:
+        kept: whether a block is folded [blocks]
+        seen: whether a policy has an event with all fields in each block that is folded [kept blocks, P]
+        rewards: sums for each reward, empty if no block is folded
+    """
+
+    kept: Mask
+    seen: Mask
+    rewards: tuple[RewardSums, ...]
 
 
 class RewardState(msgspec.Struct):
@@ -151,29 +179,66 @@ class Grid:
     def fold(
         self, state: GridState, evidence: Sequence[Evidence], lifts: Iterable[Pair] = ()
     ) -> dict[Pair, list[Lift]]:
-        """Fold whole blocks into the state; of these lifts, return those of this grid, for each reward.
+        """Fold whole blocks into the state, both halves in one; see `fold_sums`.
 
         Args:
             state: changes
+            evidence: of each reward, with the same importance weights and with recent means
+            lifts: pairs of an estimator and an average that mixes components
+        """
+        recent = [each.restricted_to(self.needs).recent for each in evidence]
+        return self.fold_sums(state, self.summarise(state, evidence), recent, lifts)
+
+    def summarise(self, state: GridState, evidence: Sequence[Evidence]) -> GridSums:
+        """Sum up whole blocks, half 1.
+
+        Args:
+            state: as known at some time before these blocks; it decides about coefficients that are learned, and
+                stays as it is
             evidence: of each reward, with the same importance weights
+        """
+        kept = self._kept(state, evidence)
+        if not kept.any():
+            return GridSums(kept, np.zeros((0, len(self.candidates)), dtype=bool), ())
+        visible = [each.restricted_to(self.needs).of_blocks(kept) for each in evidence]
+        if state.seen.all():
+            present = np.ones((int(kept.sum()), len(self.candidates)), dtype=bool)
+        else:
+            present = np.asarray(np.logical_or.reduce([_present(each) for each in visible]))
+        rewards = []
+        for known, seen in zip(state.rewards, visible, strict=True):
+            added, terms = self._added(known, seen)
+            rewards.append(msgspec.structs.replace(added, observed=(seen, terms) if self.trackers else None))
+        return GridSums(kept, present, tuple(rewards))
+
+    def fold_sums(
+        self, state: GridState, sums: GridSums, recent: Sequence[RecentMoments], lifts: Iterable[Pair] = ()
+    ) -> dict[Pair, list[Lift]]:
+        """Fold the sums of whole blocks into the state, half 2; return those of the lifts that are of this grid.
+
+        Args:
+            state: changes
+            sums: see `summarise`
+            recent: recent means for each reward after each block; unused unless an average mixes components
             lifts: pairs of an estimator and an average that mixes components
         """
         own = [pair for pair in lifts if pair in self.pairs]
-        kept = self._kept(state, evidence)
-        if not kept.any():
-            return {pair: self._lifts(pair, kept, [{}] * self.rewards) for pair in own}
-        visible = [each.restricted_to(self.needs).of_blocks(kept) for each in evidence]
-        state.seen = _seen(state.seen, visible)
-        found = [
-            self._fold_reward(reward, place, seen)
-            for place, (reward, seen) in enumerate(zip(state.rewards, visible, strict=True))
-        ]
-        return {pair: self._lifts(pair, kept, found) for pair in own}
+        if not sums.rewards:
+            return {pair: self._lifts(pair, sums.kept, [{}] * self.rewards) for pair in own}
+        state.seen = state.seen | sums.seen.any(axis=0)
+        found = []
+        for place, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
+            means = recent[place].of_blocks(sums.kept) if self.mixes_components else None
+            found.append(self._fold_reward(reward, place, added, means))
+        return {pair: self._lifts(pair, sums.kept, found) for pair in own}
 
-    def _fold_reward(self, state: RewardState, place: int, seen: Evidence) -> dict[str, Lift | None]:
+    def _fold_reward(
+        self, state: RewardState, place: int, added: RewardSums, recent: RecentMoments | None
+    ) -> dict[str, Lift | None]:
         """Fold whole blocks into the state of one reward; return the lifts by average."""
-        terms, state.estimators = self._terms(state, seen)
-        sums, bank = self._sums(state, seen, terms), self.bank
+        bank, paths = self.bank, self._learned(state, added)
+        sums = self._with_priors(added.sums, paths, recent)
+        state.estimators = _last(paths)
         steps = past.steps_of(state.history, sums, bank.layout)
         rates: dict[str, Array] = {}
         if self._drift_estimators:
@@ -187,19 +252,41 @@ class Grid:
             path = Path(sums, steps, None if drift is None else rates[drift.name])
             found[average.label] = average.fold(state.averages[average.label], path, bank)
         for label, trackers in self.trackers.items():
-            state.watched[label] = trackers[place].fold(state.watched[label], seen, terms)
+            state.watched[label] = trackers[place].fold(state.watched[label], *added.observed)
         return found
 
-    def _sums(self, state: RewardState, seen: Evidence, terms: Sequence[Terms]) -> BlockSums:
+    def learn(self, state: GridState, sums: GridSums) -> None:
+        """Update only what half 1 of the next blocks needs to know."""
+        for reward, added in zip(state.rewards, sums.rewards, strict=False):
+            reward.estimators = _last(self._learned(reward, added))
+        state.seen = state.seen | sums.seen.any(axis=0)
+
+    def _learned(self, state: RewardState, added: RewardSums) -> dict[str, dict[str, Array]]:
+        """Return the states of estimators after each of these blocks, [blocks, P, ...]."""
+        fading = fading_of(self.block)
+        return {
+            label: {name: decayed_path(state.estimators[label][name], rows, fading) for name, rows in of.items()}
+            for label, of in added.lessons.items()
+        }
+
+    def _with_priors(
+        self, sums: BlockSums, paths: Mapping[str, dict[str, Array]], recent: RecentMoments | None
+    ) -> BlockSums:
+        """Return the sums with what averages start from; `paths`: the states of estimators after each block."""
+        if recent is None:
+            return sums
+        mean = recent.reward[:, None]
+        values = [prior for column in self.columns for prior in column.priors(mean, paths[column.label])]
+        return sums.with_priors(values, recent)
+
+    def _added(self, state: RewardState, seen: Evidence) -> tuple[RewardSums, list[Terms]]:
+        """Sum up whole blocks, or the unfinished one; return the terms of all estimators, too."""
+        terms = [column.terms(seen, state.estimators[column.label])[0] for column in self.columns]
         series = BlockSeries(self.bank.layout, seen, terms)
         views = {average.label: average.view(series, state.averages[average.label]) for average in self.averages}
-        return series.sums({label: view for label, view in views.items() if view is not None})
-
-    def _terms(self, state: RewardState, seen: Evidence) -> tuple[list[Terms], dict[str, State]]:
-        """Return the terms of all estimators, and what they have learned after the events."""
-        computed = [column.terms(seen, state.estimators[column.label]) for column in self.columns]
-        after = {column.label: each for column, (_, each) in zip(self.columns, computed, strict=True)}
-        return [term for term, _ in computed], after
+        sums = series.sums({label: view for label, view in views.items() if view is not None})
+        lessons = {column.label: dict(each.lesson) for column, each in zip(self.columns, terms, strict=True)}
+        return RewardSums(sums, lessons), terms
 
     def _kept(self, state: GridState, evidence: Sequence[Evidence]) -> Mask:
         """Return which of these blocks are folded, [blocks]."""
@@ -235,7 +322,7 @@ class Grid:
         """Return the policies that have rows, [policies]: of an optional grid, those with an event with all fields."""
         if not self.optional:
             return np.ones(len(self.candidates), dtype=bool)
-        return state.seen if tail is None else _seen(state.seen, [tail.restricted_to(self.needs)])
+        return state.seen if tail is None else state.seen | _present(tail.restricted_to(self.needs))[-1]
 
     def read(
         self, state: GridState, tail: Evidence | None, errors: Array, wanted: Collection[str] | None = None
@@ -253,8 +340,9 @@ class Grid:
         (of_reward,), sums, late = state.rewards, None, None
         if tail is not None and self._kept(state, [tail]).any():
             visible = tail.restricted_to(self.needs)
-            terms, _ = self._terms(of_reward, visible)
-            sums, late = self._sums(of_reward, visible, terms), (visible, terms)
+            added, terms = self._added(of_reward, visible)
+            means = visible.recent if self.mixes_components else None
+            sums, late = self._with_priors(added.sums, self._learned(of_reward, added), means), (visible, terms)
         for average, bound, drift in zip(self.averages, self.bounds, self._drifts, strict=True):
             if wanted is not None and average.label not in wanted:
                 continue
@@ -339,7 +427,11 @@ class Grid:
         return RewardState(estimators, drift, averages, watched, history)
 
 
-def _seen(seen: Mask, visible: Sequence[Evidence]) -> Mask:
-    for each in visible if not seen.all() else ():
-        seen = seen | (each.sample_weight != 0).any(axis=0)
-    return np.asarray(seen)
+def _last(paths: Mapping[str, dict[str, Array]]) -> dict[str, State]:
+    """Return the last state on the paths of estimators."""
+    return {label: {name: path[-1] for name, path in of.items()} for label, of in paths.items()}
+
+
+def _present(visible: Evidence) -> Mask:
+    """Return whether each policy has an event in each block, [blocks, P]."""
+    return np.asarray((per_block(visible.sample_weight, visible.blocks) != 0).any(axis=-1))

@@ -19,11 +19,13 @@ from msgspec import Struct, structs
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.events import EventBatch
 from streameval.ope.core.summary import BlockSums
-from streameval.ope.evaluator import ramp
+from streameval.ope.evaluator import ramp, segments
 from streameval.ope.evaluator.drift_detection import block_means
+from streameval.ope.evaluator.grid import Grid, GridSums
 from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
+from streameval.ope.evaluator.segments import SegmentSums
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Form
 from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, SlateSums, fading_of
@@ -61,25 +63,6 @@ class EventSums(NamedTuple):
         }
 
 
-class Sums(Struct, frozen=True, eq=False):
-    """Half 1: what some whole blocks, or the unfinished one, add to the state.
-
-    `policies`: the counts. `recent`: behind the recent means of each reward; empty if no average needs them. `slates`:
-    of each reward, None without slates. `weights`: the largest numbers that limit weights. `by_rank`: of clicks at each
-    rank, None without a learned curve. `means`: of clipped rewards for the drift detector, `shares`: of the arms of a
-    ramp, `promotion`: of the monitor, each None if nothing reads it.
-    """
-
-    policies: PolicySums
-    recent: tuple[RecentSums, ...]
-    slates: tuple[SlateSums | None, ...]
-    weights: LargestNumbers
-    by_rank: Array | None = None
-    means: Array | None = None
-    shares: BlockSums | None = None
-    promotion: MonitorSums | None = None
-
-
 class Known(NamedTuple):
     """What is known before some blocks, which makes half 1 cheaper or names a place; it changes no number.
 
@@ -95,7 +78,51 @@ class Known(NamedTuple):
         return cls(state["weights"]["events"], largest_weights.floor(state["weights"]))
 
 
-def summarise(weighed: Weighed, known: Known, mixes: bool) -> Sums:
+class Counts(NamedTuple):
+    """Half 1: what some events add to the state, whatever their order.
+
+    `policies`: the counts. `weights`: the largest numbers that limit weights.
+    """
+
+    policies: PolicySums
+    weights: LargestNumbers
+
+    @classmethod
+    def of(cls, weighed: Weighed, known: Known) -> Counts:
+        """From weighed events."""
+        whole, events = weighed.whole, weighed.events
+        largest = largest_weights.summarise(weighed.every[0], events, *known)
+        return cls(PolicySums.of(whole, support_known(whole, events)), largest)
+
+    def fold(self, before: State) -> State:
+        """The parts of the state after these events."""
+        return {
+            "counts": self.policies.fold(before["counts"]),
+            "weights": largest_weights.fold(before["weights"], self.weights),
+        }
+
+
+class Sums(Struct, frozen=True, eq=False):
+    """Half 1: what some whole blocks, or the unfinished one, add to the state.
+
+    The first axis of all arrays counts blocks, but for the pieces of a `View`. `recent`: behind the recent means of
+    each reward; empty if no average needs them. `slates`: of each reward, None without slates. `grids`: empty for the
+    unfinished block. `by_rank`: of clicks at each rank, None without a learned curve. `means`: of clipped rewards for
+    the drift detector, `shares`: of the arms of a ramp, `segments`, `promotion`: of the monitor, each None if nothing
+    reads it.
+    """
+
+    recent: tuple[RecentSums, ...]
+    slates: tuple[SlateSums | None, ...]
+    grids: tuple[GridSums, ...] = ()
+    by_rank: Array | None = None
+    means: Array | None = None
+    shares: BlockSums | None = None
+    segments: SegmentSums | None = None
+    promotion: MonitorSums | None = None
+
+
+def summarise(weighed: Weighed, mixes: bool) -> Sums:
     """The sums of whole blocks, or of the unfinished one, that a reading needs.
 
     `mixes`: whether an average mixes components, and so needs recent means.
@@ -103,24 +130,30 @@ def summarise(weighed: Weighed, known: Known, mixes: bool) -> Sums:
     by_rank, whole = None, weighed.whole
     if weighed.curve is not None and whole.clicks is not None:
         by_rank = whole.clicks.by_rank(weighed.curve.logarithm.shape[1], whole.sample_weight, whole.blocks)
-    return Sums(
-        PolicySums.of(whole, support_known(whole, weighed.events)),
-        tuple(each.recent_steps() for each in weighed.every if mixes),
-        tuple(weighed.slates),
-        largest_weights.summarise(weighed.every[0], weighed.events, *known),
-        by_rank,
-    )
+    recent = tuple(each.recent_steps() for each in weighed.every if mixes)
+    return Sums(recent, tuple(weighed.slates), by_rank=by_rank)
 
 
 def summarise_blocks(
-    plan: Plan, weighed: Weighed, logged: EventBatch, known: Known, mixes: bool, monitor: PromotionMonitor | None
+    plan: Plan,
+    grids: Sequence[Grid],
+    known: State,
+    weighed: Weighed,
+    logged: EventBatch,
+    monitor: PromotionMonitor | None,
 ) -> Sums:
-    """The sums of whole blocks; `logged`: the events with their logged propensities."""
+    """The sums of whole blocks.
+
+    `known`: the state of the evaluator at some time before, which decides about coefficients that are learned.
+    `logged`: the events with their logged propensities.
+    """
     goal, *further = weighed.every
-    events, sums = weighed.events, summarise(weighed, known, mixes)
+    events, sums = weighed.events, summarise(weighed, any(grid.mixes_components for grid in grids))
     promotion = monitor and monitor.summarise(goal, events.timestamp, events.propensity, events.origin, further)
     return structs.replace(
         sums,
+        grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known["grids"], strict=True)),
+        segments=segments.summarise(plan, known["segments"], goal, events),
         means=None if plan.drift is None else block_means(goal, plan.reward_range),
         shares=ramp.summarise(plan, logged, weighed.whole.signs),
         promotion=promotion,
@@ -138,6 +171,12 @@ class Folded(NamedTuple):
     slates: list[Mapping[Form, RecentMoments]]
     by_rank: Array | None
 
+    def of_grid(self, grid: Grid) -> list[RecentMoments]:
+        """The means of each reward in the form that a grid reads; none if no average needs them."""
+        if grid.form is None:
+            return self.recent
+        return [found.get(grid.form, plain) for found, plain in zip(self.slates, self.recent, strict=False)]
+
     def with_means(self, every: Sequence[Evidence]) -> list[Evidence]:
         """The evidence of each reward with these means."""
         found = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
@@ -147,8 +186,6 @@ class Folded(NamedTuple):
 def fold(plan: Plan, before: State, sums: Sums) -> Folded:
     """The state after some blocks, but for the parts of grids and promotion."""
     state: State = {
-        "counts": sums.policies.fold(before["counts"]),
-        "weights": largest_weights.fold(before["weights"], sums.weights),
         "recent": before["recent"],
         "slates": list(before["slates"]),
         "by_rank": before["by_rank"],
@@ -169,4 +206,5 @@ def fold(plan: Plan, before: State, sums: Sums) -> Folded:
         plan.drift.update(before["drift"], sums.means)
     if sums.shares is not None:
         state["ramp"] = ramp.fold_shares(before["ramp"], sums.shares)
+    state["segments"] = segments.fold(plan, before["segments"], sums.segments)
     return Folded(state, recent, slates, path)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, State, ratio, take_columns
+from streameval.common.arrays import Array, State, decayed_path, ratio, take_columns
 from streameval.events import EventBatch
 from streameval.events.segments import SegmentColumns
 from streameval.ope.core import AnyAverage, Reading, past
@@ -26,7 +27,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.report import Estimate, SegmentEstimate
 
@@ -101,42 +102,55 @@ def resume(plan: Plan, state: State) -> State:
     return {**kept, "policies": fresh["policies"]}
 
 
-def fold(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> State:
-    """The state after these whole blocks; `evidence`: that of the goal."""
-    if not plan.segments:
-        return state
-    moments, estimator = _with_events(plan, state, evidence, events)
-    return {**state, "moments": moments, "estimator": estimator}
+class SegmentSums(msgspec.Struct, frozen=True, eq=False):
+    """Half 1: what blocks, or the unfinished one, add to segments.
 
-
-def _with_events(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> tuple[Array, State]:
-    """The moments and the state of the estimator after these events, whole blocks or an unfinished one."""
-    number, factor = len(events), whole_of(plan)[1].factor or 1.0
-    added, after = moments_of(plan, state["estimator"], evidence, events, factor ** np.arange(number - 1.0, -1.0, -1.0))
-    return merge(fade(state["moments"], factor**number), added), after
-
-
-def moments_of(
-    plan: Plan, estimator_state: State, evidence: Evidence, events: EventBatch, weights: Array
-) -> tuple[Array, State]:
-    """The moments of these events alone, as in a state, and the state of the estimator after them.
-
-    `weights` [events]: averaging weights.
+    Args:
+        events: the number of events in each block
+        moments: as in the state, of each block alone [blocks, columns, rows]
+        lesson: what each block teaches the estimator, see `Terms`
     """
+
+    events: int
+    moments: Array
+    lesson: dict[str, Array]
+
+
+def summarise(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> SegmentSums | None:
+    """Half 1 of whole blocks, or of the unfinished one; `evidence`: of the goal. None without segments."""
+    if not plan.segments:
+        return None
     assert events.segments is not None
-    estimator, _ = whole_of(plan)
+    (estimator, average), blocks = whole_of(plan), evidence.blocks
+    size, factor = len(events) // blocks, average.factor or 1.0
     visible = evidence.restricted_to(plan.needs_of(estimator))
-    terms, after = estimator.terms(visible, estimator_state)
+    terms, _ = estimator.terms(visible, state["estimator"])
     layout = Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
-    series, parts = BlockSeries(layout, replace(visible, block=max(1, len(events))), [terms]), []
+    series, parts = BlockSeries(layout, visible, [terms]), []
+    weights, of_block = np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks), np.repeat(np.arange(blocks), size)
     for name, each in plan.segments.items():
         members = np.asarray(each.members(events.segments.of_name(name)), dtype=bool)
-        groups = np.where(members.any(axis=0), members.argmax(axis=0), len(members))
+        several = len(members) + 1
+        groups = of_block * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
         order = np.argsort(groups, kind="stable")
-        edges = np.searchsorted(groups[order], np.arange(len(members) + 1))
-        parts.append(series.taken(order).rows(weights[order], edges.astype(np.int64)))
-    rows = np.concatenate([*parts, series.rows(weights)])[..., layout.moment_table[0]]
-    return np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(-1, ALL_ROWS), after
+        edges = np.searchsorted(groups[order], np.arange(blocks * several + 1)).astype(np.int64)
+        rows = series.taken(order).rows(weights[order], edges)
+        parts.append(rows.reshape(blocks, several, *rows.shape[1:])[:, :-1])
+    found = np.concatenate([*parts, series.rows(weights)[:, None]], axis=1)[..., layout.moment_table[0]]
+    moments = np.ascontiguousarray(found.swapaxes(1, 2)).reshape(blocks, -1, ALL_ROWS)
+    return SegmentSums(size, moments, dict(terms.lesson))
+
+
+def fold(plan: Plan, state: State, sums: SegmentSums | None) -> State:
+    """Half 2: the state after these blocks."""
+    if sums is None:
+        return state
+    factor, moments = (whole_of(plan)[1].factor or 1.0) ** sums.events, state["moments"]
+    for added in sums.moments:
+        moments = merge(fade(moments, factor), added)
+    fading, before = fading_of(plan.block), state["estimator"]
+    estimator = {name: decayed_path(before[name], rows, fading)[-1] for name, rows in sums.lesson.items()}
+    return {**state, "moments": moments, "estimator": estimator}
 
 
 def segment_rows(
@@ -160,7 +174,7 @@ def segment_rows(
     """
     if not plan.segments:
         return ()
-    moments = state["moments"] if tail is None else _with_events(plan, state, *tail)[0]
+    moments = (state if tail is None else fold(plan, state, summarise(plan, state, *tail)))["moments"]
     by_policy = moments.reshape(len(plan.policies), -1, ALL_ROWS)
     weight = pair_weight(by_policy)
     share = ratio(weight[:, :-1], weight[:, -1:])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
@@ -64,6 +64,10 @@ class RecentMoments(NamedTuple):
         """No events yet."""
         logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
         return cls(logged, logged, weighed, weighed)
+
+    def of_blocks(self, kept: Mask) -> RecentMoments:
+        """The means after some of these blocks; `kept` [blocks]."""
+        return self if kept.all() else RecentMoments(*(means[kept] for means in self))
 
     @classmethod
     def folded(cls, state: State, sums: RecentSums, fading: Array | float) -> tuple[RecentMoments, State]:
@@ -405,27 +409,6 @@ class Evidence:
         weight = self.importance_weight if self.heaviest is None else self.heaviest
         return np.asarray(weight.max(axis=0, initial=0.0))
 
-    def paired_with_production(self) -> Evidence:
-        """The evidence about all policies but production, on the events that have production."""
-        weight = self.sample_weight
-        return replace(
-            self,
-            importance_weight=self.of_weights("others", lambda: self.importance_weight[:, 1:]),
-            sample_weight=self.of_weights("both", lambda: np.where(weight[:, :1] > 0, weight, 0.0)[:, 1:]),
-            weighted=None if self.weighted is None else self.weighted[:, 1:],
-            heaviest=None if self.heaviest is None else self.heaviest[:, 1:],
-            unsupported=None,
-        )
-
-    def of_lifts(self, known: Sequence[Mask]) -> Evidence:
-        """The evidence about the differences to production, on the events that both have and whose terms are known."""
-        shared, recent = self.paired_with_production(), self.recent
-        recent = recent._replace(weight_square=recent.distance_square[:, 1:])
-        weight = shared.sample_weight
-        for mask in known:
-            weight = weight if mask.all() else np.where(mask, weight, 0.0)
-        return replace(shared, sample_weight=weight, recent=recent)
-
     def with_predictions(self, prediction: Array) -> Evidence:
         """The same evidence with the reward model's prediction for each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
@@ -460,17 +443,8 @@ class Evidence:
         columns: dict[str, Any] = {  # contiguous over events
             name: None if column is None else column.T[..., events].T for name, column in before
         }
-        recent = RecentMoments(*(means[kept] for means in self.recent))
+        recent = self.recent.of_blocks(kept)
         return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), forms={})
-
-    def parted(self, numbers: Integers) -> list[Evidence]:
-        """The evidence of consecutive blocks with the same number, each as one block; `numbers` [blocks]."""
-        policies, parts = self.importance_weight.shape[1], []
-        known = replace(self, recent=RecentMoments.unknown(len(numbers), policies))
-        for number in np.unique(numbers).tolist():
-            part = known.of_blocks(numbers == number)
-            parts.append(replace(part, block=len(part.reward), recent=RecentMoments.unknown(1, policies)))
-        return parts
 
     @cached_property
     def weighted_reward(self) -> Array:
@@ -489,13 +463,9 @@ class Evidence:
             return np.asarray(weight.sum(axis=-1))
         return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))
 
-    def recent_sums(self, columns: Sequence[Array | None], before: Array) -> Array:
-        """Decayed `block_sums` of the columns after each block, [blocks, P, columns]; `before`: the sums before it."""
-        return self.recent_path([self.block_sums(column) for column in columns], before)
-
-    def recent_path(self, sums: Sequence[Array], before: Array) -> Array:
-        """The same from sums of each block, [blocks, P] each."""
-        return decayed_path(before, np.stack(sums, axis=-1), fading_of(self.block))
+    def recent_path(self, sums: Array, before: Array) -> Array:
+        """Decayed sums after each block, from those of each block [blocks, P, ...]; `before`: those before it."""
+        return decayed_path(before, sums, fading_of(self.block))
 
     def of_weights(self, name: str, compute: Callable[[], Array]) -> Array:
         """An array that depends on the weights alone, computed once for all rewards that the same events have.
@@ -523,15 +493,3 @@ def _all_usable(weight: Array, reward: Array, sampling: Array) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         largest = max(1.0, np.abs(reward).max()) * weight.max()
     return bool(largest <= LARGEST_WEIGHT and sampling.max() <= LARGEST_WEIGHT and np.isfinite(reward).all())
-
-
-def seen_by(evidence: Sequence[Evidence]) -> tuple[Array, list[Array | None]]:
-    """The averaging weight of an event that any of these has, [events, policies], and `seen` of each."""
-    weights = {id(each.sample_weight): each.sample_weight for each in evidence}
-    if len(weights) == 1:
-        return evidence[0].sample_weight, [None] * len(evidence)
-    weight = np.maximum.reduce([each.T for each in weights.values()]).T
-    seen: dict[int, Array | None] = {
-        key: None if np.array_equal(each, weight) else (each > 0).astype(float) for key, each in weights.items()
-    }
-    return weight, [seen[id(each.sample_weight)] for each in evidence]

@@ -46,11 +46,6 @@ def start() -> State:
     return {"units": False, "filled": 0, "means": np.zeros(STRETCH), "sums": np.zeros(3)}
 
 
-def without_order(units: bool) -> State:
-    """The state for events without an order, about which the check finds nothing; `units`: see `start`."""
-    return {**start(), "units": units, "sums": np.full(3, np.nan)}
-
-
 def mean_rewards(evidence: Evidence) -> Array:
     """The mean reward of each block, [blocks]."""
     with np.errstate(over="ignore"):
@@ -76,16 +71,9 @@ def fold(state: State, rewards: Array, block: int, named: bool) -> State:
 
 
 def check(state: State, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
-    """The name of the check, whether it passes, and why; nothing before three stretches are known.
-
-    Events without an order pass.
-    """
+    """The name of the check, whether it passes, and why; nothing before three stretches are known."""
     excess, stretches, squares = state["sums"].tolist()
     if stretches <= 2:
-        return
-    if math.isnan(stretches):
-        reason = "not known past one process, where blocks have no order: log a `unit`"
-        yield "clusters", True, "events log their `unit`" if state["units"] else reason
         return
     deviation = math.sqrt(_form()[2] * squares)
     ok = excess - TOLERATED * stretches <= NormalDist().inv_cdf(1 - error / LOOKS) * deviation

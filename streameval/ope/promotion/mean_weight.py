@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from msgspec import Struct
 
@@ -16,8 +14,6 @@ from streameval.ope.promotion.block_sums import BlockSums
 WEIGHT_MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
 LARGEST_STAKE = 0.5
-FIXED_STAKES = (0.2, 0.03, 0.004, -0.004, -0.03, -0.2)
-"""The shares of the wealth that bets risk on each event, if they cannot follow the events before."""
 RUINED = 1e-12
 """The factor that remains of a wealth after a weight beyond every bound."""
 
@@ -25,33 +21,27 @@ RUINED = 1e-12
 class Bets(Struct, frozen=True, eq=False):
     """Half 1: what bets against a mean weight of 1 read of some blocks, [blocks, policies, ...].
 
-    With `y = q (w - 1)`: `surprise` [.., events] is y, of which stakes that follow the blocks before need each; `gains`
-    [.., stakes] the log wealth by `FIXED_STAKES`, in its place. `square`: sums of `y^2`. `rarest` [blocks]: the largest
-    `1 / p`. `signed` [.., 64], `signed_square`: sums of y with the signs of units, and of `y^2` of events that have
-    signs; None before the first unit.
+    With `y = q (w - 1)`: `surprise` [.., events] is y, as stakes follow the blocks before. `square`: sums of `y^2`.
+    `rarest` [blocks]: the largest `1 / p`. `signed` [.., 64], `signed_square`: sums of y with the signs of units, and
+    of `y^2` of events that have signs; None before the first unit.
     """
 
-    surprise: Array | None
-    gains: Array | None
+    surprise: Array
     square: Array
     rarest: Array
     signed: Array | None
     signed_square: Array | None
 
     @classmethod
-    def of(cls, evidence: Evidence, propensity: Array, fixed_stakes: bool = False) -> Bets:
+    def of(cls, evidence: Evidence, propensity: Array) -> Bets:
         """From whole blocks; `propensity` [events]."""
-        blocks, gains, signed, square = evidence.blocks, None, None, None
+        blocks, signed, square = evidence.blocks, None, None
         surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), blocks)
         if evidence.signs is not None:
             signs = evidence.signs.reshape(blocks, -1, SIGNS)
             signed, square = surprise @ signs, np.square(surprise * np.abs(signs[:, None, :, 0])).sum(axis=-1)
-        if fixed_stakes:
-            wealth = (np.maximum(1.0 + stake * surprise, RUINED) for stake in FIXED_STAKES)
-            gains = np.stack([np.log(each).sum(axis=-1) for each in wealth], axis=-1)
         rarest = rarity(propensity).reshape(blocks, -1).max(axis=1)
-        known = None if fixed_stakes else surprise
-        return cls(known, gains, np.einsum("bpn,bpn->bp", surprise, surprise), rarest, signed, square)
+        return cls(surprise, np.einsum("bpn,bpn->bp", surprise, surprise), rarest, signed, square)
 
 
 def start(policies: int) -> State:
@@ -88,10 +78,8 @@ def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, 
     A mean that is wrong by `d` is detected after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of
     the weights: propensities wrong by 10 % after some 3,000 events if v = 1, some 150,000 if v = 50.
 
-    Where blocks have no such order, `FIXED_STAKES` share the wealth, and the mean of theirs is such a martingale.
-
-    Returns the log wealth gained in each block, [blocks, stakes, policies]; the design effect of the weights until
-    then, [blocks, policies]; and the next state. Divide the log wealth by the design effect: weights of one user or
+    Returns the log wealth gained in each block and the design effect of the weights until then, [blocks, policies]
+    each, and the next state. Divide the log wealth by the design effect: weights of one user or
     session are correlated, so their mean varies more.
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
@@ -105,9 +93,6 @@ def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, 
         "sampling": running_max(state["sampling"], sums.q_largest),
     }
     after = {**{name: path[-1].T.copy() for name, path in paths.items()}, "units": units}
-    if bets.surprise is None:
-        assert bets.gains is not None
-        return bets.gains.swapaxes(1, 2), effects, after
     before = {name: np.concatenate([state[name].T[None], path[:-1]]) for name, path in paths.items()}
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.where(before["bets"][:, 1] > 0, before["bets"][:, 0] / before["bets"][:, 1], 0.0)
@@ -115,13 +100,7 @@ def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, 
     stake = np.clip(best, least, LARGEST_STAKE / (before["sampling"] * (1.0 - before["lowest"])))
     wealth = bets.surprise * stake[:, :, None]
     wealth += 1.0
-    gain = _log_product(np.maximum(wealth, RUINED, out=wealth))
-    return gain[:, None], effects, after
-
-
-def together(gains: Array) -> Array:
-    """The log wealth of all stakes together, which share it evenly; `gains` [..., stakes, policies]."""
-    return np.asarray(np.logaddexp.reduce(gains, axis=-2) - math.log(gains.shape[-2]))
+    return _log_product(np.maximum(wealth, RUINED, out=wealth)), effects, after
 
 
 def _log_product(factors: Array) -> Array:

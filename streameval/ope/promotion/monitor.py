@@ -50,7 +50,6 @@ class PromotionMonitor:
     lifts: tuple[str, ...] = ("lift",)
     guardrails: tuple[Guardrail, ...] = ()
     goal: str = "reward"
-    fixed_stakes: bool = False
 
     @classmethod
     def of(
@@ -97,7 +96,7 @@ class PromotionMonitor:
             "lifts": {name: lift.start(candidates) for name in self.lifts},
             "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
-            "trust": trust_checks.start(len(self.policies), self.fixed_stakes),
+            "trust": trust_checks.start(len(self.policies)),
             "clusters": clusters.start(),
             "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
             "guardrails": {guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
@@ -149,7 +148,7 @@ class PromotionMonitor:
             None if origin is None else Origin(origin.topic, origin.partition[ends], origin.offset[ends]),
             clusters.mean_rewards(evidence),
             evidence.signs is not None,
-            mean_weight.Bets.of(deciding, propensity, self.fixed_stakes) if self.context.weights_average_1 else None,
+            mean_weight.Bets.of(deciding, propensity) if self.context.weights_average_1 else None,
             differing(deciding, goal.sums),
             goal,
             {each.name: self._reward_sums(further[each.place - 1].deciding, each.context) for each in self.guardrails},
@@ -173,24 +172,6 @@ class PromotionMonitor:
         every = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, every, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
         return {**state, **judged, "differs": differs[-1], "trust": trust, "clusters": shared}
-
-    def fold_lifts(
-        self,
-        state: State,
-        lifts: Sequence[Sequence[Lift]],
-        sizes: Integers,
-        times: Array,
-        trustworthy: Mask,
-        differs: Mask,
-    ) -> State:
-        """The state after blocks of which only lifts are known: for rules that judge by the lift alone.
-
-        `lifts`: for each reward. `sizes`, `times` [blocks]: the number of events, and the time of the end.
-        `trustworthy` [blocks, policies], `differs` [blocks, candidates]: see `merged_checks.fold_trust`.
-        """
-        none = RewardSums(BlockSums.nothing(len(self.policies)))
-        every = [none] * (1 + len(self.guardrails))
-        return {**state, **self._judge(state, every, lifts, sizes, times, trustworthy, differs)}
 
     def _judge(
         self,

@@ -1,8 +1,7 @@
 """Half 1 of promotion: what the monitor reads of blocks of events, a pure function of the events.
 
 All are sums and maxima over single blocks, so they may come from another process. Two parts are events themselves, as
-their bets follow the blocks before: `mean_weight.Bets.surprise`, for which fixed stakes have sums in its place, and
-`RewardSums.lifts`, for which there are none.
+their bets follow the blocks before: `mean_weight.Bets.surprise` and `RewardSums.lifts`.
 """
 
 from __future__ import annotations

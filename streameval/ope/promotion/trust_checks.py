@@ -55,7 +55,7 @@ def rejected_share(arrivals: State) -> float:
 
 
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
-"""The block sums that a run adds up; the log wealth gained by bets against a mean weight of 1, by stake, follows."""
+"""The block sums that a run adds up; the log wealth gained by bets against a mean weight of 1 follows."""
 PEAKS = ("weight_largest", "term_largest")
 
 
@@ -78,11 +78,11 @@ class WeightFigures(NamedTuple):
 
     @classmethod
     def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
-        """From the sums [..., runs, 6 + stakes, policies] and maxima [..., runs, 2, policies] of both runs.
+        """From the sums [..., runs, 7, policies] and maxima [..., runs, 2, policies] of both runs.
 
         The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: complete spans.
         """
-        sums, gains = totals[..., 0, : len(TOTALS), :], mean_weight.together(totals[..., len(TOTALS) :, :])
+        sums, gains = totals[..., 0, : len(TOTALS), :], totals[..., len(TOTALS), :]
         events, q, weight, weight_square, term_size, unsupported = np.moveaxis(sums, -2, 0)
         largest_weight, largest_term = np.moveaxis(peaks[..., 0, :, :], -2, 0)
         run = max(1, started)
@@ -115,16 +115,12 @@ class WeightFigures(NamedTuple):
         )
 
 
-def start(policies: int, fixed_stakes: bool = False) -> State:
-    """The state before the first event; policies are axis 0. Of two runs, the second will replace the first.
-
-    `fixed_stakes`: see `mean_weight.Bets`.
-    """
-    stakes = len(mean_weight.FIXED_STAKES) if fixed_stakes else 1
+def start(policies: int) -> State:
+    """The state before the first event; policies are axis 0. Of two runs, the second will replace the first."""
     return {
         "blocks": 0,
         "weights": mean_weight.start(policies),
-        "totals": np.zeros((policies, 2, len(TOTALS) + stakes)),
+        "totals": np.zeros((policies, 2, len(TOTALS) + 1)),
         "peaks": np.zeros((policies, 2, len(PEAKS))),
     }
 
@@ -133,10 +129,10 @@ def fold(state: State, known: MonitorSums, limits: Trust) -> tuple[Mask, State]:
     """Whether each policy passes after each of these blocks, [blocks, policies], and the next state."""
     sums, memory = known.goal.sums, state["weights"]
     blocks, totals, peaks = state["blocks"], *_policies_last(state)
-    gains, effects = np.zeros((len(known), *totals[0, len(TOTALS) :].shape)), np.ones(sums.weight.shape)
+    gains, effects = np.zeros(sums.weight.shape), np.ones(sums.weight.shape)
     if known.bets is not None:
         gains, effects, memory = mean_weight.fold(memory, known.bets, sums, known.block)
-    steps = np.concatenate([np.stack([getattr(sums, name) for name in TOTALS], axis=1), gains], axis=1)
+    steps = np.stack([*(getattr(sums, name) for name in TOTALS), gains], axis=1)
     tops = np.stack([getattr(sums, name) for name in PEAKS], axis=1)
     span, sound, first = max(1, SPAN // known.block), [], 0
     while first < len(steps):

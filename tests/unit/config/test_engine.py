@@ -1,4 +1,4 @@
-"""The section `engine`: its forms, its defaults for other sections, and its limits."""
+"""The section `engine`: its forms and its limits."""
 
 from __future__ import annotations
 
@@ -34,16 +34,8 @@ def test_without_an_engine_nothing_changes(written: object) -> None:
     assert config(engine=written) == config()
 
 
-def test_with_an_engine_the_defaults_are_what_executors_can_compute_and_can_be_replaced() -> None:
-    plan = config(engine="spark").plan()
-    assert list(plan.estimators) == ["ips", "snips"]
-    assert list(plan.averages) == ["cumulative", "decay"]
-    assert plan.drift is None
-    assert plan.promotion is not None  # for its trust checks
-    window = {"kind": "window", "span": "10m"}
-    assert list(config(engine="spark", averages=[window]).plan().averages) == ["window"]
-    ranking = {"metric": "dcg", "examination": "power"}
-    assert list(config(engine="spark", ranking=ranking).plan().estimators) == ["click_ips", "click_snips"]
+def test_an_engine_computes_the_defaults_of_one_process() -> None:
+    assert config(engine="spark").plan() == config().plan()
 
 
 def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_path: Path) -> None:
@@ -67,8 +59,8 @@ def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_pa
         ({"source": BASE["source"] | {"rewards": {"topic": "rewards"}}}, "source.rewards"),
         ({"source": BASE["source"] | {"duplicates": 1000}}, "source.duplicates"),
         ({"source": BASE["source"] | {"order": "event_time"}}, "source.order"),
-        ({"averages": [{"kind": "window", "tau": 1000}]}, "engine"),
-        ({"drift": {"detector": "ADWIN"}}, "engine"),
+        ({"promotion": "anytime"}, "engine"),
+        ({"intervals": {"cumulative": "confidence_sequence"}}, "engine"),
     ],
 )
 def test_settings_that_executors_cannot_compute_are_refused_with_a_remedy(

@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 import time
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from streameval.cli.show import shown
 from streameval.config.model import Config
+from streameval.engines import daemon as daemon_module
 from streameval.engines.daemon import EngineDaemon
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
 from streameval.ingest.kafka.client import ClientError
-from streameval.ope.evaluator.merging.merged import MergedEvaluator
-from streameval.ope.evaluator.merging.partial import Partial
+from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.ope.report import Report
 from streameval.service.metrics import metrics_text
 from support.executors import batch_task, config_of, engine_daemon, fill
@@ -48,16 +48,20 @@ def reported(daemon: EngineDaemon, events: int) -> Report:
 
 def expected(cluster: FakeCluster, config: Config) -> Report:
     """That of all messages at once."""
-    partials = []
+    return evaluated(cluster, config, 0).report()
+
+
+def evaluated(cluster: FakeCluster, config: Config, start: int) -> PartitionedEvaluator:
+    """The evaluator of all messages from these offsets on, in one batch."""
+    summaries = []
     for partition, log in cluster.logs.items():
-        result = RangeEvaluator(config, cluster.connect)(
-            OffsetRange(TOPIC, partition, 0, len(log)), 1e9, batch_task(config).cohorts
-        )
+        place = OffsetRange(TOPIC, partition, start, len(log))
+        result = RangeEvaluator(config, cluster.connect)(place, 1e9, batch_task(config).cohorts)
         assert isinstance(result, RangeResult)
-        partials.append(Partial.from_bytes(result.partials[0]))
-    evaluator = MergedEvaluator(config.plan())
-    evaluator.fold(reduce(Partial.merge, partials))
-    return evaluator.report()
+        summaries.append(Summary.from_bytes(result.summaries[0]))
+    evaluator = PartitionedEvaluator.from_plan(config.plan())
+    evaluator.fold(summaries)
+    return evaluator
 
 
 def assert_same(one: Report, other: Report) -> None:
@@ -90,15 +94,14 @@ def test_the_numbers_are_those_of_all_events_and_the_metrics_are_there(cluster: 
         assert f"\nstreameval_engine_{name} " in metrics
 
 
-def test_an_estimator_that_learns_predicts_at_most_as_many_messages_as_it_has_learned_from(
-    cluster: FakeCluster,
+def test_a_batch_is_small_enough_for_the_sums_of_all_policies(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sections: dict[str, Any] = {"estimators": ["control_variate"]}
-    daemon, executors = engine_daemon(cluster, config_of(**sections))
+    monkeypatch.setattr(daemon_module, "MAX_SUMS", 6)
+    daemon, executors = engine_daemon(cluster, config_of())
     with running(daemon):
         reported(daemon, EVENTS)
-    sizes = [sum(task.range.end - task.range.start for task in batch) for batch in executors.batches]
-    assert sizes == [100, 100, 200, 400, 600, 600, 4]
+    assert {sum(task.range.end - task.range.start for task in batch) for batch in executors.batches} == {200, 4}
 
 
 @pytest.mark.parametrize("counted", [0, 495])
@@ -221,6 +224,15 @@ def test_a_snapshot_of_another_plan_or_of_no_engine_is_refused(cluster: FakeClus
         reported(afresh, EVENTS)
 
 
+def test_a_snapshot_shows_the_report(cluster: FakeCluster, tmp_path: Path) -> None:
+    daemon, _ = engine_daemon(cluster, config_of(tmp_path))
+    with running(daemon):
+        report = reported(daemon, EVENTS)
+    found = shown(tmp_path, lambda contents: contents)
+    assert found["report"].estimates == report.estimates
+    assert found["cohorts"][0]["policies"] == ["logging", "bold", "shy"]
+
+
 def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None:
     with pytest.raises(ConfigError, match="no state to reset"):
         engine_daemon(cluster, config_of(), reset=True)
@@ -284,13 +296,7 @@ def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
         late = known.daemon.published.report
         known.change("shy")
         wait_until(lambda: known.rows() == {"logging", "shy"})
-    whole = MergedEvaluator(config_of(policies={"candidates": ["shy"]}).plan())
-    for partition, log in cluster.logs.items():
-        config = config_of(policies={"candidates": ["shy"]})
-        range = OffsetRange(TOPIC, partition, 400, len(log))
-        result = RangeEvaluator(config, cluster.connect)(range, 1e9, batch_task(config).cohorts)
-        assert isinstance(result, RangeResult)
-        whole.fold(Partial.from_bytes(result.partials[0]))
+    whole = evaluated(cluster, config_of(policies={"candidates": ["shy"]}), 400)
     assert late is not None
     for row in whole.report().estimates:
         if row.policy == "shy":

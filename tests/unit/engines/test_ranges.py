@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import pytest
 
 from streameval.engines import ranges
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeGone, RangeResult, messages_of
+from streameval.events import EventBatch
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.client import ClientError
-from streameval.ope.evaluator.merging.merged import MergedEvaluator
-from streameval.ope.evaluator.merging.partial import Partial
+from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from support.executors import batch_task, config_of, fill
 from support.fake_kafka import TOPIC, FakeCluster
 
@@ -40,9 +40,17 @@ def test_a_range_has_its_messages_and_no_other(cluster: FakeCluster) -> None:
     assert result.rejected == {"malformed": 3}
     assert result.examples["malformed"].startswith("not JSON")
     assert result.delays.count == 267
-    partial = Partial.from_bytes(result.partials[0])
-    assert partial.events["accepted"] == 267
-    assert partial.coverage.ranges == {(TOPIC, 0): ((150, 420),)}
+    summary = summary_of(result)
+    assert summary.events.accepted == 267
+    assert (summary.partition, summary.start, summary.end) == (0, 150, 420)
+    assert summary.blocks is not None
+    assert len(summary.blocks.times) == 2
+    assert summary.rest is not None
+    assert len(EventBatch.from_state(summary.rest)) == 67
+
+
+def summary_of(result: RangeResult) -> Summary:
+    return Summary.from_bytes(result.summaries[0])
 
 
 @pytest.mark.parametrize("at_once", [70, 10_000])
@@ -51,13 +59,16 @@ def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, cut: int, at_once: int
 ) -> None:
     config = config_of()
-    whole, parts = MergedEvaluator(config.plan()), MergedEvaluator(config.plan())
-    whole.fold(Partial.from_bytes(result_of(RangeEvaluator(config, cluster.connect), 0, 1000).partials[0]))
+    whole, parts = (PartitionedEvaluator.from_plan(config.plan()) for _ in range(2))
+    whole.fold([summary_of(result_of(RangeEvaluator(config, cluster.connect), 0, 1000))])
     monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", at_once)
     evaluator = RangeEvaluator(config, cluster.connect)
     for start in range(0, 1000, cut):
-        parts.fold(Partial.from_bytes(result_of(evaluator, start, min(start + cut, 1000)).partials[0]))
-    assert parts.offsets == whole.offsets == {(TOPIC, 0): 1000}
+        cohort = replace(COHORTS[0], knowledge=parts.knowledge(), rests=parts.rests())
+        result = evaluator(OffsetRange(TOPIC, 0, start, min(start + cut, 1000)), NOW, [cohort])
+        assert isinstance(result, RangeResult)
+        parts.fold([summary_of(result)])
+    assert parts.offset(0) == whole.offset(0) == 1000
     for one, other in zip(whole.report().estimates, parts.report().estimates, strict=True):
         assert (other.value, other.lower, other.upper) == pytest.approx((one.value, one.lower, one.upper), rel=1e-9)
 
@@ -68,7 +79,7 @@ def test_a_range_may_end_with_a_part_that_is_evaluated_at_once(
     monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", 250)
     result = result_of(RangeEvaluator(config_of(), cluster.connect), 0, 500)
     assert result.events == 495
-    assert Partial.from_bytes(result.partials[0]).coverage.ranges == {(TOPIC, 0): ((0, 500),)}
+    assert summary_of(result).end == 500
 
 
 def test_nothing_more_is_fetched_while_the_last_messages_of_a_range_are_evaluated(cluster: FakeCluster) -> None:
@@ -98,26 +109,14 @@ def test_an_executor_fetches_little_beyond_its_range_unless_the_configuration_sa
     assert found[1] == 500_000
 
 
-def test_ten_times_the_events_in_the_same_time_make_no_larger_result() -> None:
-    sizes = []
-    for often in (1, 10):
-        cluster = FakeCluster()
-        fill(cluster, 0, 1000)
-        cluster.logs[0] = [event for event in cluster.logs[0] for _ in range(often)]
-        result = result_of(RangeEvaluator(config_of(), cluster.connect), 0, 1000 * often)
-        assert result.events == 990 * often
-        sizes.append(len(pickle.dumps(result)))
-    assert sizes[1] < 1.02 * sizes[0]
-
-
 def test_offsets_without_messages_end_a_range_as_others_do(cluster: FakeCluster) -> None:
     cluster.markers = 3
     result = result_of(RangeEvaluator(config_of(), cluster.connect), 990, 1003)
     assert result.events == 10
-    assert Partial.from_bytes(result.partials[0]).coverage.ranges == {(TOPIC, 0): ((990, 1003),)}
+    assert summary_of(result).end == 1003
     empty = result_of(RangeEvaluator(config_of(), cluster.connect), 1000, 1002)
     assert empty.events == 0
-    assert Partial.from_bytes(empty.partials[0]).coverage.ranges == {(TOPIC, 0): ((1000, 1002),)}
+    assert (summary_of(empty).start, summary_of(empty).end) == (1000, 1002)
 
 
 def test_rejected_messages_become_dead_letters_with_their_origin(cluster: FakeCluster, tmp_path: Path) -> None:

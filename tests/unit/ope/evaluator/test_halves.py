@@ -13,11 +13,8 @@ from streameval import Evaluator, EventBatch
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events.origin import Origin
 from streameval.ope.evaluator import halves, learning
-from streameval.ope.evaluator.halves import Known, Sums
-from streameval.ope.evidence import Evidence
-from streameval.ope.promotion import Trust, decide
-from streameval.ope.promotion.mean_weight import FIXED_STAKES
-from support.promotion import make_monitor, smooth_weights, trust_figures
+from streameval.ope.evaluator.halves import Counts, Known, Sums
+from streameval.ope.evaluator.learning import Weighed
 
 EVENTS, BLOCK, CANDIDATES = 2_000, 100, ["one", "two"]
 RULES = ["paired", "anytime", "sea", "bsea"]
@@ -59,12 +56,17 @@ LOGS = {
 }
 
 
-def sums_of(evaluator: Evaluator, events: EventBatch, known: Known | None = None) -> Sums:
-    """Half 1 of some events by what an evaluator knows."""
-    plan, state, grids = evaluator.plan, evaluator._state, evaluator._grids
-    weighed = learning.weighed(plan, grids, state, events.with_policies(plan.columns))
-    known = Known.of(state) if known is None else known
-    return halves.summarise_blocks(plan, weighed, events, known, True, evaluator._monitor)
+def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
+    """Events as an evaluator weighs them."""
+    plan = evaluator.plan
+    return learning.weighed(plan, evaluator._grids, evaluator._state, events.with_policies(plan.columns))
+
+
+def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
+    """Half 1 of some events by what an evaluator knows, without grids, whose coefficients follow the blocks before."""
+    weighed = weighed_by(evaluator, events)
+    known = evaluator.plan, evaluator._grids, evaluator._state
+    return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
 
 
 def by_block(value: Any, path: str = "") -> dict[str, Any]:
@@ -127,25 +129,6 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator.update(events[:1_000])
     evaluator.fold_pending()
     known, rest = Known.of(evaluator._state), events[1_000:]
-    states = [
-        halves.fold(evaluator.plan, evaluator._state, sums_of(evaluator, rest, each)).state["weights"]
-        for each in (known, Known(known.events))
-    ]
+    weighed = weighed_by(evaluator, rest)
+    states = [Counts.of(weighed, each).fold(evaluator._state)["weights"] for each in (known, Known(known.events))]
     np.testing.assert_array_equal(states[0]["largest"], states[1]["largest"])
-
-
-@pytest.mark.parametrize(("wrong", "ok"), [(1.0, True), (0.8, False), (1.25, False)])
-def test_fixed_stakes_find_wrong_propensities_without_single_events(wrong: float, ok: bool) -> None:
-    monitor = replace(make_monitor(candidates=1, rule="bsea", trust=Trust()), fixed_stakes=True)
-    rng, state = np.random.default_rng(5), monitor.start()
-    for _ in range(4):
-        weight, propensity = smooth_weights(rng, 1_000, 2)
-        evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
-        sums = monitor.summarise(evidence, np.full(1_000, np.nan), propensity)
-        assert sums.bets is not None
-        assert sums.bets.surprise is None
-        assert sums.bets.gains is not None
-        assert sums.bets.gains.shape == (10, 2, len(FIXED_STAKES))
-        state = monitor.fold(state, sums, [[]])
-    _, checks, _ = decide(monitor, state, **trust_figures())
-    assert [each.ok for each in checks if each.check == "mean_weight" and each.policy == "candidate-1"] == [ok]

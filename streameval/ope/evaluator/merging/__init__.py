@@ -1,1 +1,0 @@
-"""Evaluation in parts: what some events add to every estimate, and the evaluator that adds the parts up."""

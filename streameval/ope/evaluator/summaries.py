@@ -1,0 +1,495 @@
+"""An evaluator in several processes: half 1 of ranges of offsets anywhere, half 2 in one place.
+
+A `Summariser` is an evaluator that stops after half 1: its `summary` has the sums of the whole blocks of a range, and
+the events of the unfinished block, with which the next range of the partition begins. A `PartitionedEvaluator` folds
+summaries. Blocks are cut inside of a partition, and folded by the time of their last event, then by partition and
+offset. A block waits while a partition of the same batch has not reached its time.
+
+Coefficients and reward models predict from what the driver knew before the batch, and from the blocks before in the
+same range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import fields, is_dataclass, replace
+from hashlib import blake2b
+from operator import attrgetter, itemgetter
+from typing import Any, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from streameval.common.arrays import Array, Integers, State, from_plain, to_plain
+from streameval.errors import ConfigError, StateError
+from streameval.events import EventBatch
+from streameval.ope.core.summary import View
+from streameval.ope.evaluator import halves, learning, segments
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.grid import GridSums, Pair
+from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan
+from streameval.ope.evaluator.propensities import EstimatedPropensity
+from streameval.ope.evaluator.report_rows import LARGEST
+from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence.largest_weights import LargestNumbers
+from streameval.ope.report import Estimate, Report
+from streameval.ope.reward_models import AnyRewardModel, online
+
+T = TypeVar("T")
+MAX_HELD = 20_000
+"""Blocks times policies that wait for other partitions, at most; each takes about 1.6 kB with the default settings."""
+PARTITION_NUMBERS = 2**40
+"""Events without a unit are numbered apart in each partition, which has fewer of them than this."""
+
+
+def refusals(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what needs all events in order before half 1, each with a hint."""
+    for average in plan.averages.values():
+        if plan.interval(average).anytime:
+            hint = f"take intervals: {{{average.label}: empirical_likelihood}}"
+            yield f"the interval {plan.interval(average).kind} on {average.label} follows single events", hint
+    monitor = plan.monitor(plan.promotion_lifts(plan.grids()))
+    if monitor is not None:
+        bets = [label for label, rule in monitor.rules.items() if rule.lift_test(monitor.context) is not None]
+        yield from ((f"the rule {label} bets on single events", "take promotion: paired") for label in bets)
+    predicted = [label for label, each in plan.estimators.items() if "prediction" in each.needs]
+    curve, ramp = learning.examination(plan), plan.logging
+    others: dict[str, tuple[object, str]] = {
+        f"the reward model of {', '.join(predicted)} is code": (
+            predicted and plan.reward_model.is_external,
+            "take reward_model: ridge or tabular",
+        ),
+        f"{', '.join(plan.learned_policies)} learns from one event after the other": (
+            plan.learned_policies,
+            "evaluate frozen versions of it",
+        ),
+        "the examination of ranks is learned in order": (curve, "give examination: {kind: power, eta: 1.0}"),
+        "the shares of a ramp are measured in order": (
+            ramp is not None and ramp.shares is None,
+            "give the shares, such as logging: {arms: {production: 0.9, challenger: 0.1}}",
+        ),
+        "propensities are estimated from the events before": (plan.propensity, "log the propensities"),
+    }
+    yield from ((problem, hint) for problem, (found, hint) in others.items() if found)
+
+
+def require_halves(plan: Plan) -> None:
+    """Require a plan whose half 1 needs no other events than those of its blocks.
+
+    Raises:
+        ConfigError: Some of it needs all events in order; the hint names what to take instead.
+    """
+    for problem, hint in refusals(plan):
+        raise ConfigError(f"events cannot be summed up apart: {problem}", hint=hint)
+
+
+class Knowledge(msgspec.Struct, frozen=True, eq=False):
+    """What half 1 knows of the events before.
+
+    Args:
+        predictions: the reward model for each reward, as a plain value
+        units: whether an event has had a unit
+        segments: what the estimator of segments has learned
+        seen: for each grid, whether a policy has had an event with all fields
+        estimators: what estimators have learned, for each grid and reward, by label
+    """
+
+    predictions: list[State]
+    units: bool
+    segments: State
+    seen: list[State]
+    estimators: list[list[State]]
+
+
+class Ordered(msgspec.Struct, frozen=True, eq=False):
+    """Whole blocks, and the keys by which they are folded.
+
+    Args:
+        times: the time of the last event of each block, or of one before, minus infinity if unknown [blocks]
+        partitions: [blocks]
+        places: ascending in each partition [blocks]
+        sums: half 1
+    """
+
+    times: Array
+    partitions: Integers
+    places: Integers
+    sums: halves.Sums
+
+
+class Summary(msgspec.Struct, frozen=True, eq=False):
+    """Half 1 of the offsets of a partition from `start` up to, but not including, `end`.
+
+    Args:
+        fingerprint: of the plan
+        events, failures: numbers of events; failures of policies in code
+        counts, largest: see `halves.Counts`; of whole blocks
+        blocks: the whole blocks, None without any
+        units: whether an event has had a unit
+        lesson: what the events of whole blocks teach reward models, for each reward
+        rest: the events after the last whole block, as a plain value
+    """
+
+    fingerprint: str
+    partition: int
+    start: int
+    end: int
+    events: halves.EventSums
+    failures: dict[str, dict[str, tuple[int, str]]]
+    counts: dict[str, Array]
+    largest: Array
+    blocks: Ordered | None
+    units: bool
+    lesson: list[State]
+    rest: State | None
+
+    def to_bytes(self) -> bytes:
+        """Return the summary as msgpack, without pickled objects."""
+        return msgspec.msgpack.encode(self, enc_hook=to_plain)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Summary:
+        """Return the inverse of `to_bytes`.
+
+        Raises:
+            StateError: This is not the result of `to_bytes` of this version.
+        """
+        return _decoded(data, cls)
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=lambda _, value: from_plain(value))
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        hint = "run the same version of streameval everywhere"
+        raise StateError(f"this is not the {kind.__name__} of this version: {error!r}", hint=hint) from error
+
+
+def fingerprint(plan: Plan) -> str:
+    """Return the BLAKE2b of the settings, as 16 hexadecimal digits."""
+    settings = msgspec.json.encode([STATE_SCHEMA, plan.settings()], order="deterministic")
+    return blake2b(settings, digest_size=8).hexdigest()
+
+
+class Summariser(Evaluator):
+    """Half 1 of a range of offsets: an evaluator that returns the sums of blocks, and folds none.
+
+    Args:
+        plan: see `require_halves`
+        partition, start: the place of the next message
+        knowledge: of the evaluator that folds the summary, nothing by default
+        rest: the events of the unfinished block before, as msgpack
+    """
+
+    def __init__(
+        self, plan: Plan, partition: int, start: int, knowledge: bytes | None = None, rest: bytes | None = None
+    ) -> None:
+        self.plan = plan
+        self._start()
+        self._place, self._blocks, self._count = (partition, start), list[Ordered](), 0
+        if knowledge is not None:
+            self._know(_decoded(knowledge, Knowledge))
+        if rest is not None:
+            self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest))]
+            self._pending_events = len(self._pending[0])
+        self._state["units"]["events"] = partition * PARTITION_NUMBERS + start - self._pending_events
+        self._before = self._state["predictions"]
+
+    def _know(self, known: Knowledge) -> None:
+        model = self.plan.reward_model
+        self._state["predictions"] = [online.from_state(model, each, model) for each in known.predictions]
+        self._state["units"]["seen"] = known.units
+        if self.plan.segments:
+            self._state["segments"]["estimator"] = from_plain(known.segments)
+        for state, seen, rewards in zip(self._state["grids"], known.seen, known.estimators, strict=True):
+            state.seen = from_plain(seen)
+            for reward, estimators in zip(state.rewards, rewards, strict=True):
+                reward.estimators = from_plain(estimators)
+
+    def _fold(self, events: EventBatch) -> None:
+        logged, weighed, after = self._weigh(events)
+        sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
+        self._state |= after | halves.Counts.of(weighed, self._known).fold(self._state)
+        self._state["segments"] = segments.fold(self.plan, self._state["segments"], sums.segments)
+        for grid, state, added in zip(self._grids, self._state["grids"], sums.grids, strict=True):
+            grid.learn(state, added)
+        times = np.nan_to_num(events.timestamp[self.plan.block - 1 :: self.plan.block], nan=-np.inf)
+        partition, start = self._place
+        places = start + self._count + np.arange(len(times))
+        self._blocks.append(Ordered(times, np.full(len(times), partition), places, sums))
+        self._count += len(times)
+
+    def summary(self, end: int) -> Summary:
+        """Return the summary of all messages up to this offset; the summariser must get no more of them."""
+        self.fold_pending()
+        plan, state, blocks = self.plan, self._state, joined(self._blocks) if self._blocks else None
+        if blocks is not None:
+            blocks = msgspec.structs.replace(blocks, times=np.maximum.accumulate(blocks.times))
+        events, items, lesson = state["events"], self._count * plan.block * _items(plan), []
+        if blocks is not None and learning.predicts(plan, self._grids):
+            pairs = zip(self._before, state["predictions"], strict=True)
+            taught = [online.taught(plan.reward_model, *pair, items) for pair in pairs]
+            lesson = [online.to_state(plan.reward_model, each) for each in taught]
+        unknown = (np.nan if events[name] is None else events[name] for name in ("newest", "oldest"))
+        return Summary(
+            fingerprint(plan),
+            self._place[0],
+            self._place[1],
+            end,
+            halves.EventSums(events["accepted"], events["rejected"], *unknown),
+            state["failures"],
+            state["counts"],
+            state["weights"]["largest"][:, 0],
+            blocks,
+            state["units"]["seen"],
+            lesson,
+            EventBatch.concat(self._pending).to_state() if self._pending_events else None,
+        )
+
+
+def _items(plan: Plan) -> int:
+    """Return the events from which a reward model learns, for each event."""
+    return 1 if plan.ranking is None else online.ITEMS
+
+
+class PartitionState(msgspec.Struct):
+    """Hold the next offset of a partition, and the events of its unfinished block as a plain value."""
+
+    offset: int
+    rest: State | None = None
+
+
+class PartitionedEvaluator(Evaluator):
+    """Half 2 of a stream whose half 1 is computed elsewhere: an evaluator that folds summaries in place of events.
+
+    Each range counts once; the ranges of a partition must come in order. The numbers depend neither on where ranges
+    were summed up, nor on the order of the summaries that are folded together.
+
+    >>> plan = Evaluator(["new"], ["ips"], ["cumulative"]).plan
+    >>> log = EventBatch.from_arrays(reward=[1, 0], propensity=[0.25, 0.5], policies={"new": [0.5, 0.5]})
+    >>> summariser = Summariser(plan, partition=0, start=0)
+    >>> summariser.update(log)
+    >>> summary, evaluator = summariser.summary(end=2), PartitionedEvaluator.from_plan(plan)
+    >>> evaluator.fold([summary])
+    >>> evaluator.fold([summary])  # it has been counted
+    >>> evaluator.report().get("new", "ips", "cumulative").value, evaluator.offset(0)
+    (1.0, 2)
+    """
+
+    def _start(self) -> None:
+        require_halves(self.plan)
+        super()._start()
+        self._fingerprint = fingerprint(self.plan)
+        self._partitions: dict[int, PartitionState] = {}
+        self._held: Ordered | None = None
+
+    def offset(self, partition: int) -> int | None:
+        """Return the next offset of a partition, None if none of its ranges has come."""
+        known = self._partitions.get(partition)
+        return None if known is None else known.offset
+
+    def rests(self) -> dict[int, bytes]:
+        """Return the events of unfinished blocks by partition, for `Summariser`."""
+        return {number: msgspec.msgpack.encode(each.rest) for number, each in self._partitions.items() if each.rest}
+
+    def skip(self, partition: int, end: int) -> None:
+        """Pass over the offsets up to `end`, which the log has lost."""
+        known = self._partitions.get(partition)
+        if known is not None and known.offset < end:
+            known.offset = end
+
+    def knowledge(self) -> bytes:
+        """Return what half 1 of the next ranges needs to know, for `Summariser`."""
+        state, model = self._state, self.plan.reward_model
+        known = Knowledge(
+            [online.to_state(model, each) for each in state["predictions"]],
+            state["units"]["seen"],
+            to_plain(state["segments"].get("estimator", {})),
+            [to_plain(grid.seen) for grid in state["grids"]],
+            [[to_plain(reward.estimators) for reward in grid.rewards] for grid in state["grids"]],
+        )
+        return msgspec.msgpack.encode(known)
+
+    def fold(self, summaries: Sequence[Summary]) -> None:
+        """Fold the summaries of a batch, in any order; those that have been counted change nothing.
+
+        Raises:
+            StateError: One is of another plan, leaves out offsets, or counts only some that have been counted.
+        """
+        ordered = sorted(summaries, key=lambda each: (each.partition, each.start))
+        reached = {number: each.offset for number, each in self._partitions.items()}
+        new = []
+        for each in ordered:
+            if self._is_next(each, reached.get(each.partition, each.start)):
+                reached[each.partition] = each.end
+                new.append(each)
+        for each in new:
+            self._count(each)
+        if new:
+            newest = [each.events.newest for each in new if not np.isnan(each.events.newest)]
+            self._release([each.blocks for each in new if each.blocks is not None], min(newest, default=np.inf))
+
+    def _is_next(self, summary: Summary, expected: int) -> bool:
+        """Return whether a range follows what has been counted; False if it has been counted."""
+        if summary.fingerprint != self._fingerprint:
+            raise StateError(
+                f"the summary is of plan {summary.fingerprint}, and this evaluator of {self._fingerprint}",
+                hint="compute both with the same configuration and version of streameval",
+            )
+        if summary.end <= expected:
+            return False
+        if summary.start != expected:
+            raise StateError(
+                f"the summary of partition {summary.partition} starts at offset {summary.start:,}; {expected:,} is the "
+                "next one",
+                hint=f"sum up the range from {expected} to {summary.end} again",
+            )
+        return True
+
+    def _count(self, summary: Summary) -> None:
+        """Fold what does not depend on the order of blocks."""
+        state, model = self._state, self.plan.reward_model
+        blocks = 0 if summary.blocks is None else len(summary.blocks.times)
+        state["events"] = summary.events.fold(state["events"])
+        for policy, reasons in summary.failures.items():
+            known = state["failures"].setdefault(policy, {})
+            for reason, (number, example) in reasons.items():
+                before, first = known.get(reason, (0, example))
+                known[reason] = (before + number, first)
+        for name, added in summary.counts.items():
+            known = state["counts"][name]
+            state["counts"][name] = np.maximum(known, added) if name in LARGEST.values() else known + added
+        events = blocks * self.plan.block
+        if events:
+            state["weights"] = largest_weights.fold(state["weights"], LargestNumbers([events], summary.largest[None]))
+        units = state["units"]
+        state["units"] = {"events": units["events"] + events, "seen": units["seen"] or summary.units}
+        if summary.lesson:
+            taught = [online.from_state(model, each, model) for each in summary.lesson]
+            pairs = zip(state["predictions"], taught, strict=True)
+            state["predictions"] = [online.with_taught(model, *pair, events * _items(self.plan)) for pair in pairs]
+        self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
+
+    def _release(self, blocks: Sequence[Ordered], until: float) -> None:
+        """Fold the blocks up to this time, with those that were held; hold the others."""
+        every = [*([] if self._held is None else [self._held]), *blocks]
+        if not every:
+            return
+        whole = joined(every)
+        order = np.lexsort((whole.places, whole.partitions, whole.times))
+        count = int(np.searchsorted(whole.times[order], until, side="right"))
+        count = max(count, len(order) - MAX_HELD // len(self.policies))
+        at_once = self._batch_events // self.plan.block
+        for first in range(0, count, at_once):
+            self._fold_sums(taken(whole.sums, order[first : min(first + at_once, count)]))
+        self._held = taken(whole, order[count:]) if count < len(order) else None
+
+    def _present_evaluator(self) -> Evaluator:
+        """Return a copy in which all blocks are folded, and the rests of all partitions are pending."""
+        if self._held is None and not self._partitions:
+            return self
+        found, state = copy(self), deepcopy(self._state) if self._held is not None else self._state
+        found._state, found._partitions = state, {}
+        found._release([], np.inf)
+        rests = [self._partitions[number].rest for number in sorted(self._partitions)]
+        found._pending = [EventBatch.from_state(rest) for rest in rests if rest is not None]
+        found._pending_events = sum(map(len, found._pending))
+        return found
+
+    def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
+        """Everything known now, the blocks that wait and the unfinished ones included."""
+        return Evaluator.report(self._present_evaluator(), now, unmatched_share)
+
+    def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
+        """The rows of a Report for these pairs of an estimator and an average."""
+        return Evaluator.estimates(self._present_evaluator(), pairs)
+
+    def state(self) -> State:
+        """Everything needed to continue, as a plain value that msgpack can hold."""
+        partitions = [[number, each.offset, each.rest] for number, each in self._partitions.items()]
+        held = None if self._held is None else msgspec.msgpack.encode(self._held, enc_hook=to_plain)
+        return {**super().state(), "partitions": partitions, "held": held}
+
+    @classmethod
+    def from_state(
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None = None,
+        candidates: Candidates = (),
+        propensity: EstimatedPropensity | None = None,
+    ) -> Self:
+        """Continue from a state: see `Evaluator.from_state`."""
+        found = super().from_state(state, reward_model, candidates, propensity)
+        found._partitions = {number: PartitionState(offset, rest) for number, offset, rest in state["partitions"]}
+        found._held = None if state["held"] is None else _decoded(state["held"], Ordered)
+        return found
+
+
+def joined(parts: Sequence[Ordered]) -> Ordered:
+    """Return blocks one part after the other; an array that some parts lack is 0 there."""
+    found: Ordered = _joined(parts, [len(each.times) for each in parts])
+    return found
+
+
+def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Join values of the same type in which the first axis of arrays counts blocks; `counts`: blocks of each part."""
+    known = [part for part in parts if part is not None]
+    if not known or len(parts) == 1:
+        return known[0] if known else None
+    first = known[0]
+    if isinstance(first, np.ndarray):
+        gaps = (np.zeros((count, *first.shape[1:]), first.dtype) for count in counts)
+        return np.concatenate([gap if part is None else part for part, gap in zip(parts, gaps, strict=True)])
+    if isinstance(first, View):
+        starts = np.cumsum([0, *counts[:-1]])
+        pairs = zip(parts, starts.tolist(), strict=True)
+        moved = (msgspec.structs.replace(part, block=part.block + start) for part, start in pairs)
+        return _joined_fields(list(moved), [len(part.block) for part in parts])
+    if isinstance(first, GridSums):
+        filled = [part for part in parts if part.rewards]
+        rewards = _joined([part.rewards for part in filled], [len(part.seen) for part in filled]) if filled else ()
+        kept, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kept", "seen"))
+        return GridSums(kept, seen, rewards)
+    return any(known) if isinstance(first, bool) else _joined_fields(parts, counts)
+
+
+def _joined_fields(parts: Sequence[Any], counts: Sequence[int]) -> Any:
+    first = next(part for part in parts if part is not None)
+    return _rebuilt(first, lambda get: _joined([None if part is None else get(part) for part in parts], counts))
+
+
+def taken(value: T, order: Integers) -> T:
+    """Return some of the blocks, in this order."""
+    found: T = _taken(value, order)
+    return found
+
+
+def _taken(value: Any, order: Integers) -> Any:
+    if isinstance(value, np.ndarray):
+        return value[order]
+    if isinstance(value, View):
+        first, last = (np.searchsorted(value.block, order, side=side) for side in ("left", "right"))
+        counts = last - first
+        rows = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        found = _rebuilt(value, lambda get: get(value)[rows])
+        return msgspec.structs.replace(found, block=np.repeat(np.arange(len(order)), counts))
+    if isinstance(value, GridSums):
+        kept = value.kept[order]
+        some = (np.cumsum(value.kept) - 1)[order][kept]
+        return GridSums(kept, value.seen[some], _taken(value.rewards, some) if len(some) else ())
+    return _rebuilt(value, lambda get: _taken(get(value), order))
+
+
+def _rebuilt(value: Any, change: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    """Return the same with changed parts; `change` gets a function that returns one of them."""
+    if isinstance(value, Mapping):
+        return {name: change(itemgetter(name)) for name in value}
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*(change(attrgetter(name)) for name in value.__struct_fields__))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: change(attrgetter(field.name)) for field in fields(value)})
+    if isinstance(value, tuple):
+        parts = [change(itemgetter(place)) for place in range(len(value))]
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    return value
