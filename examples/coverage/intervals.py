@@ -15,8 +15,8 @@ from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.events import EventBatch
-from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Average, Cumulative, Decay, Mixture, Reading, Window
-from streameval.ope.estimators import Estimator, TermRange
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Reading, Window
+from streameval.ope.estimators import AnyEstimator, Estimator, TermRange
 from streameval.ope.evidence import Evidence, largest_weights
 from streameval.ope.intervals import (
     AnyInterval,
@@ -153,7 +153,7 @@ def _on_mixture(run: Run) -> Iterator[Stated]:
         yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run)
 
 
-def _known(average: Average, run: Run, estimators: tuple[Estimator, ...] = PLAIN) -> Known:
+def _known(average: AnyAverage, run: Run, estimators: tuple[AnyEstimator, ...] = PLAIN) -> Known:
     averaging = Averaging(average, run.policies, estimators)
     return averaging.known(list(averaging.read(run.evidence, run.every)))
 

@@ -15,7 +15,7 @@ import numpy as np
 from worlds import DEPLOYED, DRAWS, LOGGING, PERIOD, SEED, SWING, WORLDS, Floats, World
 
 from streameval.ope.estimators import IPS, Estimator, PseudoInverse, TermRange
-from streameval.ope.evidence.largest_weights import NEARLY_SURE, WEIGHTS_KEPT, Kind, limits
+from streameval.ope.evidence.largest_weights import NEARLY_SURE, WEIGHTS_KEPT, Kind, LargestState, limits
 from streameval.ope.intervals.empirical_likelihood import Means, extra_events, heaviest_likely, likely, reach
 
 CANDIDATE = "new"
@@ -327,7 +327,7 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
         seen = np.maximum(seen, np.where(counted > 0, cells.deployed / cells.propensity, 0.0).max(axis=1))
         total, steps = step if total is None else total + step, [*steps[1 - WINDOW // STEP :], step]
         if last in log.looks:
-            known = limits({"largest": largest}, [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
+            known = limits(LargestState(0, largest), [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
             recent = steps[0]
             for each in steps[1:]:
                 recent = recent + each

@@ -15,15 +15,12 @@ import numpy as np
 from worlds import LOGGING, Floats
 
 from streameval.events import EventBatch
-from streameval.ope.core import Average, Cumulative, Reading, Window
-from streameval.ope.core.bank import Bank
-from streameval.ope.core.base import Path, terms_of
-from streameval.ope.core.layout import Layout
-from streameval.ope.core.past import start_history, start_signs, steps_of, unit_signs
-from streameval.ope.core.summary import BlockSeries
-from streameval.ope.estimators import IPS, SNIPS, Estimator, StratifiedIPS
+from streameval.ope.core import AnyAverage, Cumulative, Reading, Window
+from streameval.ope.core.past import start_signs, unit_signs
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
+from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence import Evidence, start_recent
-from streameval.ope.intervals import ConfidenceSequence
+from streameval.ope.intervals import ConfidenceSequence, EmpiricalLikelihood
 from streameval.ope.intervals.sequences import (
     COUNT,
     LIFT_LOWER,
@@ -36,8 +33,8 @@ from streameval.ope.intervals.sequences import (
 
 BLOCK = 100
 REWARDS = (0.0, 1.0)
-PLAIN: tuple[Estimator, ...] = (IPS(), SNIPS())
-MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
+PLAIN: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
+MIXED: tuple[AnyEstimator, ...] = (StratifiedIPS(),)
 
 
 class Known(NamedTuple):
@@ -58,31 +55,19 @@ def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
 class Averaging:
     """An average of some estimators about policies, production first."""
 
-    average: Average
+    average: AnyAverage
     policies: Sequence[str]
-    estimators: tuple[Estimator, ...] = PLAIN
+    estimators: tuple[AnyEstimator, ...] = PLAIN
 
     def read(self, evidence: Evidence, every: int) -> Iterator[Reading]:
         """Yield the reading after every so many blocks."""
-        bank, average, policies = self._bank, self.average, len(self.policies)
-        history, state = start_history(policies, len(bank.layout.totals)), average.start(bank)
-        known = [each.start(policies) for each in self.estimators]
-        drift = None if average.drift_on_request else average.drift
-        moved = None if drift is None else drift.start(policies, bank.columns, BLOCK)
-        of_look = np.arange(evidence.blocks) // every
+        grid, errors = self._grid, np.zeros(len(self.policies))
+        state, of_look = grid.start(), np.arange(evidence.blocks) // every
         for look in range(evidence.blocks // every):
-            part = evidence.of_blocks(of_look == look)
-            found = [each.terms(part, before) for each, before in zip(self.estimators, known, strict=True)]
-            terms, known = [list(each) for each in zip(*found, strict=True)]
-            events = BlockSeries(bank.layout, part, terms)
-            view = average.view(events, state)
-            sums = events.sums({} if view is None else {average.label: view})
-            rate = None
-            if drift is not None and moved is not None:
-                rate = drift.fold(moved, terms_of(sums, bank.layout), BLOCK)
-            average.fold(state, Path(sums, steps_of(history, sums, bank.layout), rate), bank)
+            grid.fold(state, [evidence.of_blocks(of_look == look)])
             now = deepcopy(state)  # a reading may share arrays with the state, which changes
-            yield average.read(now, None, None if rate is None else rate[-1], bank)
+            for *_, reading, _ in grid.read(now, None, errors):
+                yield reading
 
     def known(self, readings: Sequence[Reading]) -> Known:
         """Join the readings of all looks."""
@@ -90,10 +75,17 @@ class Averaging:
         return Known(value, value.lift(len(readings) * len(self.estimators)))
 
     @property
-    def _bank(self) -> Bank:
-        mixed, logged = self.average.mixes_components, self.policies[0] == LOGGING
-        layout = Layout(self.estimators, paired=not mixed, mixed=mixed, apart=not logged, unit_production=logged)
-        return Bank(layout, tuple(policy != LOGGING for policy in self.policies), BLOCK)
+    def _grid(self) -> Grid:
+        return Grid(
+            estimators=self.estimators,
+            averages=(self.average,),
+            bounds=(EmpiricalLikelihood(),),
+            candidates=tuple(policy != LOGGING for policy in self.policies),
+            needs=frozenset(),
+            trackers={},
+            block=BLOCK,
+            logged=self.policies[0] == LOGGING,
+        )
 
 
 def watched(

@@ -93,31 +93,6 @@ def beyond_rounding(square: Array, size: Array) -> Array:
     return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
 
 
-def take_columns(state: Any, policies: int, index: Sequence[int], columns: Sequence[int] | None = None) -> Any:
-    """The same state for some of its policies, and for some of the columns of each.
-
-    Axis 0 of every array inside `state` counts columns, policy by policy: `policies` times any number of them. All else
-    is shared by the policies.
-
-    >>> take_columns({"events": 7, "sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[1])
-    {'events': 7, 'sums': array([3., 4.])}
-    """
-    if isinstance(state, dict):
-        return {key: take_columns(value, policies, index, columns) for key, value in state.items()}
-    if isinstance(state, list):
-        return [take_columns(value, policies, index, columns) for value in state]
-    if isinstance(state, msgspec.Struct):
-        fields = state.__struct_fields__
-        return type(state)(**{name: take_columns(getattr(state, name), policies, index, columns) for name in fields})
-    if not isinstance(state, np.ndarray):
-        return state
-    by_policy = state.reshape(policies, len(state) // max(policies, 1), *state.shape[1:])
-    taken = by_policy.take(np.asarray(index, dtype=int), axis=0)
-    if columns is not None:
-        taken = taken.take(np.asarray(columns, dtype=int), axis=1)
-    return taken.reshape(taken.shape[0] * taken.shape[1], *state.shape[1:])
-
-
 def side_by_side(parts: Sequence[Array], policies: int) -> Array:
     """The columns of some parts, each policy by policy, with those of a policy side by side.
 
@@ -173,23 +148,6 @@ def bytes_in(value: Any) -> int:
     if isinstance(value, Mapping | list | tuple):
         return sum(map(bytes_in, value.values() if isinstance(value, Mapping) else value))
     return len(value) if isinstance(value, bytes | memoryview) else 0
-
-
-def typed_like(fresh: Any, saved: Any) -> Any:
-    """Return a value that `from_plain` restored with the structs that a fresh one has.
-
-    What is None in the fresh value is taken as it was saved, and a struct that was not saved from the fresh one.
-    """
-    if isinstance(fresh, msgspec.Struct):
-        if saved is None:
-            return fresh
-        fields = fresh.__struct_fields__
-        return type(fresh)(**{name: typed_like(getattr(fresh, name), saved[name]) for name in fields})
-    if isinstance(fresh, list) and isinstance(saved, list) and len(fresh) == len(saved):
-        return [typed_like(*pair) for pair in zip(fresh, saved, strict=True)]
-    if isinstance(fresh, Mapping) and isinstance(saved, Mapping):
-        return {key: typed_like(fresh.get(key), item) for key, item in saved.items()}
-    return saved
 
 
 def from_plain(value: Any) -> Any:

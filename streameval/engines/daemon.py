@@ -29,7 +29,8 @@ from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
+from streameval.ope.core.state import STATE_SCHEMA, require_schema
+from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.ope.report import Report, Transition
 from streameval.service.daemon import DaemonLoop

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streameval import Evaluator, EventBatch
-from streameval.common.arrays import State
 from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import calibration
 from streameval.ope.evaluator import ramp as of_arms
@@ -147,12 +146,15 @@ PLAN = Evaluator(
 def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]:
     """The checks that failed at any look; the rest of the log is not read once the check `until` has failed."""
     batch, units, failed = EventBatch.from_arrays(**columns), start_signs(), set()
-    compared, drawn = State(), of_arms.start(PLAN)
+    compared, drawn = None, of_arms.start(PLAN)
     for first in range(0, len(batch), LOOK):
         part = batch[first : first + LOOK]
         signs, units = unit_signs(units, part.unit, len(part), PLAN.block)
         compared = calibration.fold(PLAN, compared, part, signs)
-        drawn = of_arms.fold_shares(PLAN, drawn, part, signs)
+        sums = of_arms.summarise(PLAN, part, signs)
+        assert drawn is not None
+        assert sums is not None
+        drawn = of_arms.fold_shares(drawn, sums)
         found = (*calibration.checks(PLAN, compared), *of_arms.checks(PLAN, drawn))
         failed |= {each.check for each in found if not each.ok}
         if until in failed:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
@@ -16,7 +17,7 @@ from streameval.events.action_sets import Index
 from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import NO_IDENTITY, Identity
 from streameval.ingest.stages.buffer import described
-from streameval.ope.promotion import fold_arrivals, rejected_share, start_arrivals
+from streameval.ope.promotion import ArrivalState, fold_arrivals, rejected_share, start_arrivals
 
 Column: TypeAlias = NDArray[Any]
 Run: TypeAlias = dict[str, Column]
@@ -270,12 +271,13 @@ class RewardStore:
     @property
     def unmatched_share(self) -> float | None:
         """The share of recent rewards that have no decision, although decisions of that time have been read."""
-        return rejected_share(self._recent) if any(self._recent.values()) else None
+        recent = self._recent
+        return rejected_share(recent) if recent.accepted or recent.rejected else None
 
     def state(self) -> State:
         """All that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
-        more = {"recent": self._recent, "first": self._first}
+        more = {"recent": structs.asdict(self._recent), "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
 
     @staticmethod
@@ -295,6 +297,6 @@ class RewardStore:
         """Continue from a state."""
         self._waiting.runs = from_plain(state["waiting"]["runs"])
         self._released.runs = from_plain(state["released"]["runs"])
-        self.counts, self._recent = RewardCounts(**state["counts"]), state["recent"]
+        self.counts, self._recent = RewardCounts(**state["counts"]), ArrivalState(**state["recent"])
         self._first = state["first"]
         self._newest = max((float(run["timestamp"].max()) for run in self._waiting.runs), default=-math.inf)

@@ -30,13 +30,14 @@ approximating the frequency moments, 1999.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, Integers, Mask, State, ratio
+from streameval.common.arrays import ROUNDING, Array, Integers, Mask, ratio
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
 from streameval.ope.core import kernel
 from streameval.ope.core.layout import Layout
@@ -88,24 +89,31 @@ PARTS = {"sums": 1.0, "near": 1.0, "far": 1.0, "inside": 1.0, "covered": 1.0, "s
 """The power of the fading factor for each part of a past, so that the squares of signed sums fade as squares do."""
 
 
-def start_signs() -> State:
-    """The state before the first event."""
-    return {"events": 0, "seen": False}
+class UnitState(msgspec.Struct, frozen=True):
+    """Hold the number of events so far, and whether one has had a unit."""
+
+    events: int = 0
+    seen: bool = False
 
 
-def unit_signs(state: State, units: Identity | None, events: int, block: int) -> tuple[Array | None, State]:
+def start_signs() -> UnitState:
+    """Start before the first event."""
+    return UnitState()
+
+
+def unit_signs(state: UnitState, units: Identity | None, events: int, block: int) -> tuple[Array | None, UnitState]:
     """The signs of the next events [events, 64], and the state after them.
 
     `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then its own unit. All is 0
     before the first block in which an event has a unit; None until there is such a block.
     """
-    after = {"events": state["events"] + events, "seen": state["seen"] or bool(units is not None and units.any())}
-    if not after["seen"]:
+    after = UnitState(state.events + events, state.seen or bool(units is not None and units.any()))
+    if not after.seen:
         return None, after
     named = np.full(events, NO_IDENTITY) if units is None else units
-    places = np.arange(state["events"], state["events"] + events, dtype=np.uint64)
+    places = np.arange(state.events, state.events + events, dtype=np.uint64)
     signs = signs_of(np.where(named == NO_IDENTITY, mix64(places * STEP + STEP), named))
-    if not state["seen"]:
+    if not state.seen:
         signs[: int(np.argmax(named != NO_IDENTITY)) // block * block] = 0.0
     return signs, after
 
@@ -292,7 +300,7 @@ def follow(past: Past, steps: Steps, tables: Tables, factor: float) -> Past:
     return Past(**path)
 
 
-def expanded(past: Past, tables: Tables) -> State:
+def expanded(past: Past, tables: Tables) -> dict[str, Array]:
     """Return the parts of a past with one row a column, [P * E, rows], by name."""
     found = {}
     for name in PARTS:
@@ -313,7 +321,7 @@ def expanded(past: Past, tables: Tables) -> State:
     return found
 
 
-def of_moments(moments: Array) -> State:
+def of_moments(moments: Array) -> dict[str, Array]:
     """Return the parts of a past with the variances of moments [columns, rows], without a design effect.
 
     The number of terms that are not 0 is not known. Kish's number of equal terms, `(sum u)^2 / sum u^2`, stands in for
@@ -368,7 +376,7 @@ def fold_ratio(state: RatioPast, sums: BlockSums, has_denominator: bool) -> None
     fold(state.past, steps, found, np.ones((len(sums), 1, 1)))
 
 
-def read_ratio(state: RatioPast, has_denominator: bool) -> tuple[State, Array]:
+def read_ratio(state: RatioPast, has_denominator: bool) -> tuple[dict[str, Any], Array]:
     """Read the numbers of `read`, and the sums of a past, [P, rows]."""
     parts = expanded(state.past, _ratio_layout(has_denominator)[1])
     return read(parts, None), parts["sums"]
@@ -394,7 +402,7 @@ def tail_rows(sums: BlockSums, layout: Layout) -> Array:
     return np.asarray(rows.reshape(-1, rows.shape[-1]))
 
 
-def read(state: State, tail: Array | None, of_lift: bool = False) -> State:
+def read(state: Mapping[str, Array], tail: Array | None, of_lift: bool = False) -> dict[str, Any]:
     """Read the numbers of a past by name, [columns] each; NaN if unknown.
 
     `variance`: of the term `u`, or of the linearised term `(u - E v) / mean(v)` of a ratio. `count`: the number of
@@ -439,7 +447,7 @@ def never_varied(rows: Array, terms: int) -> Mask:
     return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
 
 
-def design_effect(parts: State, of_lift: bool = False) -> Array:
+def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
     """Variance of contrasts of blocks over that of independent events; NaN before ten blocks.
 
     Events of one session are correlated, which inflates the variance of their mean by this factor. Where events have

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, ratio, side_by_side
+from streameval.common.arrays import Array, Mask, ratio, side_by_side
 from streameval.ope.core import past
 from streameval.ope.core.moments import (
     TERMS,
@@ -62,7 +62,7 @@ class Reading:
     def __init__(
         self,
         moments: Array,
-        spread: State,
+        spread: Mapping[str, Array],
         tail: Array | None,
         bias: Array | None = None,
         details: Mapping[str, Array] = MappingProxyType({}),
@@ -99,7 +99,7 @@ class Reading:
         return reading
 
     @cached_property
-    def spread(self) -> State:
+    def spread(self) -> dict[str, Any]:
         """The numbers that make the variance, by name, over a past ten times longer: see `past.read`."""
         return past.read(self._state, self._tail, of_lift=self.pairs is not None)
 

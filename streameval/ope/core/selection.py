@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from streameval.common.arrays import Array, Integers
@@ -66,18 +65,6 @@ class Selection:
             for one, another, kind in zip(own, other, both, strict=True)
         ]
         return [0, 1, *(2 + place for place in found)]
-
-    def of_policies(self, value: Any, policies: Sequence[int] | None = None) -> Any:
-        """Return a state for some of its policies, which are axis 0 of every array."""
-        index = list(self.policies if policies is None else policies)
-        if isinstance(value, np.ndarray):
-            return value[index]
-        if isinstance(value, msgspec.Struct):
-            taken = {name: self.of_policies(getattr(value, name), index) for name in value.__struct_fields__}
-            return type(value)(**taken)
-        if isinstance(value, dict):
-            return {name: self.of_policies(each, index) for name, each in value.items()}
-        return [self.of_policies(each, index) for each in value] if isinstance(value, list) else value
 
     def past(self, state: Past, alike: bool) -> Past:
         """Return the past of some columns."""

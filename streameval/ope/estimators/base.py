@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import ROUNDING, Array, Mask, State
+from streameval.common.arrays import ROUNDING, Array, Mask
 from streameval.common.component import Component, strict
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
@@ -173,18 +173,18 @@ class Estimator(Component):
         """The estimators that one with `cap: auto` chooses from, by their cap, the largest first; else itself alone."""
         return {math.inf: self}
 
-    def start(self, policies: int) -> State:
-        """The state before the first event; most estimators have none."""
-        return {}
+    def start(self, policies: int) -> Any:
+        """Start before the first event: a struct whose arrays have policies as axis 0, None without a state."""
+        return None
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         """The terms of these events, and the state after their last complete block.
 
-        An estimator that has a state puts what each block adds to it into `Terms.lesson`.
+        An estimator that has a state puts what each block adds to it into `Terms.lesson`, by the fields of the state.
         """
         raise NotImplementedError
 
-    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+    def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
         """The initial value of each component, from the logging policy's recent mean reward [blocks, 1].
 
         `sums`: the state after each block, each array [blocks, policies, ...].

@@ -8,14 +8,15 @@ a lift compares both orders on the same clicks.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.interpolated import Cap
@@ -38,11 +39,11 @@ class ClickEstimator(Estimator):
         """The numbers to average, [n, P]."""
         return evidence.weighted_reward if math.isinf(self.limit) else clicks.clicked_gain(self.limit)
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         assert evidence.clicks is not None
         return Terms(self.numerator(evidence, evidence.clicks), self.denominator(evidence.clicks)), state
 
-    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+    def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
         """The recent value of production."""
         return (None if self.ratio else mean_reward,)
 
@@ -72,7 +73,7 @@ class ClickIPS(ClickEstimator):
     >>> from streameval.ope.evidence.clicks import Ranking
     >>> batch = EventBatch.from_rankings(clicks=[[0, 0, 1]], ranks={"new": [[3, 2, 1]]})
     >>> evidence = Evidence.of_rankings(batch, ["logging", "new"], Ranking())
-    >>> ClickIPS().terms(evidence, {})[0].numerator.round(3)
+    >>> ClickIPS().terms(evidence, None)[0].numerator.round(3)
     array([[1.5, 3. ]])
 
     Source: Joachims, Swaminathan & Schnabel, WSDM 2017; Swaminathan's thesis 2017, equation 4.7.

@@ -7,15 +7,17 @@ averages add the parts up again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import Struct
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirements
@@ -32,7 +34,7 @@ class SelfNormalised(Estimator):
     averages_weighted_reward: ClassVar[bool] = True
     divides_by_weight: ClassVar[bool] = True
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
@@ -47,7 +49,7 @@ class WeightedReward(Estimator):
 
     averages_weighted_reward: ClassVar[bool] = True
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         return Terms(evidence.weighted_reward), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
@@ -68,7 +70,7 @@ class SNIPS(SelfNormalised):
     less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
     moves too.
 
-    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
+    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), None)
     >>> float(terms.numerator.sum() / terms.denominator.sum())
     1.0
 
@@ -78,6 +80,25 @@ class SNIPS(SelfNormalised):
     preference: ClassVar[int] = 5
     takes_estimated: ClassVar[bool] = True
     kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
+
+
+class SlopeState(Struct, frozen=True, eq=False):
+    """Hold the sums behind a coefficient [P, 5]: see `lagged_slope`."""
+
+    slope: Array
+
+
+class StratifiedState(Struct, frozen=True, eq=False):
+    """Hold the sums behind a coefficient [P, 5], and of the weights of common actions [P, 2]."""
+
+    control: Array
+    means: Array
+
+
+class MeansState(Struct, frozen=True, eq=False):
+    """Hold recent sums of weights [P, ...]."""
+
+    means: Array
 
 
 @dataclass(frozen=True, config=strict)
@@ -103,13 +124,13 @@ class ControlVariate(Estimator):
     preference: ClassVar[int] = 3
     kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
-    def start(self, policies: int) -> State:
-        return {"slope": np.zeros((policies, 5))}
+    def start(self, policies: int) -> SlopeState:
+        return SlopeState(np.zeros((policies, 5)))
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        beta, sums, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
+    def terms(self, evidence: Evidence, state: SlopeState) -> tuple[Terms, SlopeState]:
+        beta, sums, after = lagged_slope(evidence, evidence.weighted_reward, state.slope)
         term = evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)
-        return Terms(term, lesson={"slope": sums}), {"slope": after}
+        return Terms(term, lesson={"slope": sums}), SlopeState(after)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
@@ -167,23 +188,23 @@ class StratifiedIPS(Estimator):
     preference: ClassVar[int] = 1
     kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
 
-    def start(self, policies: int) -> State:
-        return {"control": np.zeros((policies, 5)), "means": np.zeros((policies, 2))}
+    def start(self, policies: int) -> StratifiedState:
+        return StratifiedState(np.zeros((policies, 5)), np.zeros((policies, 2)))
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: StratifiedState) -> tuple[Terms, StratifiedState]:
         weight, reward = evidence.importance_weight, evidence.weighted_reward
         small = evidence.of_weights(f"w <= {self.threshold}", lambda: (weight <= self.threshold).astype(float))
         common = small * reward
         rare = reward - common
-        beta, control, controlled = lagged_slope(evidence, rare, state["control"])
+        beta, control, controlled = lagged_slope(evidence, rare, state.control)
         sums = evidence.of_weights(f"sum of w <= {self.threshold}", lambda: evidence.block_sums(small * weight))
         lesson = {"control": control, "means": np.stack((evidence.block_sums(None), sums), axis=-1)}
         surplus = evidence.of_weights("w - 1", lambda: weight - 1.0)
         high = rare - beta * surplus
-        after = {"control": controlled, "means": evidence.recent_path(lesson["means"], state["means"])[-1]}
+        after = StratifiedState(controlled, evidence.recent_path(lesson["means"], state.means)[-1])
         return Terms(common + high, components=(Terms(common), Terms(high)), lesson=lesson), after
 
-    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+    def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
         share = np.clip(_means(sums["means"])[0], 0.0, 1.0)
         return share * mean_reward, (1 - share) * mean_reward
 
@@ -209,10 +230,10 @@ class StratifiedDR(Estimator):
     preference: ClassVar[int] = 0
     kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)
 
-    def start(self, policies: int) -> State:
-        return {"means": np.zeros((policies, 3))}
+    def start(self, policies: int) -> MeansState:
+        return MeansState(np.zeros((policies, 3)))
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: MeansState) -> tuple[Terms, MeansState]:
         weight, actions = evidence.importance_weight, evidence.actions
         small = weight <= self.threshold
         low = np.where(small, evidence.weighted_reward, 0.0)
@@ -226,10 +247,10 @@ class StratifiedDR(Estimator):
         columns = (None, np.where(small, weight, 0.0), modelled)
         sums = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
         components = tuple(map(Terms, (low, modelled, correction)))
-        after = {"means": evidence.recent_path(sums, state["means"])[-1]}
+        after = MeansState(evidence.recent_path(sums, state.means)[-1])
         return Terms(low + modelled + correction, components=components, lesson={"means": sums}), after
 
-    def priors(self, mean_reward: Array, sums: State) -> tuple[Array | None, ...]:
+    def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
         small, modelled = _means(sums["means"])
         share = np.clip(small, 0.0, 1.0)
         return share * mean_reward, None, (1 - share) * mean_reward - modelled

@@ -31,13 +31,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import ROUNDING, Array, State
+from streameval.common.arrays import ROUNDING, Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirements
@@ -91,7 +91,7 @@ class Interpolated(Estimator):
         rises = largest + 1 == len(WEIGHTS) or not product.any()
         return math.inf if rises else float(WEIGHTS[largest + 1])
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         weight, actions = evidence.importance_weight, evidence.actions
         beta = self.beta(weight)
         term = _times(beta, evidence.weighted_reward)
@@ -193,7 +193,7 @@ class IPS(Interpolated):
 
     A candidate twice as likely as the logging policy (p = .3, pi = .6) to take a rewarded action:
 
-    >>> IPS().terms(Evidence.of(importance_weight=[[0.6 / 0.3]], reward=[1.0]), {})[0].numerator
+    >>> IPS().terms(Evidence.of(importance_weight=[[0.6 / 0.3]], reward=[1.0]), None)[0].numerator
     array([[2.]])
 
     Source: Horvitz & Thompson 1952; Li et al., WSDM 2011.
@@ -210,7 +210,7 @@ class ClippedIPS(Capped):
     Trades variance for a bias towards zero, so its interval covers its own expectation (`covers: estimand`), not the
     value of the policy.
 
-    >>> ClippedIPS(cap=10).terms(Evidence.of(importance_weight=[[125.0]], reward=[1.0]), {})[0].numerator
+    >>> ClippedIPS(cap=10).terms(Evidence.of(importance_weight=[[125.0]], reward=[1.0]), None)[0].numerator
     array([[10.]])
 
     Source: Ionides 2008; Bottou et al., JMLR 2013.
@@ -227,7 +227,7 @@ class DM(Interpolated):
     Has little noise and all of the model's bias: the interval is about the model's own expectation.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> DM().terms(evidence, {})[0].numerator.round(3)  # .42 + .04 + .08
+    >>> DM().terms(evidence, None)[0].numerator.round(3)  # .42 + .04 + .08
     array([[0.54]])
     """
 
@@ -248,7 +248,7 @@ class DR(Interpolated):
     model, the less noise. For an action that is never logged the model is not corrected.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> DR().terms(evidence, {})[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
+    >>> DR().terms(evidence, None)[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
     array([[0.9]])
 
     Source: Dudik, Langford & Li, ICML 2011.
@@ -266,7 +266,7 @@ class StaticBlend(Interpolated):
     """A fixed blend: `(1 - tau)` of `dm` and `tau` of `ips`, tau in [0, 1].
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> StaticBlend(tau=0.5).terms(evidence, {})[0].numerator.round(3)  # half of .54 and half of 1.2
+    >>> StaticBlend(tau=0.5).terms(evidence, None)[0].numerator.round(3)  # half of .54 and half of 1.2
     array([[0.87]])
 
     Source: Thomas & Brunskill, ICML 2016; Su et al., ICML 2019.
@@ -289,9 +289,9 @@ class Switch(Capped):
     third one here, so that its part of .2 x .4 comes from the model:
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> Switch(cap=2).terms(evidence, {})[0].numerator.round(3)  # .08 + 1.2
+    >>> Switch(cap=2).terms(evidence, None)[0].numerator.round(3)  # .08 + 1.2
     array([[1.28]])
-    >>> Switch(cap=1).terms(evidence, {})[0].numerator.round(3)  # .42 + .08: the weight of 1.2 is too large
+    >>> Switch(cap=1).terms(evidence, None)[0].numerator.round(3)  # .42 + .08: the weight of 1.2 is too large
     array([[0.5]])
 
     Source: Wang, Agarwal & Dudik, ICML 2017.
@@ -312,7 +312,7 @@ class CAB(Capped):
     `clipped_ips`; continuous in the cap, as `switch` is not. The model stands in for actions that are never logged.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> CAB(cap=1).terms(evidence, {})[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
+    >>> CAB(cap=1).terms(evidence, None)[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
     array([[1.15]])
 
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.
@@ -329,7 +329,7 @@ class CABDR(Capped):
     cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
-    >>> CABDR(cap=1).terms(evidence, {})[0].numerator.round(3)  # .54 + 1 (1 - .7)
+    >>> CABDR(cap=1).terms(evidence, None)[0].numerator.round(3)  # .54 + 1 (1 - .7)
     array([[0.84]])
 
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.

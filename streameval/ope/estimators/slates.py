@@ -8,11 +8,11 @@ that are sums do. Where every slot has its own reward, that may depend on the sl
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.importance import SelfNormalised, WeightedReward
@@ -37,7 +37,7 @@ class PseudoInverse(Estimator):
     Two slots, each filled by a coin; the candidate shows the same actions with probability .8 and .2:
 
     >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
-    >>> PseudoInverse().terms(evidence, {})[0].numerator
+    >>> PseudoInverse().terms(evidence, None)[0].numerator
     array([[1.]])
 
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
@@ -48,7 +48,7 @@ class PseudoInverse(Estimator):
     sums_over_slots: ClassVar[bool] = True
     kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         return Terms(evidence.weighted_reward), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
@@ -91,7 +91,7 @@ class IIPS(WeightedReward):
     >>> from streameval.events import EventBatch
     >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
     >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "slot_rewards")
-    >>> IIPS().terms(evidence, {})[0].numerator
+    >>> IIPS().terms(evidence, None)[0].numerator
     array([[0.5]])
 
     Source: Li et al., Offline evaluation of ranking policies with click models, KDD 2018.
@@ -113,7 +113,7 @@ class RIPS(WeightedReward):
     >>> from streameval.events import EventBatch
     >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
     >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "cascade")
-    >>> RIPS().terms(evidence, {})[0].numerator
+    >>> RIPS().terms(evidence, None)[0].numerator
     array([[1.]])
 
     Source: McInerney et al., Counterfactual evaluation of slate recommendations with sequential reward interactions,

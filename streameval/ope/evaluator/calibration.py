@@ -21,17 +21,20 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, structs
 from pydantic import TypeAdapter
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio, take_columns, typed_like
+from streameval.common.arrays import Array, Mask, decayed_path, per_block, ratio
 from streameval.common.text import significant
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
 from streameval.ope.core import past
+from streameval.ope.core.past import RatioPast
+from streameval.ope.core.state import of_policies
 from streameval.ope.estimators import IPS, TermRange, Terms
 from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence.evidence import Evidence, start_recent
+from streameval.ope.evidence.evidence import Evidence, RecentState, start_recent
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Calibration, TrustCheck
@@ -48,6 +51,36 @@ NUMBERS = (
 )
 """The numbers of a row of a Report."""
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
+
+
+class CalibrationState(Struct, eq=False):
+    """Hold what is known about the events of each policy; axis 0 of arrays counts policies.
+
+    Args:
+        started: whether a policy has had an event of its own [P]
+        recent: the sums behind recent means
+        centre: the sums behind the value around which deviations are measured [P, 2]
+        compared: the difference between the estimate and the seen mean
+        size_square: the sum of the squares of the sizes of blocks [P]
+        seen: the events that each policy chose itself
+        estimated: the events of others
+        base: what the events of others earned, with which candidates are compared if production is `logging`
+    """
+
+    started: Mask
+    recent: RecentState
+    centre: Array
+    compared: RatioPast
+    size_square: Array
+    seen: GridState
+    estimated: GridState
+    base: GridState | None = None
+
+    @property
+    def grids(self) -> dict[str, GridState]:
+        """The states of grids by name."""
+        found = {"seen": self.seen, "estimated": self.estimated}
+        return found if self.base is None else {**found, "base": self.base}
 
 
 class _Sides(NamedTuple):
@@ -155,43 +188,40 @@ class _Sides(NamedTuple):
         return evidence, Terms(u, v), size, path
 
 
-def fold(plan: Plan, state: State, events: EventBatch, signs: Array | None) -> State:
-    """The state after whole blocks of events with their logged propensities; empty while none names a candidate.
+def fold(
+    plan: Plan, state: CalibrationState | None, events: EventBatch, signs: Array | None
+) -> CalibrationState | None:
+    """Return the state after whole blocks of events with their logged propensities; None while none names a candidate.
 
     `signs` [events, 64]: those of the units, None while no event has had one.
     """
     names = events.logging_policy
-    if plan.ranking is not None or (names is None and not state):
+    if plan.ranking is not None or (names is None and state is None):
         return state
     names = np.full(len(events), NO_IDENTITY) if names is None else names
     own = (names[None] == _identities(plan)[:, None]).T
-    if not state:
+    if state is None:
         chosen = own[:, 1:].any(axis=1)
         if not chosen.any():
-            return state
+            return None
         rest = slice(int(np.argmax(chosen)) // plan.block * plan.block, None)
         events, names, own, signs = events[rest], names[rest], own[rest], None if signs is None else signs[rest]
-        state = _fresh(plan)
+        state = fresh(plan)
     by_block = per_block(own, len(events) // plan.block).any(axis=-1)
-    started = np.logical_or.accumulate(np.concatenate([state["started"][None], by_block]))[1:]
+    started = np.logical_or.accumulate(np.concatenate([state.started[None], by_block]))[1:]
     named = np.repeat(started.T, plan.block, axis=1).T & (names != NO_IDENTITY)[:, None]
     evidence = Evidence.without_rewards(events, plan.policies, plan.block).of_reward(events.reward)
-    evidence, recent = evidence.with_recent_means(state["recent"])
+    evidence, recent = evidence.with_recent_means(state.recent)
     sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
-    compared, terms, size, path = sides.differences(state["centre"])
-    past.fold_ratio(state["compared"], past.sum_ratio(compared, terms), has_denominator=True)
+    compared, terms, size, path = sides.differences(state.centre)
+    past.fold_ratio(state.compared, past.sum_ratio(compared, terms), has_denominator=True)
     grid, parts = _grid(plan), {"seen": sides.seen, "estimated": sides.estimated}
-    if "base" in state:
+    if state.base is not None:
         parts["base"] = sides.base(named)
     for name, part in parts.items():
-        grid.fold(state[name], [part])
-    return {
-        **state,
-        "started": started[-1],
-        "recent": recent,
-        "centre": path[-1],
-        "size_square": state["size_square"] + np.square(size).sum(axis=0),
-    }
+        grid.fold(state.grids[name], [part])
+    size_square = state.size_square + np.square(size).sum(axis=0)
+    return structs.replace(state, started=started[-1], recent=recent, centre=path[-1], size_square=size_square)
 
 
 def _identities(plan: Plan) -> Identity:
@@ -199,46 +229,33 @@ def _identities(plan: Plan) -> Identity:
     return fingerprints(["" if name == LOGGING else name for name in plan.policies])
 
 
-def _fresh(plan: Plan) -> State:
-    """The state before the first block with an event of a candidate.
-
-    `base`: what the events of others earned, with which a candidate is compared where production is `logging`.
-    """
+def fresh(plan: Plan) -> CalibrationState:
+    """Start before the first block with an event of a candidate."""
     grid, policies = _grid(plan), len(plan.policies)
-    return {
-        "policies": list(plan.policies),
-        "averages": {average.label: repr(average) for average in grid.averages},
-        "started": np.zeros(policies, dtype=bool),
-        "recent": start_recent(policies),
-        "centre": np.zeros((policies, 2)),
-        "compared": past.start_ratio(policies, has_denominator=True),
-        "size_square": np.zeros(policies),
-        **{name: grid.start() for name in ("seen", "estimated")},
-        **({"base": grid.start()} if plan.policies[0] == LOGGING else {}),
-    }
+    return CalibrationState(
+        started=np.zeros(policies, dtype=bool),
+        recent=start_recent(policies),
+        centre=np.zeros((policies, 2)),
+        compared=past.start_ratio(policies, has_denominator=True),
+        size_square=np.zeros(policies),
+        seen=grid.start(),
+        estimated=grid.start(),
+        base=grid.start() if plan.policies[0] == LOGGING else None,
+    )
 
 
-def resume(plan: Plan, state: State) -> State:
-    """A state that may be that of another plan: empty where the plan has a policy or an average that it lacks."""
-    if not state:
-        return state
-    fresh, known, part = _fresh(plan), state["policies"], _grid(plan)
-    if not set(plan.policies) <= set(known) or not fresh["averages"].items() <= state["averages"].items():
-        return {}
-    index = [known.index(name) for name in plan.policies]
-    whole = replace(part, candidates=(True,) * len(known))
-    state = {**state, "compared": typed_like(fresh["compared"], state["compared"])}
-    grids = {
-        name: whole.select(typed_like(whole.start(), state[name]), part, index)
-        for name in ("seen", "estimated", "base")
-        if name in state
-    }
-    others = {name: each for name, each in state.items() if name not in grids}
-    return {
-        **take_columns(others, len(known), index),
-        **grids,
-        **{name: fresh[name] for name in ("policies", "averages")},
-    }
+def resume(plan: Plan, before: Plan, state: CalibrationState | None) -> CalibrationState | None:
+    """Return the state of the plan `before` under another one; None if a policy or an average is new."""
+    if state is None or not set(plan.policies) <= set(before.policies):
+        return None
+    if any(before.averages.get(label) != average for label, average in plan.averages.items()):
+        return None
+    index, part = [before.policies.index(name) for name in plan.policies], _grid(plan)
+    whole = replace(part, candidates=(True,) * len(before.policies))
+    grids = {name: whole.select(each, part, index) for name, each in state.grids.items()}
+    others = structs.replace(state, **dict.fromkeys(grids))
+    kept: CalibrationState = structs.replace(of_policies(others, index), **grids)
+    return kept
 
 
 def _grid(plan: Plan) -> Grid:
@@ -255,15 +272,15 @@ def _grid(plan: Plan) -> Grid:
     )
 
 
-def rows(plan: Plan, state: State) -> tuple[Calibration, ...]:
+def rows(plan: Plan, state: CalibrationState | None) -> tuple[Calibration, ...]:
     """For each policy that chose events, and each average, the seen value and the estimated one.
 
     Of the finished blocks.
     """
-    if not state:
+    if state is None:
         return ()
     found = []
-    values = {name: list(_values(plan, state[name])) for name in ("seen", "estimated", "base") if name in state}
+    values = {name: list(_values(plan, each)) for name, each in state.grids.items()}
     for place, (average, seen) in enumerate(values["seen"]):
         estimated = values["estimated"][place][1]
         base = values["base"][place][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
@@ -305,9 +322,9 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
     )
 
 
-def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
+def checks(plan: Plan, state: CalibrationState | None) -> Iterator[TrustCheck]:
     """The trust check `calibration` of each policy whose estimate can be compared with what it earned."""
-    if not state or plan.promotion is None:
+    if state is None or plan.promotion is None:
         return
     half = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
     for policy, mean, deviation, blocks in zip(
@@ -321,16 +338,16 @@ def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
             yield TrustCheck(policy, "calibration", ok, finding if ok else f"{finding}: the propensities are wrong")
 
 
-def compared(state: State) -> tuple[Array, Array, Array]:
+def compared(state: CalibrationState) -> tuple[Array, Array, Array]:
     """The mean difference of each policy, its standard error, and the effective number of independent blocks.
 
     The standard error is that of independent events, times the design effect: see `core.past`.
     """
-    found, sums = past.read_ratio(state["compared"], has_denominator=True)
+    found, sums = past.read_ratio(state.compared, has_denominator=True)
     _, difference, total, *_ = sums.T
     effect = np.fmax(1.0, found["design_effect"])
     deviation = np.sqrt(ratio(found["variance"] * effect, found["count"]))
-    blocks = np.nan_to_num(ratio(total**2, state["size_square"] * effect))
+    blocks = np.nan_to_num(ratio(total**2, state.size_square * effect))
     return ratio(difference, total), deviation, blocks
 
 

@@ -12,11 +12,12 @@ from pydantic import TypeAdapter
 
 from streameval.common.arrays import State, from_plain, require_fit
 from streameval.events import EventBatch
+from streameval.ope.core.state import STATE_SCHEMA, migrated, require_schema
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.learning import file_content
 from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan, require_schema
+from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.policies.external import PythonPolicy
 from streameval.ope.policies.learned import Learned
@@ -107,7 +108,6 @@ class Cohort:
         propensity: EstimatedPropensity | None,
     ) -> State:
         """A part of `CohortEvaluator.state` without the code that the caller does not name."""
-        require_fit(state, {"policies": [], "evaluator": {"settings": {}}})
         evaluator, before, plan = Evaluator.without_code(state["evaluator"], reward_model, candidates, propensity)
         lost = {name for name in before.policies if candidates and before.policy(name) != plan.policy(name)}
         state = {"policies": [name for name in state["policies"] if name not in lost], "evaluator": evaluator}
@@ -449,7 +449,7 @@ class CohortEvaluator:
     @staticmethod
     def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
         """The frozen copies in a state, with what each has learned and the content of its file, if it has one."""
-        for cohort in state["cohorts"]:
+        for cohort in _migrated(state)["cohorts"]:
             evaluator, settings = cohort["evaluator"], cohort["evaluator"]["settings"]
             model, goal = _REWARD_MODEL.validate_python(settings["reward_model"]), settings["rewards"][0]
             for name, policy in settings["computed_policies"].items():
@@ -468,7 +468,7 @@ class CohortEvaluator:
         """Of each evaluator in a state: its policies, with `Evaluator.describe`."""
         return [
             {"policies": list(cohort["policies"]), **Evaluator.describe(cohort["evaluator"])}
-            for cohort in state["cohorts"]
+            for cohort in _migrated(state)["cohorts"]
         ]
 
     @classmethod
@@ -488,7 +488,7 @@ class CohortEvaluator:
         Raises:
             StateError: The state cannot be read.
         """
-        require_schema(state)
+        state = _migrated(state)
         cohorts = [Cohort.without_code(cohort, reward_model, candidates, propensity) for cohort in state["cohorts"]]
         return cls.from_state({**state, "cohorts": cohorts}, reward_model, candidates, propensity)
 
@@ -505,7 +505,7 @@ class CohortEvaluator:
         Raises:
             StateError: The state cannot be read.
         """
-        require_schema(state)
+        state = _migrated(state)
         evaluator = cls.__new__(cls)
         evaluator._pending, evaluator._replacement = [], None
         evaluator._added = state["added"]
@@ -537,6 +537,21 @@ class CohortEvaluator:
                 self._added += 1
                 order[name] = self._added
         return replace(plan, candidate_order={name: order[name] for name in plan.policies[1:]})
+
+
+def _migrated(state: State) -> State:
+    """Return a state with all evaluators in the schema of this version.
+
+    Raises:
+        StateError: A schema cannot be read.
+        DamagedError: The state has other contents.
+    """
+    require_schema(state)
+    require_fit(state, {"cohorts": []})
+    for cohort in state["cohorts"]:
+        require_fit(cohort, {"policies": [], "evaluator": {"settings": {}}})
+    cohorts = [{**cohort, "evaluator": migrated(cohort["evaluator"])} for cohort in state["cohorts"]]
+    return {**state, "schema": STATE_SCHEMA, "cohorts": cohorts}
 
 
 def _with_rows(cohorts: Iterable[Cohort]) -> list[Cohort]:

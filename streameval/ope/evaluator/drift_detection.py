@@ -6,13 +6,14 @@ import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, State, from_plain, take_columns, to_plain
+from streameval.common.arrays import Array, Integers
 from streameval.ope.core import adwin
+from streameval.ope.core.state import of_policies
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
@@ -33,7 +34,8 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
 
     Args:
         detections: [policies] number of changes
-        seen, ticks, totals, sizes, sums, deviations: see `core.adwin.Windows`
+        seen: see `core.adwin.Windows`
+        ticks, totals, sizes, sums, deviations: the same by policy and window [policies, 2, ...]
     """
 
     detections: Integers
@@ -47,10 +49,11 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def start(cls, policies: int, max_buckets: int) -> AdwinState:
         """Return the state before the first event."""
-        buckets = (2 * policies, LONGEST_WINDOW.bit_length(), min(max_buckets, LONGEST_WINDOW) + 1)
+        windows = policies, 2
+        buckets = (*windows, LONGEST_WINDOW.bit_length(), min(max_buckets, LONGEST_WINDOW) + 1)
         detections, seen = np.zeros((2, policies), dtype=np.int64)
-        ticks, sizes = np.zeros(buckets[0], dtype=np.int64), np.zeros(buckets[:2], dtype=np.int64)
-        return cls(detections, seen, ticks, np.zeros((buckets[0], 3)), sizes, np.zeros(buckets), np.zeros(buckets))
+        ticks, sizes = np.zeros(windows, dtype=np.int64), np.zeros(buckets[:3], dtype=np.int64)
+        return cls(detections, seen, ticks, np.zeros((*windows, 3)), sizes, np.zeros(buckets), np.zeros(buckets))
 
 
 class RiverState(msgspec.Struct, frozen=True, eq=False):
@@ -72,7 +75,7 @@ class RiverState(msgspec.Struct, frozen=True, eq=False):
         return cls(np.zeros(policies, dtype=np.int64), [[] for _ in range(policies)], [None] * policies)
 
 
-DriftState: TypeAlias = AdwinState | RiverState
+DriftState = AdwinState | RiverState
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,10 @@ class DriftDetector:
         if isinstance(state, RiverState):
             self._update_river(state, means)
             return
-        arrays = {name: each for name, each in msgspec.structs.asdict(state).items() if name != "detections"}
-        windows = adwin.Windows(**{**ADWIN, **self.parameters}, **arrays)
+        names = ("ticks", "totals", "sizes", "sums", "deviations")
+        arrays = (getattr(state, name) for name in names)
+        by_window = {name: each.reshape(-1, *each.shape[2:]) for name, each in zip(names, arrays, strict=True)}
+        windows = adwin.Windows(**{**ADWIN, **self.parameters}, seen=state.seen, **by_window)
         windows.update(np.ascontiguousarray(means), state.detections, LONGEST_WINDOW, KEPT_VALUES, FEWEST)
 
     def _update_river(self, state: RiverState, means: Array) -> None:
@@ -190,24 +195,15 @@ class DriftDetector:
         if isinstance(state, RiverState):
             lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
             return RiverState(state.detections[list(index)], *lists)
-        return AdwinState(**take_columns(msgspec.structs.asdict(state), len(state.seen), index))
+        taken: AdwinState = of_policies(state, index)
+        return taken
 
-    def to_state(self, state: DriftState) -> State:
-        """The state as a plain value."""
-        fields = msgspec.structs.asdict(state)
-        if isinstance(state, RiverState):
-            fields = {"detections": state.detections, "seen": [np.array(means) for means in state.seen]}
-        plain: State = to_plain({"detector": repr(self), **fields})
-        return plain
 
-    def from_state(self, saved: State | None, fresh: DriftState) -> DriftState:
-        """The inverse of `to_state`; `fresh`, the state before the first event, after that of another detector."""
-        if saved is None or saved["detector"] != repr(self):
-            return fresh
-        fields = from_plain({name: each for name, each in saved.items() if name != "detector"})
-        if isinstance(fresh, RiverState):
-            return RiverState(fields["detections"], [means.tolist() for means in fields["seen"]], fresh.detectors)
-        return AdwinState(**fields)
+def saved(state: DriftState | None) -> DriftState | None:
+    """Return the state without detectors of river, which are rebuilt when they are needed."""
+    if not isinstance(state, RiverState):
+        return state
+    return msgspec.structs.replace(state, detectors=[None] * len(state.detectors))
 
 
 def _kinds() -> dict[str, type[Any]]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
-from streameval.common.arrays import Array, State, from_plain, require_fit, take_columns, to_plain
+from streameval.common.arrays import State, from_plain, require_fit
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
@@ -17,22 +18,24 @@ from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
 from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
+from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated, of_policies
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import calibration, halves, learning, propensities, ramp, segments
+from streameval.ope.evaluator import calibration, drift_detection, halves, learning, propensities, ramp, segments
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, GridState, Pair
 from streameval.ope.evaluator.learners import learner_rows, with_notes
 from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, KindOrOptions, Plan, require_schema
+from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan
 from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import (
-    LARGEST,
+    KnownEvents,
     examination_rows,
     policy_counts,
     report_rows,
     with_signs,
 )
+from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import arms, frequencies
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
@@ -44,23 +47,18 @@ from streameval.ope.promotion import (
     Lift,
     Promotion,
     decide,
-    start_arrivals,
     with_checks,
 )
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
-COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
-OWN_FORM = ("learned_policies", "predictions", "grids", "drift", "propensities")  # as plain values
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 4_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
-_Present: TypeAlias = tuple[
-    EventBatch | None, Sequence[Evidence] | None, Mapping[str, Array], State, LearnedCurve | None
-]
+_Present: TypeAlias = tuple[EventBatch | None, Sequence[Evidence] | None, EvaluatorState, LearnedCurve | None]
 
 
 class Evaluator:
@@ -157,7 +155,7 @@ class Evaluator:
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
-        evaluator._state["learned_policies"] |= learned or {}
+        evaluator._state.learned_policies |= learned or {}
         return evaluator
 
     def learned(self, policy: str) -> State:
@@ -176,16 +174,7 @@ class Evaluator:
         self._use_grids()
         self._pending: list[EventBatch] = []
         self._pending_events = 0
-        self._state: State = {
-            "events": {"accepted": 0, "rejected": {}, "newest": None, "oldest": None, "arrivals": start_arrivals()},
-            "failures": {},  # of policies in code: by policy and reason, the number of events and an example
-            "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
-            **learning.start(plan),
-            "drift": None if plan.drift is None else plan.drift.start(len(plan.policies)),
-            "promotion": None if self._monitor is None else self._monitor.start(),
-            "segments": segments.start(plan),
-            "grids": [grid.start() for grid in self._grids],
-        }
+        self._state = learning.start(plan, self._grids, self._monitor)
 
     def _use_grids(self) -> None:
         self._grids = self.plan.grids()
@@ -200,13 +189,12 @@ class Evaluator:
     @property
     def accepted(self) -> int:
         """The number of accepted events."""
-        return int(self._state["events"]["accepted"])
+        return self._state.events.accepted
 
     @property
     def newest(self) -> float | None:
         """The time of the newest accepted event, in epoch seconds; None if none has a time."""
-        time: float | None = self._state["events"]["newest"]
-        return time
+        return self._state.events.newest
 
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
@@ -225,10 +213,27 @@ class Evaluator:
             candidate_order=plan.candidate_order,
             reward_model=plan.reward_model,
         )
-        return Evaluator._resumed(plan, self._selected(kept).state(), plan.reward_model, plan.propensity)
+        selected, evaluator = self._selected(kept), Evaluator.from_plan(plan)
+        state, monitor = selected._state, evaluator._monitor
+        evaluator._state = structs.replace(
+            state,
+            ramp=ramp.resume(plan, self.plan, state.ramp),
+            calibration=calibration.resume(plan, self.plan, state.calibration),
+            segments=segments.resume(plan, self.plan, state.segments),
+            grids=[
+                grid.resume(before, known)
+                for grid, before, known in zip(evaluator._grids, selected._grids, state.grids, strict=True)
+            ],
+            drift=state.drift if plan.drift == self.plan.drift else evaluator._state.drift,
+            promotion=evaluator._state.promotion
+            if monitor is None or state.promotion is None
+            else monitor.resume(state.promotion),
+        )
+        evaluator._pending, evaluator._pending_events = selected._pending, selected._pending_events
+        return evaluator
 
     def _selected(self, plan: Plan) -> Evaluator:
-        """A copy with some of the policies, estimators and averages, from which `state` can be taken.
+        """Return a copy with some of the policies, estimators and averages.
 
         `plan` differs from the present one in nothing else, but for a reward model that no estimator uses.
         """
@@ -237,39 +242,41 @@ class Evaluator:
         part._use_grids()
         part._pending = [batch.with_policies(part.plan.columns) for batch in self._pending]
         promotion = None
-        if self._monitor is not None and part._monitor is not None:
-            promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
+        if self._monitor is not None and part._monitor is not None and before.promotion is not None:
+            promotion = self._monitor.select_candidates(before.promotion, [place - 1 for place in index[1:]])
             promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
-        by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights", "by_rank")}
-        used = {
-            "recent": any(grid.mixes_components for grid in part._grids),
-            "slates": bool(learning.forms(part._grids)),
-            "predictions": learning.predicts(plan, part._grids),
-        }
-        part._state = {
-            **before,
-            "failures": {name: before["failures"][name] for name in part.plan.columns if name in before["failures"]},
-            "learned_policies": {name: before["learned_policies"][name] for name in plan.learned_policies},
-            **take_columns(by_policy, len(self.policies), index),
-            **{name: fresh for name, fresh in learning.start(plan).items() if not used.get(name, True)},
-            "drift": None if self.plan.drift is None else self.plan.drift.take(before["drift"], index),
-            "promotion": promotion,
-            "grids": [self._selected_grid(grid, index) for grid in part._grids],
-        }
+        fresh, mixes = learning.start(plan, (), None), any(grid.mixes_components for grid in part._grids)
+        part._state = structs.replace(
+            before,
+            failures={name: before.failures[name] for name in part.plan.columns if name in before.failures},
+            counts=of_policies(before.counts, index),
+            learned_policies={name: before.learned_policies[name] for name in plan.learned_policies},
+            recent=of_policies(before.recent, index) if mixes else fresh.recent,
+            slates=of_policies(before.slates, index) if learning.forms(part._grids) else fresh.slates,
+            weights=of_policies(before.weights, index),
+            predictions=before.predictions if learning.predicts(plan, part._grids) else fresh.predictions,
+            by_rank=of_policies(before.by_rank, index),
+            drift=None
+            if self.plan.drift is None or before.drift is None
+            else self.plan.drift.take(before.drift, index),
+            promotion=promotion,
+            grids=[self._selected_grid(grid, index) for grid in part._grids],
+        )
         return part
 
     def _selected_grid(self, part: Grid, index: Sequence[int]) -> GridState:
         """The state of a grid that lies in one of the grids of this evaluator."""
         return next(
             grid.select(state, part, index)
-            for grid, state in zip(self._grids, self._state["grids"], strict=True)
+            for grid, state in zip(self._grids, self._state.grids, strict=True)
             if set(part.estimators) <= set(grid.estimators) and set(part.averages) <= set(grid.averages)
         )
 
     def replaced(self, plan: Plan) -> Evaluator:
         """An evaluator of any plan, before the first accepted event; the numbers of rejected events are kept."""
         evaluator = Evaluator.from_plan(plan)
-        evaluator._state["events"] |= {name: self._state["events"][name] for name in ("rejected", "arrivals")}
+        events = self._state.events
+        evaluator._state.events = EventState(rejected=events.rejected, arrivals=events.arrivals)
         return evaluator
 
     def __repr__(self) -> str:
@@ -310,7 +317,7 @@ class Evaluator:
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
         propensities.require(self.plan.propensity, batch)
         batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
-        self._state["events"] = halves.EventSums.of(batch).fold(self._state["events"])
+        self._state.events = halves.EventSums.of(batch).fold(self._state.events)
         if not len(batch):
             return
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
@@ -350,12 +357,12 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        fresh = learning.start(self.plan)  # a reward model that is an object learns what it is given
+        fresh = learning.start(self.plan, (), None)  # a reward model that is an object learns what it is given
         return missing_fields(self.plan, learning.predict_policies(self.plan, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
-            failures = self._state["failures"].setdefault(policy, {})
+            failures = self._state.failures.setdefault(policy, {})
             for _, (reason, detail) in sorted(by_event.items()):
                 number, example = failures.get(reason, (0, detail))
                 failures[reason] = (number + 1, example)
@@ -364,33 +371,35 @@ class Evaluator:
         """Fold whole blocks: weigh them by what is known, sum them (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
-        after |= halves.Counts.of(weighed, self._known).fold(self._state)
+        after = halves.Counts.of(weighed, self._known).fold(after)
         if self.plan.compares_propensities:
-            after["frequencies"] = frequencies.fold(self._state["frequencies"], logged, self.plan.trust_error)
-        after["calibration"] = calibration.fold(self.plan, self._state["calibration"], logged, weighed.whole.signs)
-        self._state |= after
+            after.frequencies = frequencies.fold(after.frequencies, logged, self.plan.trust_error)
+        after.calibration = calibration.fold(self.plan, after.calibration, logged, weighed.whole.signs)
+        self._state = after
         self._fold_sums(sums, weighed.curve)
 
     def _fold_sums(self, sums: halves.Sums, curve: LearnedCurve | None = None) -> None:
         """Fold the sums of whole blocks; `curve`: see `Weighed`."""
         folded = halves.fold(self.plan, self._state, sums)
         lifts = self._fold_averages(sums, folded, curve)
-        self._state |= folded.state
-        if self._monitor is not None and sums.promotion is not None:
-            self._state["promotion"] = self._monitor.fold(self._state["promotion"], sums.promotion, lifts)
+        state, monitor = folded.state, self._monitor
+        if monitor is not None and sums.promotion is not None and state.promotion is not None:
+            state.promotion = monitor.fold(state.promotion, sums.promotion, lifts)
+        self._state = state
 
-    def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, State]:
-        """Return whole blocks as logged, as weighed, and the parts of the state that decide how the next ones are."""
+    def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
+        """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
         logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
         self._count_failures(faults)
-        balanced, after["ramp"] = ramp.fold(self.plan, self._state["ramp"], logged)
-        weighed = learning.weighed(self.plan, self._grids, self._state, balanced, goal)
-        return logged, weighed, {**weighed.after, **after}
+        balanced, ramped = ramp.fold(self.plan, after.ramp, logged)
+        after = structs.replace(after, ramp=ramped)
+        weighed = learning.weighed(self.plan, self._grids, after, balanced, goal)
+        return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
         """Fold whole blocks into the states of all grids; return the lifts that promotion reads, for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
-        for grid, state, added in zip(self._grids, self._state["grids"], sums.grids, strict=True):
+        for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
@@ -417,8 +426,8 @@ class Evaluator:
         """
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
-        plan, state, events = self.plan, self._state, self._state["events"]
-        present = rest, tail, counts, learned, curve = self._present()
+        plan, state, events, learner = self.plan, self._state, self._state.events, self._state.propensities
+        present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else (tail[0], rest)
         estimates = list(self._rows(present))
         of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
@@ -426,36 +435,44 @@ class Evaluator:
         predicts = plan.policies_need_prediction or any("prediction" in known[label].needs for label in shown)
         decisions, checks, transitions = (
             ((), (), ())
-            if self._monitor is None
+            if self._monitor is None or state.promotion is None
             else decide(
                 self._monitor,
-                state["promotion"],
+                state.promotion,
                 of_goal,
-                events["arrivals"],
-                events["newest"],
+                events.arrivals,
+                events.newest,
                 now,
                 unmatched_share,
                 self.promotion_lifts,
             )
         )
         if checks:
-            further = list(learning.further_checks(plan, {**state, **learned}, checks))
+            further = list(learning.further_checks(plan, learned, checks))
             checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
-            events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"], events["oldest"]),
-            policies=tuple(policy_counts(plan, state, counts["present"])),
+            events=EventCounts(events.accepted, dict(events.rejected), events.newest, events.oldest),
+            policies=tuple(
+                policy_counts(
+                    plan,
+                    events.accepted,
+                    learned.counts["present"],
+                    state.failures,
+                    None if state.drift is None else state.drift.detections,
+                )
+            ),
             estimates=with_signs(plan, estimates),
             promotion=with_notes(plan, decisions),
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
-            calibration=calibration.rows(plan, state["calibration"]),
-            segments=segments.segment_rows(plan, state["segments"], late, counts, learned["weights"], of_goal),
-            learners=tuple(learner_rows(plan, state, of_goal)),
-            reward_model=online.read(plan.reward_model, state["predictions"][0]) if predicts else None,
-            propensity_model=plan.propensity.read(state["propensities"]) if plan.propensity else None,
+            calibration=calibration.rows(plan, state.calibration),
+            segments=segments.segment_rows(plan, state.segments, late, learned.counts, learned.weights, of_goal),
+            learners=tuple(learner_rows(plan, state.learned_policies, of_goal)),
+            reward_model=online.read(plan.reward_model, state.predictions[0]) if predicts else None,
+            propensity_model=plan.propensity.read(learner) if plan.propensity and learner else None,
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
@@ -467,33 +484,36 @@ class Evaluator:
 
     def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
         """The rows of all rewards; or of the goal, by the grids and averages that have one of these pairs."""
-        _, tail, counts, learned, curve = present
+        _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
         for place in range(len(self.plan.rewards) if pairs is None else 1):
-            plan, known = self.plan.for_reward(place), {**learned, "slates": learned["slates"][place]}
+            plan = self.plan.for_reward(place)
+            known = KnownEvents(learned.counts, learned.weights, learned.slates[place], learned.by_rank)
             last = None if tail is None else tail[place]
-            for whole, before in zip(self._grids, self._state["grids"], strict=True):
+            for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
                     grid, state = whole.of_reward(before, place)
-                    yield from report_rows(plan, grid, state, last, counts, known, curve, wanted=averages)
+                    yield from report_rows(plan, grid, state, last, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
-        """The events of the unfinished block, their evidence, and the counts, learned parts and curve after them."""
-        plan, rest, tail, counts, learned = self.plan, None, None, self._state["counts"], self._state
+        """Return the events of the unfinished block, their evidence, and counts, learned parts and curve after them."""
+        plan, rest, tail, learned = self.plan, None, None, self._state
         if self._pending:
             rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
-            rest = ramp.balanced(plan, learned["ramp"], rest)
+            rest = ramp.balanced(plan, learned.ramp, rest)
             weighed = learning.weighed(plan, self._grids, learned, rest, goal)
-            folded = halves.fold(plan, learned, halves.summarise(weighed, self._mixes))
-            known = halves.Counts.of(weighed, self._known).fold(learned)
-            tail, learned = folded.with_means(weighed.every), {**learned, **weighed.after, **known, **folded.state}
-            counts = learned["counts"]
-        examination = learning.examination(plan)
-        return rest, tail, counts, learned, None if examination is None else examination.now(learned["examination"])
+            folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
+            learned = halves.Counts.of(weighed, self._known).fold(folded.state)
+            tail = folded.with_means(weighed.every)
+        curve, examination = None, learning.examination(plan)
+        if examination is not None and learned.examination is not None:
+            curve = examination.now(learned.examination)
+        return rest, tail, learned, curve
 
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
-        return [] if self._monitor is None else self._monitor.take_transitions(self._state["promotion"])
+        monitor, state = self._monitor, self._state.promotion
+        return [] if monitor is None or state is None else monitor.take_transitions(state)
 
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""
@@ -510,22 +530,28 @@ class Evaluator:
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""
-        plan, grids = self.plan, zip(self._grids, self._state["grids"], strict=True)
         return {
             "schema": STATE_SCHEMA,
-            "settings": plan.settings(),
-            **to_plain({name: part for name, part in self._state.items() if name not in OWN_FORM}),
-            "learned_policies": learning.to_state(plan, self._state["learned_policies"]),
-            "predictions": [online.to_state(plan.reward_model, each) for each in self._state["predictions"]],
-            "grids": [grid.to_state(state) for grid, state in grids],
-            "drift": None if plan.drift is None else plan.drift.to_state(self._state["drift"]),
-            "propensities": plan.propensity.to_state(self._state["propensities"]) if plan.propensity else {},
+            "settings": self.plan.settings(),
+            **encode(self._saved()),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
+
+    def _saved(self) -> EvaluatorState:
+        """Return the state with the parts of models, policies and detectors as plain values."""
+        plan, state, propensity = self.plan, self._state, self._state.propensities
+        return structs.replace(
+            state,
+            learned_policies=learning.to_state(plan, state.learned_policies),
+            predictions=[online.to_state(plan.reward_model, each) for each in state.predictions],
+            drift=drift_detection.saved(state.drift),
+            propensities=plan.propensity.to_state(propensity) if plan.propensity and propensity else None,
+        )
 
     @staticmethod
     def describe(state: State) -> State:
         """The products and settings of a state, and its numbers of events, as values that JSON has."""
+        state = migrated(state)
         return {**Plan.describe(state["settings"]), "events": state["events"]}
 
     @staticmethod
@@ -536,10 +562,11 @@ class Evaluator:
         propensity: EstimatedPropensity | None = None,
     ) -> tuple[State, Plan, Plan]:
         """A state without the code that the caller does not name; with the plans of `Plan.without_code`."""
+        state = migrated(state)
         plan, kept = Plan.without_code(state["settings"], reward_model, candidates)
         changed: State = {"settings": kept.settings()}
         if kept.reward_model != plan.reward_model:
-            fresh = online.to_state(kept.reward_model, online.start(kept.reward_model))
+            fresh = encode(online.to_state(kept.reward_model, online.start(kept.reward_model)))
             changed["predictions"] = [fresh for _ in kept.rewards]
         if plan.propensity is not None:
             changed["propensities"] = plan.propensity.without_code(state["propensities"], propensity)
@@ -565,36 +592,27 @@ class Evaluator:
             StateError: the state is of another version, or holds code that the caller does not name
             DamagedError: a key, type or shape is not that of a state with these settings
         """
-        require_schema(state)
+        state = migrated(state)
         plan = Plan.from_settings(state["settings"], candidates)
-        require_fit(state, {**cls.from_plan(plan).state(), "settings": None})
-        return cls._resumed(plan, state, reward_model, propensity)
-
-    @classmethod
-    def _resumed(
-        cls, plan: Plan, saved: State, trusted: AnyRewardModel | None, propensity: EstimatedPropensity | None
-    ) -> Self:
-        """An evaluator of a plan with a state; models that are foreign code are loaded only if named."""
         evaluator = cls.from_plan(plan)
-        parts = {"learned_policies": learning, "ramp": ramp, "calibration": calibration, "segments": segments}
-        own = (*OWN_FORM, *parts, "promotion")
-        evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
-        evaluator._state |= {name: part.resume(plan, from_plain(saved[name])) for name, part in parts.items()}
-        if plan.propensity is not None:
-            evaluator._state["propensities"] = plan.propensity.from_state(saved["propensities"], propensity)
-        events = evaluator._state["events"]
-        events["rejected"] = {reason: int(count) for reason, count in events["rejected"].items()}
-        for name in ("newest", "oldest"):
-            events[name] = None if events[name] is None else float(events[name])
-        if evaluator._monitor is not None and saved["promotion"] is not None:
-            evaluator._state["promotion"] = evaluator._monitor.resume(from_plain(saved["promotion"]))
-        evaluator._state["predictions"] = [
-            online.from_state(plan.reward_model, each, trusted) for each in saved["predictions"]
-        ]
-        grids = zip(evaluator._grids, saved["grids"], evaluator._state["grids"], strict=True)
-        evaluator._state["grids"] = [grid.from_state(state, fresh) for grid, state, fresh in grids]
-        if plan.drift is not None:
-            evaluator._state["drift"] = plan.drift.from_state(saved["drift"], evaluator._state["drift"])
-        evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]
+        evaluator._state = evaluator._decoded(state, reward_model, propensity)
+        require_fit(state, {"pending": None})
+        evaluator._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
         evaluator._pending_events = sum(map(len, evaluator._pending))
         return evaluator
+
+    def _decoded(
+        self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
+    ) -> EvaluatorState:
+        """Return a state of this plan; models that are foreign code are loaded only if named."""
+        plan, fresh = self.plan, self._saved()
+        if plain.get("calibration") is not None:
+            fresh.calibration = calibration.fresh(plan)
+        state = decode(plain, fresh)
+        known = state.propensities
+        return structs.replace(
+            state,
+            learned_policies=learning.resume(plan, from_plain(state.learned_policies)),
+            predictions=[online.from_state(plan.reward_model, each, reward_model) for each in state.predictions],
+            propensities=plan.propensity.from_state(known, propensity) if plan.propensity and known else None,
+        )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, per_block, to_plain, typed_like
+from streameval.common.arrays import Array, Mask, decayed_path, per_block
 from streameval.ope.core import AnyAverage, Lift, Reading, past
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
@@ -19,12 +19,15 @@ from streameval.ope.core.layout import Layout
 from streameval.ope.core.mixture import MixtureState
 from streameval.ope.core.past import History
 from streameval.ope.core.selection import Selection
+from streameval.ope.core.state import of_policies
 from streameval.ope.core.summary import BlockSeries, BlockSums
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import FORMS, Form, Requirements
 from streameval.ope.evidence.evidence import Evidence, RecentMoments, fading_of
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
+from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds, TrackerState
+
+__all__ = ["Grid", "GridState", "GridSums", "Pair"]
 
 Pair: TypeAlias = tuple[str, str]
 """The labels of an estimator and an average."""
@@ -69,10 +72,10 @@ class RewardState(msgspec.Struct):
         history: the last blocks, with which the next ones are compared
     """
 
-    estimators: dict[str, State]
+    estimators: dict[str, Any]
     drift: dict[str, DriftState]
     averages: dict[str, Any]
-    watched: dict[str, State]
+    watched: dict[str, TrackerState]
     history: History
 
 
@@ -238,7 +241,7 @@ class Grid:
         """Fold whole blocks into the state of one reward; return the lifts by average."""
         bank, paths = self.bank, self._learned(state, added)
         sums = self._with_priors(added.sums, paths, recent)
-        state.estimators = _last(paths)
+        state.estimators = _last(state.estimators, paths)
         steps = past.steps_of(state.history, sums, bank.layout)
         rates: dict[str, Array] = {}
         if self._drift_estimators:
@@ -258,14 +261,16 @@ class Grid:
     def learn(self, state: GridState, sums: GridSums) -> None:
         """Update only what half 1 of the next blocks needs to know."""
         for reward, added in zip(state.rewards, sums.rewards, strict=False):
-            reward.estimators = _last(self._learned(reward, added))
+            reward.estimators = _last(reward.estimators, self._learned(reward, added))
         state.seen = state.seen | sums.seen.any(axis=0)
 
     def _learned(self, state: RewardState, added: RewardSums) -> dict[str, dict[str, Array]]:
         """Return the states of estimators after each of these blocks, [blocks, P, ...]."""
         fading = fading_of(self.block)
         return {
-            label: {name: decayed_path(state.estimators[label][name], rows, fading) for name, rows in of.items()}
+            label: {
+                name: decayed_path(getattr(state.estimators[label], name), rows, fading) for name, rows in of.items()
+            }
             for label, of in added.lessons.items()
         }
 
@@ -352,34 +357,23 @@ class Grid:
             rate = None if drift is None else of_reward.drift[drift.name].mean
             yield average, bound, average.read(of_reward.averages[average.label], sums, rate, self.bank), tracked
 
-    def to_state(self, state: GridState) -> State:
-        """Return the state as a plain value."""
-        plain: State = to_plain(state)
-        return {**plain, "kinds": {label: repr(list(of)) for label, of in self.trackers.items()}}
+    def resume(self, before: Grid, state: GridState) -> GridState:
+        """Return the state of the grid `before`, which has the same averages; what it lacks starts from zero.
 
-    def from_state(self, saved: State, fresh: GridState) -> GridState:
-        """Return the inverse of `to_state`; what `saved` lacks is as in `fresh`, the state before the first event.
-
-        So is a confidence sequence that was kept as another kind.
+        So does a confidence sequence of another kind.
         """
-        state = from_plain(saved)
-        kinds = state.pop("kinds")
-        rewards = []
-        for known, new in zip(state["rewards"], fresh.rewards, strict=True):
-            watched = {
-                label: known["watched"][label] if kinds.get(label) == repr(list(of)) else new.watched[label]
-                for label, of in self.trackers.items()
-            }
-            rewards.append(
-                RewardState(
-                    known["estimators"],
-                    {name: typed_like(unknown, known["drift"].get(name)) for name, unknown in new.drift.items()},
-                    {name: typed_like(each, known["averages"][name]) for name, each in new.averages.items()},
-                    watched,
-                    typed_like(new.history, known["history"]),
-                )
+        same = [label for label, of in self.trackers.items() if list(before.trackers.get(label, ())) == list(of)]
+        rewards = [
+            RewardState(
+                known.estimators,
+                {name: known.drift.get(name, unknown) for name, unknown in new.drift.items()},
+                {label: known.averages[label] for label in new.averages},
+                {label: known.watched[label] if label in same else each for label, each in new.watched.items()},
+                known.history,
             )
-        return GridState(state["seen"], rewards)
+            for known, new in zip(state.rewards, self.start().rewards, strict=True)
+        ]
+        return GridState(state.seen, rewards)
 
     def select(self, state: GridState, part: Grid, index: Sequence[int]) -> GridState:
         """Return the state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.
@@ -394,7 +388,7 @@ class Grid:
         columns = [self.columns.index(column) for column in part.columns]
         selection = Selection(self.bank, part.bank, index)
         return GridState(
-            state.seen[list(index)],
+            of_policies(state.seen, index),
             [self._selected(reward, part, selection, columns, place) for place, reward in enumerate(state.rewards)],
         )
 
@@ -402,34 +396,41 @@ class Grid:
         self, state: RewardState, part: Grid, selection: Selection, columns: Sequence[int], place: int
     ) -> RewardState:
         """Return what `part` has of the state of one reward."""
-        lifts = [policy - 1 for policy in selection.policies[1:]]
-        averages, same = {}, part.bank.layout.names == self.bank.layout.names
+        index, averages = selection.policies, {}
+        lifts, same = [policy - 1 for policy in index[1:]], part.bank.layout.names == self.bank.layout.names
         for average in part.averages:
             before = state.averages[average.label]
             if isinstance(before, MixtureState):
-                of_lifts = selection.of_policies([before.lifts, before.history], lifts)
-                before = MixtureState(selection.of_policies(before.values), *of_lifts)
+                before = MixtureState(
+                    of_policies(before.values, index),
+                    of_policies(before.lifts, lifts),
+                    of_policies(before.history, lifts),
+                )
             else:
-                before = selection.of_policies(before)
+                before = of_policies(before, index)
             averages[average.label] = before if same else average.select(before, selection)
-        drift = selection.of_policies({name: state.drift[name] for name in part._drift_estimators})
+        drift = of_policies({name: state.drift[name] for name in part._drift_estimators}, index)
         for each in drift.values():
             for name in ("smoothed", "values", "latest", "mean"):
                 setattr(each, name, np.ascontiguousarray(getattr(each, name)[:, columns]))
         watched = {
-            label: selection.of_policies(of[place].select_groups(state.watched[label]))
+            label: of_policies(of[place].select_groups(state.watched[label]), index)
             if label in self.trackers
-            else of[place].start(len(selection.policies))
+            else of[place].start(len(index))
             for label, of in part.trackers.items()
         }
-        estimators = {column.label: selection.of_policies(state.estimators[column.label]) for column in part.columns}
-        history = selection.history(selection.of_policies(state.history))
+        estimators = {column.label: of_policies(state.estimators[column.label], index) for column in part.columns}
+        history = selection.history(of_policies(state.history, index))
         return RewardState(estimators, drift, averages, watched, history)
 
 
-def _last(paths: Mapping[str, dict[str, Array]]) -> dict[str, State]:
-    """Return the last state on the paths of estimators."""
-    return {label: {name: path[-1] for name, path in of.items()} for label, of in paths.items()}
+def _last(before: Mapping[str, Any], paths: Mapping[str, dict[str, Array]]) -> dict[str, Any]:
+    """Return the states of estimators with the last values on their paths."""
+    found = {}
+    for label, state in before.items():
+        last = {name: path[-1] for name, path in paths[label].items()}
+        found[label] = msgspec.structs.replace(state, **last) if last else state
+    return found
 
 
 def _present(visible: Evidence) -> Mask:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, decayed_path
 from streameval.events import EventBatch
 from streameval.ope.core.summary import BlockSums
 from streameval.ope.evaluator import ramp, segments
@@ -26,6 +26,7 @@ from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
 from streameval.ope.evaluator.segments import SegmentSums
+from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Form
 from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, SlateSums, fading_of
@@ -47,20 +48,25 @@ class EventSums(NamedTuple):
         newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
         return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
 
-    def fold(self, events: State) -> State:
+    def fold(self, events: EventState) -> EventState:
         """The counts after the batch."""
-        rejected, times = dict(events["rejected"]), {}
+        rejected = dict(events.rejected)
         for reason, number in self.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + number
-        for name, new, extreme in (("newest", self.newest, np.fmax), ("oldest", self.oldest, np.fmin)):
-            time = float(extreme(np.nan if events[name] is None else events[name], new))
-            times[name] = None if math.isnan(time) else time
-        return {
-            "accepted": events["accepted"] + self.accepted,
-            "rejected": rejected,
-            **times,
-            "arrivals": fold_arrivals(events["arrivals"], self.accepted, self.rejected),
-        }
+        return EventState(
+            accepted=events.accepted + self.accepted,
+            rejected=rejected,
+            newest=_extreme(events.newest, self.newest, max),
+            oldest=_extreme(events.oldest, self.oldest, min),
+            arrivals=fold_arrivals(events.arrivals, self.accepted, self.rejected),
+        )
+
+
+def _extreme(before: float | None, new: float, extreme: Callable[[float, float], float]) -> float | None:
+    """Return the earlier or later one of two times; None and NaN are unknown."""
+    if math.isnan(new):
+        return before
+    return new if before is None else extreme(before, new)
 
 
 class Known(NamedTuple):
@@ -73,9 +79,9 @@ class Known(NamedTuple):
     least: Array | None = None
 
     @classmethod
-    def of(cls, state: State) -> Known:
+    def of(cls, state: EvaluatorState) -> Known:
         """From the state of an evaluator."""
-        return cls(state["weights"]["events"], largest_weights.floor(state["weights"]))
+        return cls(state.weights.events, largest_weights.floor(state.weights))
 
 
 class Counts(NamedTuple):
@@ -94,12 +100,10 @@ class Counts(NamedTuple):
         largest = largest_weights.summarise(weighed.every[0], events, *known)
         return cls(PolicySums.of(whole, support_known(whole, events)), largest)
 
-    def fold(self, before: State) -> State:
-        """The parts of the state after these events."""
-        return {
-            "counts": self.policies.fold(before["counts"]),
-            "weights": largest_weights.fold(before["weights"], self.weights),
-        }
+    def fold(self, before: EvaluatorState) -> EvaluatorState:
+        """Return the state after these events."""
+        weights = largest_weights.fold(before.weights, self.weights)
+        return structs.replace(before, counts=self.policies.fold(before.counts), weights=weights)
 
 
 class Sums(Struct, frozen=True, eq=False):
@@ -137,7 +141,7 @@ def summarise(weighed: Weighed, mixes: bool) -> Sums:
 def summarise_blocks(
     plan: Plan,
     grids: Sequence[Grid],
-    known: State,
+    known: EvaluatorState,
     weighed: Weighed,
     logged: EventBatch,
     monitor: PromotionMonitor | None,
@@ -152,8 +156,8 @@ def summarise_blocks(
     promotion = monitor and monitor.summarise(goal, events.timestamp, events.propensity, events.origin, further)
     return structs.replace(
         sums,
-        grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known["grids"], strict=True)),
-        segments=segments.summarise(plan, known["segments"], goal, events),
+        grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known.grids, strict=True)),
+        segments=segments.summarise(plan, known.segments, goal, events),
         means=None if plan.drift is None else block_means(goal, plan.reward_range),
         shares=ramp.summarise(plan, logged, weighed.whole.signs),
         promotion=promotion,
@@ -161,12 +165,12 @@ def summarise_blocks(
 
 
 class Folded(NamedTuple):
-    """Half 2, without promotion: the parts of the state after some blocks, and what averages read of each block.
+    """Half 2, without grids and promotion: the state after some blocks, and what averages read of each block.
 
     `recent`: means for each reward. `slates`: in each form, for each reward. `by_rank`: recent clicks at each rank.
     """
 
-    state: State
+    state: EvaluatorState
     recent: list[RecentMoments]
     slates: list[Mapping[Form, RecentMoments]]
     by_rank: Array | None
@@ -183,28 +187,24 @@ class Folded(NamedTuple):
         return [each.with_recent(recent, of_forms) for each, recent, of_forms in found]
 
 
-def fold(plan: Plan, before: State, sums: Sums) -> Folded:
+def fold(plan: Plan, before: EvaluatorState, sums: Sums) -> Folded:
     """The state after some blocks, but for the parts of grids and promotion."""
-    state: State = {
-        "recent": before["recent"],
-        "slates": list(before["slates"]),
-        "by_rank": before["by_rank"],
-    }
+    state = structs.replace(before, slates=list(before.slates))
     fading, recent, slates, path = fading_of(plan.block), [], [], None
     if sums.recent:
-        pairs = zip(before["recent"], sums.recent, strict=True)
-        recent, state["recent"] = map(list, zip(*(RecentMoments.folded(*pair, fading) for pair in pairs), strict=True))
+        pairs = zip(before.recent, sums.recent, strict=True)
+        recent, state.recent = map(list, zip(*(RecentMoments.folded(*pair, fading) for pair in pairs), strict=True))
     for place, added in enumerate(sums.slates):
         means: Mapping[Form, RecentMoments] = {}
         if added is not None:
-            means, state["slates"][place] = added.fold(before["slates"][place], plan.block)
+            means, state.slates[place] = added.fold(before.slates[place], plan.block)
         slates.append(means)
     if sums.by_rank is not None:
-        path = decayed_path(before["by_rank"], sums.by_rank, fading)
-        state["by_rank"] = path[-1]
-    if sums.means is not None and plan.drift is not None:
-        plan.drift.update(before["drift"], sums.means)
-    if sums.shares is not None:
-        state["ramp"] = ramp.fold_shares(before["ramp"], sums.shares)
-    state["segments"] = segments.fold(plan, before["segments"], sums.segments)
+        path = decayed_path(before.by_rank, sums.by_rank, fading)
+        state.by_rank = path[-1]
+    if sums.means is not None and plan.drift is not None and before.drift is not None:
+        plan.drift.update(before.drift, sums.means)
+    if sums.shares is not None and before.ramp is not None:
+        state.ramp = ramp.fold_shares(before.ramp, sums.shares)
+    state.segments = segments.fold(plan, before.segments, sums.segments)
     return Folded(state, recent, slates, path)

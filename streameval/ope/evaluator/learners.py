@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from streameval.common.arrays import State
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies.base import LearningPolicy
 from streameval.ope.policies.learned import Learned
@@ -18,12 +18,12 @@ STILL_LEARNS = (
 )
 
 
-def learner_rows(plan: Plan, state: State, of_goal: Sequence[Estimate]) -> Iterator[Learner]:
+def learner_rows(plan: Plan, learned: Mapping[str, dict[str, Any]], of_goal: Sequence[Estimate]) -> Iterator[Learner]:
     """A row of each policy that learns and of each frozen copy; `of_goal`: the estimates of the goal."""
     cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
     regrets = {row.policy: -row.lift for row in reversed(of_goal) if row.average in cumulative and row.lift is not None}
     for name, policy in plan.learned_policies.items():
-        own, version = state["learned_policies"][name], policy.number if isinstance(policy, FrozenPolicy) else None
+        own, version = learned[name], policy.number if isinstance(policy, FrozenPolicy) else None
         yield Learner(
             policy=name,
             learns=keeps_learning(policy),

@@ -8,13 +8,16 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from streameval.common.arrays import Array, Mask, State, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.core.past import start_signs, unit_signs
-from streameval.ope.evaluator import calibration, propensities, ramp
+from streameval.ope.evaluator import calibration, propensities, ramp, segments
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.report_rows import COUNTS
+from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import frequencies, largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
@@ -25,32 +28,40 @@ from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.of_reward_model import OfRewardModel
 from streameval.ope.policies.versions import FrozenPolicy
-from streameval.ope.promotion import Lift, of_every_policy
+from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import AnyRewardModel, online
 from streameval.ope.reward_models.base import LoggedActions
+from streameval.ope.reward_models.online import ModelState
 
 
-def start(plan: Plan) -> State:
-    """The parts of the state that learn, before the first event."""
+def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
+    """Start before the first event."""
     policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
-    return {
-        "learned_policies": {
+    return EvaluatorState(
+        events=EventState(),
+        failures={},
+        counts={name: np.zeros(policies) for name in COUNTS},
+        learned_policies={
             name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
             for name, policy in plan.learned_policies.items()
         },
-        "frequencies": frequencies.start(),
-        "propensities": {} if plan.propensity is None else plan.propensity.start(),
-        "ramp": ramp.start(plan),
-        "calibration": {},
-        "recent": [start_recent(policies) for _ in rewards],
-        "slates": [start_slates(policies) for _ in rewards],
-        "units": start_signs(),
-        "weights": largest_weights.start(policies),
-        "predictions": [online.start(plan.reward_model) for _ in rewards],
-        "examination": {} if learned is None else learned.start(),
-        "by_rank": np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
-    }
+        frequencies=frequencies.start(),
+        propensities=None if plan.propensity is None else plan.propensity.start(),
+        ramp=ramp.start(plan),
+        calibration=None,
+        recent=[start_recent(policies) for _ in rewards],
+        slates=[start_slates(policies) for _ in rewards],
+        units=start_signs(),
+        weights=largest_weights.start(policies),
+        predictions=[online.start(plan.reward_model) for _ in rewards],
+        examination=None if learned is None else learned.start(),
+        by_rank=np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
+        drift=None if plan.drift is None else plan.drift.start(policies),
+        promotion=None if monitor is None else monitor.start(),
+        segments=segments.start(plan),
+        grids=[grid.start() for grid in grids],
+    )
 
 
 def to_state(plan: Plan, learned: State) -> State:
@@ -71,12 +82,11 @@ def resume(plan: Plan, saved: State) -> State:
     return {name: loaded(policy, saved[name]) for name, policy in plan.learned_policies.items()}
 
 
-def learned(plan: Plan, state: State, name: str) -> State:
+def learned(plan: Plan, state: EvaluatorState, name: str) -> State:
     """The knowledge of a policy that learns: its own, or that of the reward model, which it follows."""
     if isinstance(plan.learned_policies[name], OfRewardModel):
-        return {"model": state["predictions"][0]["model"]}
-    own: State = state["learned_policies"][name]
-    return own
+        return {"model": state.predictions[0].model}
+    return state.learned_policies[name]
 
 
 def file_content(
@@ -106,29 +116,29 @@ def examination(plan: Plan) -> LearnedExamination | None:
 class Predicted(NamedTuple):
     """Events with the distributions of the policies that learn, each from the blocks before its own.
 
-    `faults`: the events without a distribution. `after`: the parts of the state that learn from these events. `goal`:
+    `faults`: the events without a distribution. `after`: the state with the parts that learn from these events. `goal`:
     where a policy needs it, the prediction of the goal by the reward model, and the state of the model after it.
     """
 
     events: EventBatch
     faults: Faults
-    after: State
-    goal: tuple[Array, State] | None
+    after: EvaluatorState
+    goal: tuple[Array, ModelState] | None
 
 
-def predicted(plan: Plan, state: State, events: EventBatch) -> Predicted:
+def predicted(plan: Plan, state: EvaluatorState, events: EventBatch) -> Predicted:
     """The events as they are weighed: with the propensities that are estimated, and the policies that learn."""
-    if plan.propensity is None:
+    if plan.propensity is None or state.propensities is None:
         return predict_policies(plan, state, events)
-    events, learned = plan.propensity.fold(state["propensities"], events, plan.block)
-    found = predict_policies(plan, state, events)
-    return found._replace(events=propensities.weighable(found.events), after={**found.after, "propensities": learned})
+    events, learned = plan.propensity.fold(state.propensities, events, plan.block)
+    found = predict_policies(plan, structs.replace(state, propensities=learned), events)
+    return found._replace(events=propensities.weighable(found.events))
 
 
-def predict_policies(plan: Plan, before: State, events: EventBatch) -> Predicted:
+def predict_policies(plan: Plan, before: EvaluatorState, events: EventBatch) -> Predicted:
     """The events as the policies that learn predict them: the reward model first, where a policy needs it."""
     if not plan.learned_policies:
-        return Predicted(events, {}, {"learned_policies": {}}, None)
+        return Predicted(events, {}, before, None)
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
     usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
     propensity, sampling = (
@@ -142,11 +152,11 @@ def predict_policies(plan: Plan, before: State, events: EventBatch) -> Predicted
         log = _with_prediction(plan, log, goal[0])
     answers, after = {}, {}
     for name, policy in plan.learned_policies.items():
-        own = before["learned_policies"][name]
+        own = before.learned_policies[name]
         asked = _with_prediction(plan, log, _predict_by(plan, own["model"], events)) if policy.keeps_model else log
         answers[name], after[name] = policy.fold(own, asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
-    return Predicted(filled, faults, {"learned_policies": after}, goal)
+    return Predicted(filled, faults, structs.replace(before, learned_policies=after), goal)
 
 
 def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
@@ -170,21 +180,21 @@ def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
 
 
 def _predict(
-    plan: Plan, before: State, events: EventBatch, place: int, kept: Mask | None = None
-) -> tuple[Array, State]:
+    plan: Plan, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
+) -> tuple[Array, ModelState]:
     """The reward at this place that the model expects of each action, and the state of the model after these events.
 
     `kept` [blocks]: as in `online.fold`; all by default.
     """
     if events.action_sets is None:
-        return np.zeros(0), before["predictions"][place]
+        return np.zeros(0), before.predictions[place]
     reward = _reward_of(plan, events, place)
     known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
     weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
     limits = plan.rewards[place].range
     log = LoggedActions(events.action_sets, np.where(known, reward, 0.0), weight, plan.block, limits, events.raw_fields)
     every = np.ones(log.blocks, dtype=bool)
-    return online.fold(plan.reward_model, before["predictions"][place], log, every if kept is None else kept)
+    return online.fold(plan.reward_model, before.predictions[place], log, every if kept is None else kept)
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
@@ -218,8 +228,8 @@ class Weighed(NamedTuple):
 
     `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
     `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
-    `curve`: the learned one before each block and after the last. `after`: the parts of the state that learn what the
-    next blocks are weighed with.
+    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what
+    the next blocks are weighed with.
     """
 
     events: EventBatch
@@ -227,21 +237,25 @@ class Weighed(NamedTuple):
     every: list[Evidence]
     slates: list[SlateSums | None]
     curve: LearnedCurve | None
-    after: State
+    after: EvaluatorState
 
 
 def weighed(
-    plan: Plan, grids: Sequence[Grid], before: State, events: EventBatch, goal: tuple[Array, State] | None = None
+    plan: Plan,
+    grids: Sequence[Grid],
+    before: EvaluatorState,
+    events: EventBatch,
+    goal: tuple[Array, ModelState] | None = None,
 ) -> Weighed:
     """The evidence of these events for the goal and for each reward; `goal`: as in `Predicted`."""
     shared, curve, after = _weights(plan, before, events)
     every = [shared]
     if len(plan.rewards) > 1:
         every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
-    found, slates, after["predictions"] = [], [], []
+    found, slates, learned = [], [], []
     for place, known in enumerate(every):
         seen, predictions = _with_predictions(plan, grids, known, place, before, events, None if place else goal)
-        after["predictions"].append(predictions)
+        learned.append(predictions)
         sums = None
         if forms(grids):
             of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
@@ -249,7 +263,7 @@ def weighed(
         found.append(seen)
         slates.append(sums)
     whole = replace(found[0], sample_weight=shared.sample_weight)
-    return Weighed(events, whole, found, slates, curve, after)
+    return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
 
 
 def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
@@ -259,16 +273,18 @@ def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
     return events.of_reward(plan.rewards[place].name).reward
 
 
-def _weights(plan: Plan, before: State, events: EventBatch) -> tuple[Evidence, LearnedCurve | None, State]:
-    """The importance weights of these events, the curve, and the parts of the state that both come from."""
-    after: State = {}
-    signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
+def _weights(
+    plan: Plan, before: EvaluatorState, events: EventBatch
+) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
+    """The importance weights of these events, the curve, and the state with the parts that both come from."""
+    signs, units = unit_signs(before.units, events.unit, len(events), plan.block)
+    after = structs.replace(before, units=units)
     curve, learned = None, examination(plan)
     if plan.ranking is None:
         of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
         return replace(of_events(events, plan.policies, plan.block), signs=signs), None, after
-    if learned is not None:
-        curve, after["examination"] = learned.fold(before["examination"], learned.summarise(events, plan.block))
+    if learned is not None and before.examination is not None:
+        curve, after.examination = learned.fold(before.examination, learned.summarise(events, plan.block))
     curves = None if curve is None else curve.probability[:-1]
     found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
     return replace(found, signs=signs), curve, after
@@ -279,12 +295,12 @@ def _with_predictions(
     grids: Sequence[Grid],
     known: Evidence,
     place: int,
-    before: State,
+    before: EvaluatorState,
     events: EventBatch,
-    predicted: tuple[Array, State] | None,
-) -> tuple[Evidence, State]:
+    predicted: tuple[Array, ModelState] | None,
+) -> tuple[Evidence, ModelState]:
     """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
-    own: State = before["predictions"][place]
+    own = before.predictions[place]
     if needs(grids, "prediction") and events.rankings is not None:
         return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
     if predicted is not None or needs(grids, "prediction"):
@@ -317,22 +333,22 @@ def with_error_of_curve(
     return found
 
 
-def further_checks(plan: Plan, state: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust checks that promotion does not know: of a learned curve, a ramp and logged propensities.
 
     `known`: the other checks, of the policies that have events.
     """
     curve = examination(plan)
-    if curve is not None:
-        ok, finding = curve.moved(state["examination"])
+    if curve is not None and state.examination is not None:
+        ok, finding = curve.moved(state.examination)
         yield from of_every_policy(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
-    yield from calibration.checks(plan, state["calibration"])
-    yield from ramp.checks(plan, state["ramp"])
+    yield from calibration.checks(plan, state.calibration)
+    yield from ramp.checks(plan, state.ramp)
     if plan.propensity is not None:
         finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
         yield from of_every_policy(known, "propensities", True, finding)
-    found = frequencies.judge(state["frequencies"], plan.trust_error)
+    found = frequencies.judge(state.frequencies, plan.trust_error)
     if found is not None:
         yield from of_every_policy(known, "propensities", *found)

@@ -50,8 +50,6 @@ from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
-STATE_SCHEMA = 29
-
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
@@ -586,16 +584,3 @@ def _require_distinct(option: str, labels: Sequence[str]) -> None:
     if repeated or not labels:
         problem = f"{', '.join(repeated)} is configured twice; give one a name" if repeated else "there is none"
         raise ValueError(f"{option}: {problem}")
-
-
-def require_schema(state: State) -> None:
-    """Require the schema of this version.
-
-    Raises:
-        StateError: Another version wrote the state.
-    """
-    if state.get("schema") != STATE_SCHEMA:
-        raise StateError(
-            f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-            hint="use the version that wrote it, or start from zero",
-        )

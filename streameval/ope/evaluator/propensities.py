@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+from msgspec import Struct, structs
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State, from_plain, ratio, to_plain
+from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.common.component import Configurable, kind_as_mapping, strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
@@ -69,7 +70,7 @@ class LoggedChoices(NamedTuple):
         return np.minimum(ratio(of_actions, total), 1.0), ratio(of_options, total[self.owner])
 
 
-class ChoiceCounts(NamedTuple):
+class ChoiceCounts(Struct, frozen=True, eq=False):
     """How often actions were chosen and could have been, by context, with one row for each pair that occurred.
 
     `keys`: of the rows, ascending. `sums` [rows, 2]: decayed choices of the action, and events that list it; the row of
@@ -101,7 +102,7 @@ class ChoiceCounts(NamedTuple):
         counts = self._with(keys)
         sums, place = counts.sums * fading, counts._places(keys)
         np.add.at(sums, place[place >= 0], added[place >= 0])
-        return counts._replace(sums=sums)
+        return structs.replace(counts, sums=sums)
 
     def _with(self, keys: Identity) -> ChoiceCounts:
         """With rows for new keys, the first ones while there is room."""
@@ -154,11 +155,11 @@ class FrequencyTable(metaclass=Configurable):
     horizon: float = Field(default=100_000.0, ge=100, description="in events, after which old choices count less")
     kind: Literal["tabular"] = Field(default="tabular", kw_only=True, repr=False)
 
-    def start(self) -> State:
-        """The state before the first event."""
-        return ChoiceCounts.none()._asdict()
+    def start(self) -> ChoiceCounts:
+        """Start before the first event."""
+        return ChoiceCounts.none()
 
-    def rates(self, state: State, choices: LoggedChoices, share: Array) -> Array:
+    def rates(self, state: ChoiceCounts, choices: LoggedChoices, share: Array) -> Array:
         """How often each action is chosen in its context; `share`: how often in all contexts.
 
         Both are of the logged actions, then of the options: [n + rows].
@@ -166,14 +167,19 @@ class FrequencyTable(metaclass=Configurable):
         if not self.by:
             return share
         context = np.concatenate([choices.context, choices.context[choices.owner]])
-        chosen, possible = ChoiceCounts(**state).of(context, np.concatenate([choices.action, choices.options]))
+        chosen, possible = state.of(context, np.concatenate([choices.action, choices.options]))
         return (chosen + self.shrinkage * share) / (possible + self.shrinkage)
 
-    def after(self, state: State, choices: LoggedChoices) -> State:
+    def after(self, state: ChoiceCounts, choices: LoggedChoices) -> ChoiceCounts:
         """The state after a block."""
-        if not self.by:
-            return state
-        return ChoiceCounts(**state).after(choices, choices.context, _fading(self.horizon, choices))._asdict()
+        return state.after(choices, choices.context, _fading(self.horizon, choices)) if self.by else state
+
+
+class ClassifierState(Struct, frozen=True, eq=False):
+    """Hold a classifier, None before the first event, and the number of events with which it failed."""
+
+    classifier: Any = None
+    failures: int = 0
 
 
 @dataclass(frozen=True, config=strict)
@@ -212,29 +218,29 @@ class RiverClassifier(metaclass=Configurable):
             raise ConfigError(f"river's {self.model} is not a classifier of several classes", hint=hint)
         return ScaledClassifier(classifier, StandardScaler() if self.scale else None)
 
-    def start(self) -> State:
-        """The state before the first event."""
-        return {"classifier": None, "failures": 0}
+    def start(self) -> ClassifierState:
+        """Start before the first event."""
+        return ClassifierState()
 
-    def rates(self, state: State, choices: LoggedChoices, share: Array) -> Array:
+    def rates(self, state: ClassifierState, choices: LoggedChoices, share: Array) -> Array:
         """The predicted probability of each logged action, then of the options; 0 where the classifier fails."""
-        if state["classifier"] is None:
+        if state.classifier is None:
             return np.zeros_like(share)
-        found = [state["classifier"].predict(_described(choices, event)) for event in range(len(choices.action))]
+        found = [state.classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
         logged = [each.get(action, 0.0) for each, action in zip(found, choices.action.tolist(), strict=True)]
         pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
         rates = np.array([*logged, *(found[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
         return np.where(np.isfinite(rates), np.clip(rates, 0.0, 1.0), 0.0)
 
-    def after(self, state: State, choices: LoggedChoices) -> State:
+    def after(self, state: ClassifierState, choices: LoggedChoices) -> ClassifierState:
         """The state after a block; the classifier is an object that changes."""
-        classifier = state["classifier"] or self.make()
+        classifier = state.classifier or self.make()
         failures = sum(
             not classifier.learn(_described(choices, event), action)
             for event, action in enumerate(choices.action.tolist())
             if action
         )
-        return {"classifier": classifier, "failures": state["failures"] + failures}
+        return ClassifierState(classifier, state.failures + failures)
 
 
 class ScaledClassifier:
@@ -271,6 +277,25 @@ def _described(choices: LoggedChoices, event: int) -> Described:
 
 def _fading(horizon: float, choices: LoggedChoices) -> float:
     return float((1 - 1 / horizon) ** len(choices.action))
+
+
+class PropensityState(Struct, frozen=True, eq=False):
+    """Hold what estimated propensities come from.
+
+    Args:
+        events: the number of events so far
+        unknown: the number of events without an estimate
+        actions: choices in all contexts
+        model: the state of the model
+        scores: sums of the weights of recent events that had an estimate, and of `-ln p` by the model and by the shares
+            of actions [3]
+    """
+
+    events: int
+    unknown: int
+    actions: ChoiceCounts
+    model: Any
+    scores: Array
 
 
 @dataclass(frozen=True, config=strict)
@@ -333,21 +358,11 @@ class EstimatedPropensity(metaclass=Configurable):
             if segment.name in self.model.by and segment.field != segment.name:
                 raise ValueError(f"`by` names the field {segment.name}, and a segment of another field has this name")
 
-    def start(self) -> State:
-        """The state before the first event.
+    def start(self) -> PropensityState:
+        """Start before the first event."""
+        return PropensityState(0, 0, ChoiceCounts.none(), self.model.start(), np.zeros(3))
 
-        `actions`: choices in all contexts. `scores`: sums of the weights of recent events that had an estimate, and of
-        `-ln p` by the model and by the shares of actions.
-        """
-        return {
-            "events": 0,
-            "unknown": 0,
-            "actions": ChoiceCounts.none()._asdict(),
-            "model": self.model.start(),
-            "scores": np.zeros(3),
-        }
-
-    def fold(self, state: State, events: EventBatch, block: int) -> tuple[EventBatch, State]:
+    def fold(self, state: PropensityState, events: EventBatch, block: int) -> tuple[EventBatch, PropensityState]:
         """The events with estimated propensities, NaN where they are unknown, and the state after the whole blocks."""
         estimated, every = np.full(len(events), np.nan), self.choices(events)
         of_options = [np.empty(0)]
@@ -392,75 +407,75 @@ class EstimatedPropensity(metaclass=Configurable):
         action = action if single else np.full(number, NO_IDENTITY)
         return LoggedChoices(action, context, weight, options, owner, sizes > 0, raw_fields)
 
-    def _predicted(self, state: State, choices: LoggedChoices) -> tuple[Array, Array, Array]:
+    def _predicted(self, state: PropensityState, choices: LoggedChoices) -> tuple[Array, Array, Array]:
         """The estimates, NaN where they are unknown, those of all options, and the shares without the context."""
         every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
-        chosen, possible = ChoiceCounts(**state["actions"]).of(np.full_like(every, NO_IDENTITY), every)
+        chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
         share = np.nan_to_num(ratio(chosen, possible))
         (estimated, of_options), (overall, _) = map(
-            choices.shares, (self.model.rates(state["model"], choices, share), share)
+            choices.shares, (self.model.rates(state.model, choices, share), share)
         )
         known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= self.floor)
-        return np.where(known & (state["events"] >= self.warm_up), estimated, np.nan), of_options, overall
+        return np.where(known & (state.events >= self.warm_up), estimated, np.nan), of_options, overall
 
-    def _after(self, state: State, choices: LoggedChoices, estimated: Array, overall: Array) -> State:
+    def _after(
+        self, state: PropensityState, choices: LoggedChoices, estimated: Array, overall: Array
+    ) -> PropensityState:
         known = ~np.isnan(estimated)
         weight = choices.weight[known]
         losses = -np.log(np.maximum(np.stack([estimated[known], overall[known]]), np.finfo(float).tiny))
         added = np.array([weight.sum(), *(losses @ weight)])
         everywhere = np.full_like(choices.context, NO_IDENTITY)
         fading = _fading(self.model.horizon, choices)
-        return {
-            "events": state["events"] + len(known),
-            "unknown": state["unknown"] + int(np.count_nonzero(~known)),
-            "actions": ChoiceCounts(**state["actions"]).after(choices, everywhere, fading)._asdict(),
-            "model": self.model.after(state["model"], choices),
-            "scores": state["scores"] * _fading(SCORE_HORIZON, choices) + added,
-        }
+        return PropensityState(
+            events=state.events + len(known),
+            unknown=state.unknown + int(np.count_nonzero(~known)),
+            actions=state.actions.after(choices, everywhere, fading),
+            model=self.model.after(state.model, choices),
+            scores=state.scores * _fading(SCORE_HORIZON, choices) + added,
+        )
 
-    def read(self, state: State) -> PropensityModel:
+    def read(self, state: PropensityState) -> PropensityModel:
         """How well the model predicts."""
-        losses = ratio(state["scores"][1:], state["scores"][0]).tolist()
+        losses = ratio(state.scores[1:], state.scores[0]).tolist()
         own, overall = (loss if np.isfinite(loss) else None for loss in losses)
-        failures = state["model"].get("failures", 0)
-        return PropensityModel(self.model.kind, state["events"], state["unknown"], own, overall, failures)
+        failures = state.model.failures if isinstance(state.model, ClassifierState) else 0
+        return PropensityModel(self.model.kind, state.events, state.unknown, own, overall, failures)
 
-    def to_state(self, state: State) -> State:
-        """The state as a plain value, with a classifier pickled.
+    def to_state(self, state: PropensityState) -> PropensityState:
+        """Return the state with a classifier pickled.
 
         Raises:
             StateError: The classifier cannot be pickled.
         """
-        if not self.model.is_external:
-            plain: State = to_plain(state)
-            return plain
-        classifier = state["model"]["classifier"]
+        model = state.model
+        if not isinstance(model, ClassifierState):
+            return state
         try:
-            pickled = None if classifier is None else pickle.dumps(classifier)
+            pickled = None if model.classifier is None else pickle.dumps(model.classifier)
         except Exception as error:
             problem = f"the classifier of propensities cannot be saved: {type(error).__name__}: {error}"
             raise StateError(problem, hint="choose a classifier that pickle can store") from error
-        saved: State = to_plain({**state, "model": {**state["model"], "classifier": pickled}})
-        return saved
+        return structs.replace(state, model=structs.replace(model, classifier=pickled))
 
-    def from_state(self, saved: State, trusted: EstimatedPropensity | None) -> State:
-        """The inverse of `to_state`. A classifier is code, which is loaded only if the caller names the same one.
+    def from_state(self, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
+        """Return the inverse of `to_state`. A classifier is code, which is loaded only if the caller names it.
 
         Raises:
             StateError: The caller does not name it.
         """
-        state: State = from_plain(saved)
-        if not self.model.is_external or state["model"]["classifier"] is None:
-            return state
+        model = saved.model
+        if not isinstance(model, ClassifierState) or model.classifier is None:
+            return saved
         if trusted != self:
             raise StateError(
                 "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
                 hint="give from_state the propensity that the configuration names",
             )
-        return {**state, "model": {**state["model"], "classifier": pickle.loads(state["model"]["classifier"])}}
+        return structs.replace(saved, model=structs.replace(model, classifier=pickle.loads(model.classifier)))
 
     def without_code(self, saved: State, trusted: EstimatedPropensity | None) -> State:
-        """A saved state without a classifier that the caller does not name: there is then no further estimate."""
+        """A plain state without a classifier that the caller does not name: there is then no further estimate."""
         if not self.model.is_external or trusted == self:
             return saved
         return {**saved, "model": {**saved["model"], "classifier": None}}

@@ -7,52 +7,56 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, State, typed_like
+from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.events import EventBatch
 from streameval.ope.core import past
+from streameval.ope.core.past import RatioPast
 from streameval.ope.core.summary import BlockSums
 from streameval.ope.estimators import Terms
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import arms
+from streameval.ope.evidence.arms import ArmState
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.report import TrustCheck
 
 
-def start(plan: Plan) -> State:
-    """The state before the first event; empty without a ramp. `drawn`: the sums of the number of events of each arm."""
-    found = plan.logging
-    if found is None:
-        return {}
-    return {
-        "balance": arms.start(found),
-        "arms": list(found.names),
-        "shares": [] if found.shares is None else found.shares.tolist(),
-        "drawn": past.start_ratio(len(found.names), has_denominator=False),
-    }
+class RampState(Struct, eq=False):
+    """Hold the decayed number of events of each arm, and the sums of the number of events of each arm."""
+
+    balance: ArmState
+    drawn: RatioPast
 
 
-def resume(plan: Plan, state: State) -> State:
-    """A state that may be that of another plan: the shares are counted from zero where arms or shares differ."""
-    fresh = start(plan)
-    kept = state if all(fresh.get(name) == state.get(name) for name in ("arms", "shares")) else fresh
-    if "drawn" in fresh:
-        kept = {**kept, "drawn": typed_like(fresh["drawn"], kept["drawn"])}
-    return {**kept, "balance": arms.resume(plan.logging, state.get("balance", {}))} if fresh else {}
-
-
-def balanced(plan: Plan, state: State, events: EventBatch) -> EventBatch:
-    """The events, whole blocks or an unfinished one, with the propensities of all arms together."""
-    return arms.fold(plan.logging, state["balance"], events, plan.block)[0] if plan.logging else events
-
-
-def fold(plan: Plan, state: State, events: EventBatch) -> tuple[EventBatch, State]:
-    """Whole blocks of events with the propensities of all arms together, and the state after them but for `drawn`."""
+def start(plan: Plan) -> RampState | None:
+    """Start before the first event; None without a ramp."""
     if plan.logging is None:
+        return None
+    return RampState(arms.start(plan.logging), past.start_ratio(len(plan.logging.names), has_denominator=False))
+
+
+def resume(plan: Plan, before: Plan, state: RampState | None) -> RampState | None:
+    """Return the state of the plan `before` under another one; arms or shares that differ are counted from zero."""
+    if plan.logging is None or before.logging is None or state is None:
+        return start(plan)
+    is_same = (plan.logging.names, plan.logging.arms) == (before.logging.names, before.logging.arms)
+    kept = state.drawn if is_same else past.start_ratio(len(plan.logging.names), has_denominator=False)
+    return RampState(arms.resume(plan.logging, before.logging, state.balance), kept)
+
+
+def balanced(plan: Plan, state: RampState | None, events: EventBatch) -> EventBatch:
+    """The events, whole blocks or an unfinished one, with the propensities of all arms together."""
+    return fold(plan, state, events)[0]
+
+
+def fold(plan: Plan, state: RampState | None, events: EventBatch) -> tuple[EventBatch, RampState | None]:
+    """Whole blocks of events with the propensities of all arms together, and the state after them but for `drawn`."""
+    if plan.logging is None or state is None:
         return events, state
-    weighed, balance = arms.fold(plan.logging, state["balance"], events, plan.block)
-    return weighed, {**state, "balance": balance}
+    weighed, balance = arms.fold(plan.logging, state.balance, events, plan.block)
+    return weighed, structs.replace(state, balance=balance)
 
 
 def summarise(plan: Plan, events: EventBatch, signs: Array | None) -> BlockSums | None:
@@ -66,17 +70,17 @@ def summarise(plan: Plan, events: EventBatch, signs: Array | None) -> BlockSums 
     return past.sum_ratio(evidence, Terms(drawn))
 
 
-def fold_shares(state: State, sums: BlockSums) -> State:
+def fold_shares(state: RampState, sums: BlockSums) -> RampState:
     """Half 2: the state after whole blocks."""
-    past.fold_ratio(state["drawn"], sums, has_denominator=False)
+    past.fold_ratio(state.drawn, sums, has_denominator=False)
     return state
 
 
-def checks(plan: Plan, state: State) -> Iterator[TrustCheck]:
+def checks(plan: Plan, state: RampState | None) -> Iterator[TrustCheck]:
     """The trust check `arm_shares`, of all policies."""
-    if plan.logging is None or plan.logging.shares is None or plan.promotion is None:
+    if state is None or plan.logging is None or plan.logging.shares is None or plan.promotion is None:
         return
-    found, sums = past.read_ratio(state["drawn"], has_denominator=False)
+    found, sums = past.read_ratio(state.drawn, has_denominator=False)
     counts = sums[:, 1]
     if counts.any():
         effect = float(np.nanmax(found["design_effect"], initial=1.0))

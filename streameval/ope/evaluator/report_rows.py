@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Integers, Mask, State, part_of, ratio, side_by_side
+from streameval.common.arrays import Array, Integers, Mask, part_of, ratio, side_by_side
 from streameval.events import EventBatch
 from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import AnyEstimator, TermRange
@@ -20,8 +20,9 @@ from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
-from streameval.ope.evidence.evidence import Evidence, slot_lifts, slot_ratio_means
+from streameval.ope.evidence.evidence import Evidence, SlateState, slot_lifts, slot_ratio_means
 from streameval.ope.evidence.examination import LearnedCurve, variances
+from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
@@ -30,6 +31,20 @@ from streameval.ope.report import Estimate, Examined, Failure, PolicyCounts
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
+COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
+"""The names of the counts of each policy."""
+
+
+class KnownEvents(NamedTuple):
+    """What rows read of the state besides a grid, the events of the unfinished block included.
+
+    `counts` [policies]: by `COUNTS`. `by_rank`: recent sums of clicks at each rank.
+    """
+
+    counts: Mapping[str, Array]
+    weights: LargestState
+    slates: SlateState
+    by_rank: Array
 
 
 def report_rows(
@@ -37,33 +52,32 @@ def report_rows(
     grid: Grid,
     state: GridState,
     tail: Evidence | None,
-    counts: Mapping[str, Array],
-    learned: State,
+    known: KnownEvents,
     curve: LearnedCurve | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
-    Plan and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies]
-    by name: see `evaluator.COUNTS`. `learned`: the state of what learns, such as `start_slates` and `largest_weights`.
-    `curve`: the learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
+    Plan and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `curve`: the
+    learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
     shown = grid.shown(state, tail)
     if not shown.any():
         return
+    counts = known.counts
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
     origin, reward = plan.origin_of_propensities, plan.rewards[0].name
     read = grid.read(state, tail, plan.errors, wanted)
-    for average, interval, shared, columns, *by_name in _by_average(plan, grid, read, counts, learned, curve):
+    for average, interval, shared, columns, *by_name in _by_average(plan, grid, read, known, curve):
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
         of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
         for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = known_numbers(_of_slots(learned["slates"], place, estimator, average)) if form else {}
+            slots = known_numbers(_of_slots(known.slates, place, estimator, average)) if form else {}
             clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
             chosen = {"cap": caps[column]} if choosing and estimator in choosing else {}
             yield Estimate(
@@ -90,8 +104,7 @@ def _by_average(
     plan: Plan,
     grid: Grid,
     read: Iterable[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]],
-    counts: Mapping[str, Array],
-    learned: State,
+    known: KnownEvents,
     curve: LearnedCurve | None,
 ) -> Iterator[tuple[AnyAverage, AnyInterval, dict[str, str], Integers, dict[str, Array], dict[str, Array]]]:
     """Each average with its interval, the details that all rows share, the places of the chosen columns, and the
@@ -100,12 +113,13 @@ def _by_average(
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
     policies, columns = len(plan.policies), len(grid.columns)
+    counts = known.counts
     largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    errors = _errors_of_curve(plan, grid, curve, learned["by_rank"])
+    errors = _errors_of_curve(plan, grid, curve, known.by_rank)
     for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        limits = [log_limits(plan, interval, average, learned["weights"], grid.form) for average in averages]
+        limits = [log_limits(plan, interval, average, known.weights, grid.form) for average in averages]
         ranges = [term_range(plan, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
@@ -137,7 +151,7 @@ def _by_average(
 
 
 def log_limits(
-    plan: Plan, interval: AnyInterval, average: AnyAverage, weights: State, form: Form | None
+    plan: Plan, interval: AnyInterval, average: AnyAverage, weights: LargestState, form: Form | None
 ) -> Array | None:
     """The largest weights that the log allows, [2, policies]; None where the interval does not use them."""
     if not interval.limited_by_log or plan.ranking is not None:
@@ -145,7 +159,7 @@ def log_limits(
     return largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
 
 
-def _of_slots(slates: State, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
+def _of_slots(slates: SlateState, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """The details about the slots of slates; their lifts are known for all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, place))}
     if place and estimator.sums_over_slots and average.last_events == math.inf:
@@ -318,17 +332,31 @@ def _without_sign(row: Estimate) -> Estimate:
     return structs.replace(row, value=value, lower=lower, upper=upper)
 
 
-def policy_counts(plan: Plan, state: State, present: Array) -> Iterator[PolicyCounts]:
-    """The numbers of events of each policy; `present` [policies]: those that have it."""
+def policy_counts(
+    plan: Plan,
+    accepted: int,
+    present: Array,
+    failures: Mapping[str, Mapping[str, tuple[int, str]]],
+    detections: Integers | None,
+) -> Iterator[PolicyCounts]:
+    """Yield the numbers of events of each policy.
+
+    Args:
+        plan: with the policies
+        accepted: the number of accepted events
+        present: events that have each policy [policies]
+        failures: of policies in code, by policy and reason
+        detections: of drift [policies], None without a detector
+    """
     for place, policy in enumerate(plan.policies):
-        failures = state["failures"].get(policy, {}).items()
+        own = failures.get(policy, {}).items()
         yield PolicyCounts(
             policy,
             policy == plan.policies[0],
             int(present[place]),
-            state["events"]["accepted"] - int(present[place]),
-            tuple(Failure(reason, *counted) for reason, counted in failures),
-            None if plan.drift is None else int(state["drift"].detections[place]),
+            accepted - int(present[place]),
+            tuple(Failure(reason, *counted) for reason, counted in own),
+            None if detections is None else int(detections[place]),
         )
 
 

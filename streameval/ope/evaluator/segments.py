@@ -12,22 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, State, decayed_path, ratio, take_columns
+from streameval.common.arrays import Array, decayed_path, ratio
 from streameval.events import EventBatch
 from streameval.events.segments import SegmentColumns
 from streameval.ope.core import AnyAverage, Reading, past
 from streameval.ope.core.layout import Layout
 from streameval.ope.core.moments import ALL_ROWS, fade, merge, nothing, pair_weight
+from streameval.ope.core.state import of_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
 from streameval.ope.evidence.evidence import Evidence, fading_of
+from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.report import Estimate, SegmentEstimate
 
@@ -77,37 +80,42 @@ def interval_on(plan: Plan, average: AnyAverage) -> AnyInterval:
     return EmpiricalLikelihood() if found.anytime else found
 
 
-def start(plan: Plan) -> State:
-    """The state before the first event; empty without segments.
+class SegmentState(Struct, frozen=True, eq=False):
+    """Hold what is known about segments.
 
-    `moments`: policy by policy those of each value of each segment, and last those of all events.
+    Args:
+        estimator: the state of the estimator
+        moments: of each value of each segment, and last of all events [P, values + 1, rows]
     """
+
+    estimator: Any
+    moments: Array
+
+
+def start(plan: Plan) -> SegmentState | None:
+    """Start before the first event; None without segments."""
     if not plan.segments:
-        return {}
-    (estimator, average), policies = whole_of(plan), len(plan.policies)
-    return {
-        "policies": list(plan.policies),
-        "kind": repr((dict(plan.segments), estimator, average)),
-        "estimator": estimator.start(policies),
-        "moments": nothing(policies * (len(labels(plan)) + 1)),
-    }
+        return None
+    (estimator, _), shape = whole_of(plan), (len(plan.policies), len(labels(plan)) + 1, -1)
+    return SegmentState(estimator.start(shape[0]), nothing(shape[0] * shape[1]).reshape(shape))
 
 
-def resume(plan: Plan, state: State) -> State:
-    """A state that may be that of another plan: from zero where segments differ, or a policy is not in it."""
-    fresh, known = start(plan), state.get("policies", ())
-    if not fresh or fresh["kind"] != state.get("kind") or not set(plan.policies) <= set(known):
-        return fresh
-    kept = take_columns(state, len(known), [known.index(name) for name in plan.policies])
-    return {**kept, "policies": fresh["policies"]}
+def resume(plan: Plan, before: Plan, state: SegmentState | None) -> SegmentState | None:
+    """Return the state of the plan `before` under another one; from zero if segments differ, or a policy is new."""
+    if state is None or not plan.segments or not set(plan.policies) <= set(before.policies):
+        return start(plan)
+    if (list(plan.segments.items()), whole_of(plan)) != (list(before.segments.items()), whole_of(before)):
+        return start(plan)
+    kept: SegmentState = of_policies(state, [before.policies.index(name) for name in plan.policies])
+    return kept
 
 
-class SegmentSums(msgspec.Struct, frozen=True, eq=False):
+class SegmentSums(Struct, frozen=True, eq=False):
     """Half 1: what blocks, or the unfinished one, add to segments.
 
     Args:
         events: the number of events in each block
-        moments: as in the state, of each block alone [blocks, columns, rows]
+        moments: as in the state, of each block alone [blocks, P, values + 1, rows]
         lesson: what each block teaches the estimator, see `Terms`
     """
 
@@ -116,15 +124,15 @@ class SegmentSums(msgspec.Struct, frozen=True, eq=False):
     lesson: dict[str, Array]
 
 
-def summarise(plan: Plan, state: State, evidence: Evidence, events: EventBatch) -> SegmentSums | None:
+def summarise(plan: Plan, state: SegmentState | None, evidence: Evidence, events: EventBatch) -> SegmentSums | None:
     """Half 1 of whole blocks, or of the unfinished one; `evidence`: of the goal. None without segments."""
-    if not plan.segments:
+    if state is None:
         return None
     assert events.segments is not None
     (estimator, average), blocks = whole_of(plan), evidence.blocks
     size, factor = len(events) // blocks, average.factor or 1.0
     visible = evidence.restricted_to(plan.needs_of(estimator))
-    terms, _ = estimator.terms(visible, state["estimator"])
+    terms, _ = estimator.terms(visible, state.estimator)
     layout = Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
     series, parts = BlockSeries(layout, visible, [terms]), []
     weights, of_block = np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks), np.repeat(np.arange(blocks), size)
@@ -137,28 +145,27 @@ def summarise(plan: Plan, state: State, evidence: Evidence, events: EventBatch) 
         rows = series.taken(order).rows(weights[order], edges)
         parts.append(rows.reshape(blocks, several, *rows.shape[1:])[:, :-1])
     found = np.concatenate([*parts, series.rows(weights)[:, None]], axis=1)[..., layout.moment_table[0]]
-    moments = np.ascontiguousarray(found.swapaxes(1, 2)).reshape(blocks, -1, ALL_ROWS)
-    return SegmentSums(size, moments, dict(terms.lesson))
+    return SegmentSums(size, np.ascontiguousarray(found.swapaxes(1, 2)), dict(terms.lesson))
 
 
-def fold(plan: Plan, state: State, sums: SegmentSums | None) -> State:
-    """Half 2: the state after these blocks."""
-    if sums is None:
+def fold(plan: Plan, state: SegmentState | None, sums: SegmentSums | None) -> SegmentState | None:
+    """Half 2: return the state after these blocks."""
+    if state is None or sums is None:
         return state
-    factor, moments = (whole_of(plan)[1].factor or 1.0) ** sums.events, state["moments"]
+    factor, moments = (whole_of(plan)[1].factor or 1.0) ** sums.events, state.moments
     for added in sums.moments:
         moments = merge(fade(moments, factor), added)
-    fading, before = fading_of(plan.block), state["estimator"]
-    estimator = {name: decayed_path(before[name], rows, fading)[-1] for name, rows in sums.lesson.items()}
-    return {**state, "moments": moments, "estimator": estimator}
+    fading, before = fading_of(plan.block), state.estimator
+    learned = {name: decayed_path(getattr(before, name), rows, fading)[-1] for name, rows in sums.lesson.items()}
+    return SegmentState(structs.replace(before, **learned) if learned else before, moments)
 
 
 def segment_rows(
     plan: Plan,
-    state: State,
+    state: SegmentState | None,
     tail: tuple[Evidence, EventBatch] | None,
     counts: Mapping[str, Array],
-    weights: State,
+    weights: LargestState,
     estimates: Iterable[Estimate],
 ) -> tuple[SegmentEstimate, ...]:
     """The estimates of all values of all segments, policy by policy.
@@ -172,10 +179,11 @@ def segment_rows(
         weights: the state of `largest_weights`
         estimates: the rows of the goal
     """
-    if not plan.segments:
+    if state is None:
         return ()
-    moments = (state if tail is None else fold(plan, state, summarise(plan, state, *tail)))["moments"]
-    by_policy = moments.reshape(len(plan.policies), -1, ALL_ROWS)
+    known = state if tail is None else fold(plan, state, summarise(plan, state, *tail))
+    assert known is not None
+    by_policy = known.moments
     weight = pair_weight(by_policy)
     share = ratio(weight[:, :-1], weight[:, -1:])
     reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), estimates)
@@ -184,7 +192,7 @@ def segment_rows(
 
 
 def _numbers(
-    plan: Plan, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: State
+    plan: Plan, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: LargestState
 ) -> dict[str, Array]:
     """The numbers of all columns, by field."""
     estimator, average = whole_of(plan)

@@ -21,20 +21,23 @@ from typing import Any, Self, TypeVar
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, State, from_plain, to_plain
+from streameval.common.arrays import Array, Integers, Mask, State, from_plain, to_plain
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
+from streameval.ope.core.past import UnitState
+from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
 from streameval.ope.evaluator import halves, learning, segments
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
-from streameval.ope.evaluator.plan import STATE_SCHEMA, Candidates, Plan
+from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import LARGEST
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.largest_weights import LargestNumbers
 from streameval.ope.report import Estimate, Report
 from streameval.ope.reward_models import AnyRewardModel, online
+from streameval.ope.reward_models.online import ModelState
 
 T = TypeVar("T")
 MAX_HELD = 20_000
@@ -95,11 +98,11 @@ class Knowledge(msgspec.Struct, frozen=True, eq=False):
         estimators: what estimators have learned, for each grid and reward, by label
     """
 
-    predictions: list[State]
+    predictions: list[ModelState]
     units: bool
-    segments: State
-    seen: list[State]
-    estimators: list[list[State]]
+    segments: Any
+    seen: list[Mask]
+    estimators: list[list[dict[str, Any]]]
 
 
 class Ordered(msgspec.Struct, frozen=True, eq=False):
@@ -141,7 +144,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     largest: Array
     blocks: Ordered | None
     units: bool
-    lesson: list[State]
+    lesson: list[ModelState]
     rest: State | None
 
     def to_bytes(self) -> bytes:
@@ -193,26 +196,29 @@ class Summariser(Evaluator):
         if rest is not None:
             self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest))]
             self._pending_events = len(self._pending[0])
-        self._state["units"]["events"] = partition * PARTITION_NUMBERS + start - self._pending_events
-        self._before = self._state["predictions"]
+        before = partition * PARTITION_NUMBERS + start - self._pending_events
+        self._state.units = msgspec.structs.replace(self._state.units, events=before)
+        self._before = self._state.predictions
 
     def _know(self, known: Knowledge) -> None:
         model = self.plan.reward_model
-        self._state["predictions"] = [online.from_state(model, each, model) for each in known.predictions]
-        self._state["units"]["seen"] = known.units
-        if self.plan.segments:
-            self._state["segments"]["estimator"] = from_plain(known.segments)
-        for state, seen, rewards in zip(self._state["grids"], known.seen, known.estimators, strict=True):
-            state.seen = from_plain(seen)
+        own = self._state
+        own.predictions = [online.from_state(model, each, model) for each in known.predictions]
+        own.units = msgspec.structs.replace(own.units, seen=known.units)
+        if own.segments is not None:
+            learned = decode(known.segments, own.segments.estimator)
+            own.segments = msgspec.structs.replace(own.segments, estimator=learned)
+        for state, seen, rewards in zip(own.grids, known.seen, known.estimators, strict=True):
+            state.seen = seen
             for reward, estimators in zip(state.rewards, rewards, strict=True):
-                reward.estimators = from_plain(estimators)
+                reward.estimators = decode(estimators, reward.estimators)
 
     def _fold(self, events: EventBatch) -> None:
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
-        self._state |= after | halves.Counts.of(weighed, self._known).fold(self._state)
-        self._state["segments"] = segments.fold(self.plan, self._state["segments"], sums.segments)
-        for grid, state, added in zip(self._grids, self._state["grids"], sums.grids, strict=True):
+        self._state = halves.Counts.of(weighed, self._known).fold(after)
+        self._state.segments = segments.fold(self.plan, self._state.segments, sums.segments)
+        for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)
         times = np.nan_to_num(events.timestamp[self.plan.block - 1 :: self.plan.block], nan=-np.inf)
         partition, start = self._place
@@ -226,23 +232,23 @@ class Summariser(Evaluator):
         plan, state, blocks = self.plan, self._state, joined(self._blocks) if self._blocks else None
         if blocks is not None:
             blocks = msgspec.structs.replace(blocks, times=np.maximum.accumulate(blocks.times))
-        events, items, lesson = state["events"], self._count * plan.block * _items(plan), []
+        events, items, lesson = state.events, self._count * plan.block * _items(plan), []
         if blocks is not None and learning.predicts(plan, self._grids):
-            pairs = zip(self._before, state["predictions"], strict=True)
+            pairs = zip(self._before, state.predictions, strict=True)
             taught = [online.taught(plan.reward_model, *pair, items) for pair in pairs]
             lesson = [online.to_state(plan.reward_model, each) for each in taught]
-        unknown = (np.nan if events[name] is None else events[name] for name in ("newest", "oldest"))
+        times = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
             fingerprint(plan),
             self._place[0],
             self._place[1],
             end,
-            halves.EventSums(events["accepted"], events["rejected"], *unknown),
-            state["failures"],
-            state["counts"],
-            state["weights"]["largest"][:, 0],
+            halves.EventSums(events.accepted, events.rejected, *times),
+            state.failures,
+            state.counts,
+            state.weights.largest[:, 0],
             blocks,
-            state["units"]["seen"],
+            state.units.seen,
             lesson,
             EventBatch.concat(self._pending).to_state() if self._pending_events else None,
         )
@@ -303,13 +309,13 @@ class PartitionedEvaluator(Evaluator):
         """Return what half 1 of the next ranges needs to know, for `Summariser`."""
         state, model = self._state, self.plan.reward_model
         known = Knowledge(
-            [online.to_state(model, each) for each in state["predictions"]],
-            state["units"]["seen"],
-            to_plain(state["segments"].get("estimator", {})),
-            [to_plain(grid.seen) for grid in state["grids"]],
-            [[to_plain(reward.estimators) for reward in grid.rewards] for grid in state["grids"]],
+            [online.to_state(model, each) for each in state.predictions],
+            state.units.seen,
+            None if state.segments is None else state.segments.estimator,
+            [grid.seen for grid in state.grids],
+            [[reward.estimators for reward in grid.rewards] for grid in state.grids],
         )
-        return msgspec.msgpack.encode(known)
+        return msgspec.msgpack.encode(known, enc_hook=to_plain)
 
     def fold(self, summaries: Sequence[Summary]) -> None:
         """Fold the summaries of a batch, in any order; those that have been counted change nothing.
@@ -351,24 +357,23 @@ class PartitionedEvaluator(Evaluator):
         """Fold what does not depend on the order of blocks."""
         state, model = self._state, self.plan.reward_model
         blocks = 0 if summary.blocks is None else len(summary.blocks.times)
-        state["events"] = summary.events.fold(state["events"])
+        state.events = summary.events.fold(state.events)
         for policy, reasons in summary.failures.items():
-            known = state["failures"].setdefault(policy, {})
+            failures = state.failures.setdefault(policy, {})
             for reason, (number, example) in reasons.items():
-                before, first = known.get(reason, (0, example))
-                known[reason] = (before + number, first)
+                before, first = failures.get(reason, (0, example))
+                failures[reason] = (before + number, first)
         for name, added in summary.counts.items():
-            known = state["counts"][name]
-            state["counts"][name] = np.maximum(known, added) if name in LARGEST.values() else known + added
+            known = state.counts[name]
+            state.counts[name] = np.maximum(known, added) if name in LARGEST.values() else known + added
         events = blocks * self.plan.block
         if events:
-            state["weights"] = largest_weights.fold(state["weights"], LargestNumbers([events], summary.largest[None]))
-        units = state["units"]
-        state["units"] = {"events": units["events"] + events, "seen": units["seen"] or summary.units}
+            state.weights = largest_weights.fold(state.weights, LargestNumbers([events], summary.largest[None]))
+        state.units = UnitState(state.units.events + events, state.units.seen or summary.units)
         if summary.lesson:
             taught = [online.from_state(model, each, model) for each in summary.lesson]
-            pairs = zip(state["predictions"], taught, strict=True)
-            state["predictions"] = [online.with_taught(model, *pair, events * _items(self.plan)) for pair in pairs]
+            pairs = zip(state.predictions, taught, strict=True)
+            state.predictions = [online.with_taught(model, *pair, events * _items(self.plan)) for pair in pairs]
         self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
 
     def _release(self, blocks: Sequence[Ordered], until: float) -> None:

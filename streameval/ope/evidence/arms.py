@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Struct
 from pydantic import Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, decayed_path
 from streameval.common.component import strict
 from streameval.events import EventBatch
 from streameval.events.origin import Identity, fingerprints
@@ -96,11 +97,11 @@ class Arms:
             return np.zeros((len(events), len(self.names)))
         return np.asarray(events.logging_policy[:, None] == self.identities, dtype=float)
 
-    def shares_by_block(self, state: State, path: Array) -> Array:
+    def shares_by_block(self, state: ArmState, path: Array) -> Array:
         """The shares for each block, [blocks, arms]; NaN while too few events have shown them. `path`: after it."""
         if self.shares is not None:
             return np.broadcast_to(self.shares, path.shape)
-        before = np.concatenate([state["counts"][None], path[:-1]])
+        before = np.concatenate([state.counts[None], path[:-1]])
         known = before.min(axis=1, keepdims=True) >= FEWEST_OF_ARM
         return np.where(known, before / np.maximum(before.sum(axis=1, keepdims=True), 1.0), np.nan)
 
@@ -121,28 +122,32 @@ class Arms:
         )
 
 
-def start(arms: Arms | None) -> State:
-    """The state before the first event: the decayed number of events of each arm."""
-    return {} if arms is None else {"names": list(arms.names), "counts": np.zeros(len(arms.names))}
+class ArmState(Struct, frozen=True, eq=False):
+    """Hold the decayed number of events of each arm."""
+
+    counts: Array
 
 
-def resume(arms: Arms | None, state: State) -> State:
-    """A state that may be that of other arms: what is known about these."""
-    counts = dict(zip(state.get("names", ()), state.get("counts", ()), strict=True))
-    return {**start(arms), "counts": np.array([counts.get(name, 0.0) for name in arms.names])} if arms else {}
+def start(arms: Arms) -> ArmState:
+    """Start before the first event."""
+    return ArmState(np.zeros(len(arms.names)))
 
 
-def fold(arms: Arms | None, state: State, events: EventBatch, block: int) -> tuple[EventBatch, State]:
+def resume(arms: Arms, before: Arms, state: ArmState) -> ArmState:
+    """Return what the state of the arms `before` knows about these arms."""
+    counts = dict(zip(before.names, state.counts.tolist(), strict=True))
+    return ArmState(np.array([counts.get(name, 0.0) for name in arms.names]))
+
+
+def fold(arms: Arms, state: ArmState, events: EventBatch, block: int) -> tuple[EventBatch, ArmState]:
     """The events with balanced propensities, and the state after them; whole blocks, or an unfinished one.
 
     Measured shares are those before each block.
     """
-    if arms is None:
-        return events, state
     blocks = max(1, len(events) // block)
     counts = arms.of_events(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)
-    path = decayed_path(state["counts"], counts, float(np.exp(-block / SHARES_HORIZON)))
+    path = decayed_path(state.counts, counts, float(np.exp(-block / SHARES_HORIZON)))
     if arms.weights == "balanced":
         shares = arms.shares_by_block(state, path)
         events = arms.balanced(events, np.repeat(shares, len(events) // blocks, axis=0))
-    return events, {**state, "counts": path[-1]}
+    return events, ArmState(path[-1])

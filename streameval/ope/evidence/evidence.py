@@ -10,13 +10,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, Mask, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
 from streameval.ope.evidence.slate_weights import (
     SlotLifts,
+    SlotLiftState,
     lift_sums,
     mean_lifts,
     mean_ratios,
@@ -70,7 +72,7 @@ class RecentMoments(NamedTuple):
         return self if kept.all() else RecentMoments(*(means[kept] for means in self))
 
     @classmethod
-    def folded(cls, state: State, sums: RecentSums, fading: Array | float) -> tuple[RecentMoments, State]:
+    def folded(cls, state: RecentState, sums: RecentSums, fading: Array | float) -> tuple[RecentMoments, RecentState]:
         """The means after some blocks, and the state after them.
 
         The distance to production comes from the events that have it, scaled to all events; in a block without such
@@ -78,17 +80,38 @@ class RecentMoments(NamedTuple):
         """
         count, square, both, distance = np.moveaxis(sums.weighed, -1, 0)
         distance = np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, square)
-        logged = decayed_path(np.array(state["logged"]), sums.logged, fading)
-        weighed = decayed_path(state["weighed"], np.stack([count, square, distance], axis=-1), fading)
+        logged = decayed_path(np.array(state.logged), sums.logged, fading)
+        weighed = decayed_path(state.weighed, np.stack([count, square, distance], axis=-1), fading)
         with np.errstate(divide="ignore", invalid="ignore"):
             means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
         recent = cls(*means[0].T, *np.moveaxis(means[1], -1, 0))
-        return recent, {"logged": logged[-1].tolist(), "weighed": weighed[-1]}
+        return recent, RecentState(logged[-1].tolist(), weighed[-1])
 
 
-def start_recent(policies: int) -> State:
-    """The sums behind recent means before the first event: of all logged events, and of those that have a policy."""
-    return {"logged": [0.0, 0.0, 0.0], "weighed": np.zeros((policies, 3))}
+class RecentState(Struct, frozen=True, eq=False):
+    """Hold the sums behind recent means: of all logged events, and of those that have a policy [P, 3]."""
+
+    logged: list[float]
+    weighed: Array
+
+
+def start_recent(policies: int) -> RecentState:
+    """Start before the first event."""
+    return RecentState([0.0, 0.0, 0.0], np.zeros((policies, 3)))
+
+
+class SlateState(Struct, frozen=True, eq=False):
+    """Hold what is behind the weights of slates slot by slot.
+
+    Args:
+        recent: the sums behind recent means, in each form
+        ratios: see `start_ratios`
+        lifts: of each slot
+    """
+
+    recent: dict[Form, RecentState]
+    ratios: Array
+    lifts: SlotLiftState
 
 
 class SlateSums(NamedTuple):
@@ -100,34 +123,29 @@ class SlateSums(NamedTuple):
     ratios: Array
     lifts: SlotLifts | None
 
-    def fold(self, state: State, block: int) -> tuple[dict[Form, RecentMoments], State]:
-        """The recent means in each form after each block, and the state after them: see `start_slates`."""
-        found, after = {}, {**state, "recent": dict(state["recent"])}
+    def fold(self, state: SlateState, block: int) -> tuple[dict[Form, RecentMoments], SlateState]:
+        """Return the recent means in each form after each block, and the state after them."""
+        found, recent = {}, dict(state.recent)
         for form, sums in self.recent.items():
-            found[form], after["recent"][form] = RecentMoments.folded(state["recent"][form], sums, fading_of(block))
-        after["ratios"] = decayed_path(state["ratios"], self.ratios, fading_of(block))[-1]
-        if self.lifts is not None:
-            after["lifts"] = self.lifts.fold(state["lifts"])
-        return found, after
+            found[form], recent[form] = RecentMoments.folded(state.recent[form], sums, fading_of(block))
+        ratios = decayed_path(state.ratios, self.ratios, fading_of(block))[-1]
+        return found, SlateState(recent, ratios, state.lifts if self.lifts is None else self.lifts.fold(state.lifts))
 
 
-def start_slates(policies: int) -> State:
-    """The state behind the weights of slates slot by slot, before the first event."""
-    return {
-        "recent": {form: start_recent(policies) for form in FORMS},
-        "ratios": start_ratios(policies),
-        "lifts": start_lifts(policies),
-    }
+def start_slates(policies: int) -> SlateState:
+    """Start before the first event."""
+    recent = {form: start_recent(policies) for form in FORMS}
+    return SlateState(recent, start_ratios(policies), start_lifts(policies))
 
 
-def slot_ratio_means(slates: State, place: int) -> list[float]:
-    """The mean ratio of a policy in each slot, from the state of `start_slates`: see `mean_ratios`."""
-    return mean_ratios(slates["ratios"][place])
+def slot_ratio_means(slates: SlateState, place: int) -> list[float]:
+    """Return the mean ratio of a policy in each slot: see `mean_ratios`."""
+    return mean_ratios(slates.ratios[place])
 
 
-def slot_lifts(slates: State, place: int) -> list[float]:
-    """The lift of a policy in each slot, from the state of `start_slates`: see `mean_lifts`."""
-    return mean_lifts(slates["lifts"], slates["ratios"], place)
+def slot_lifts(slates: SlateState, place: int) -> list[float]:
+    """Return the lift of a policy in each slot: see `mean_lifts`."""
+    return mean_lifts(slates.lifts, slates.ratios, place)
 
 
 def fading_of(block: int) -> float:
@@ -281,7 +299,7 @@ class Evidence:
             event_weight=np.where(known, self.event_weight, 0.0),
         )
 
-    def with_recent_means(self, state: State) -> tuple[Evidence, State]:
+    def with_recent_means(self, state: RecentState) -> tuple[Evidence, RecentState]:
         """The same evidence with the means of recent events, and the state after it."""
         recent, after = RecentMoments.folded(state, self.recent_steps(), fading_of(self.block))
         return self.with_recent(recent), after

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, decayed_path
 from streameval.common.component import Component, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.rankings import Rankings
@@ -119,6 +121,17 @@ MOST_ERRORS = 4.0
 """The distance, in standard errors, from which on a curve has moved."""
 
 
+class PageSums(Struct, frozen=True, eq=False):
+    """Hold decayed sums of the numbers of pages [..., numbers], and of products of these."""
+
+    sums: Array
+    squares: Array
+
+
+ExaminationState: TypeAlias = dict[str, PageSums]
+"""The sums with each horizon of `SHARES`."""
+
+
 class ExaminationSums(NamedTuple):
     """The sums of some blocks of `block` pages, of their numbers [blocks, numbers] and of products of these."""
 
@@ -158,10 +171,9 @@ class LearnedExamination(Examination):
         """The logarithms of the curve from decayed sums [..., numbers], and their derivatives [..., ranks, numbers]."""
         raise NotImplementedError
 
-    def start(self) -> State:
-        """The state before the first page: sums with each horizon of `SHARES`."""
-        shapes = {"sums": (self.numbers,), "squares": (self.numbers, self.numbers)}
-        return {part: {name: np.zeros(shape) for name, shape in shapes.items()} for part in SHARES}
+    def start(self) -> ExaminationState:
+        """Start before the first page."""
+        return {part: PageSums(np.zeros(self.numbers), np.zeros((self.numbers, self.numbers))) for part in SHARES}
 
     def start_by_rank(self, policies: int) -> Array:
         """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
@@ -174,33 +186,32 @@ class LearnedExamination(Examination):
         numbers = (weight * self.observed(batch.rankings)).reshape(max(1, len(batch) // block), -1, self.numbers)
         return ExaminationSums(block, numbers.sum(axis=1), np.matmul(numbers.swapaxes(1, 2), numbers))
 
-    def fold(self, state: State, added: ExaminationSums) -> tuple[LearnedCurve, State]:
+    def fold(self, state: ExaminationState, added: ExaminationSums) -> tuple[LearnedCurve, ExaminationState]:
         """Half 2: the curve before each of these blocks and after the last, and the state after them."""
-        block, steps = added.block, {"sums": added.sums, "squares": added.squares}
-        paths: State = {}
+        paths = {}
         for part, share in SHARES.items():
-            fading = math.exp(-block / (share * self.horizon))
-            fadings = {"sums": fading, "squares": fading**2}
-            paths[part] = {
-                name: np.concatenate([before[None], decayed_path(before, steps[name], fadings[name])])
-                for name, before in state[part].items()
-            }
-        after = {part: {name: path[-1] for name, path in sums.items()} for part, sums in paths.items()}
+            fading, before = math.exp(-added.block / (share * self.horizon)), state[part]
+            paths[part] = PageSums(
+                np.concatenate([before.sums[None], decayed_path(before.sums, added.sums, fading)]),
+                np.concatenate([before.squares[None], decayed_path(before.squares, added.squares, fading**2)]),
+            )
+        after = {part: PageSums(path.sums[-1], path.squares[-1]) for part, path in paths.items()}
         return self.curve_of(paths), after
 
-    def curve_of(self, sums: State, part: str = "usual") -> LearnedCurve:
+    def curve_of(self, sums: Mapping[str, PageSums], part: str = "usual") -> LearnedCurve:
         """The curve of sums at some moments, of this part of the horizon."""
-        logarithm, derivative = self.logarithms(sums[part]["sums"])
-        covariance = derivative @ sums[part]["squares"] @ derivative.swapaxes(-1, -2)
-        half, _ = self.logarithms(sums["half"]["sums"])
+        logarithm, derivative = self.logarithms(sums[part].sums)
+        covariance = derivative @ sums[part].squares @ derivative.swapaxes(-1, -2)
+        half, _ = self.logarithms(sums["half"].sums)
         return LearnedCurve(logarithm, covariance, 2.0 * (half - logarithm))
 
-    def now(self, state: State, part: str = "usual") -> LearnedCurve:
+    def now(self, state: ExaminationState, part: str = "usual") -> LearnedCurve:
         """The curve after the last block, with one moment."""
-        sums = {each: {name: values[None] for name, values in state[each].items()} for each in state}
-        return self.curve_of(sums, part)
+        return self.curve_of(
+            {name: PageSums(each.sums[None], each.squares[None]) for name, each in state.items()}, part
+        )
 
-    def moved(self, state: State) -> tuple[bool, str]:
+    def moved(self, state: ExaminationState) -> tuple[bool, str]:
         """Whether the recent curve agrees with the usual one within four standard errors, and the finding."""
         usual, recent = self.now(state), self.now(state, "recent")
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted, significant
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
@@ -173,23 +174,32 @@ def _bucket(propensities: Array) -> Index:
 # --- A stream, judged at any time ---
 
 
-def start() -> State:
-    """The state before the first event.
+class FrequencyState(Struct, frozen=True, eq=False):
+    """Hold how often the actions of a stream were chosen, since the start of a span.
 
-    `span`: the number of this span, from 1. `findings`: those at the end of the last one. `buckets`: choices and sums
-    of propensities. `sums`: by action the choices, the sum of `1 / p`, and of `ln(1 + s (1 / p - 1))` for each stake.
+    Args:
+        span: the number of this span, from 1
+        findings: the findings at the end of the last span
+        events: the number of events of this span
+        buckets: choices and sums of propensities
+        names: the judged actions
+        sums: by action the choices, the sum of `1 / p`, and of `ln(1 + s (1 / p - 1))` for each stake
     """
-    return {
-        "span": 1,
-        "findings": [],
-        "events": 0,
-        "buckets": np.zeros((BUCKET_COUNT, 2)),
-        "names": [],
-        "sums": np.zeros((0, 2 + len(STAKES))),
-    }
+
+    span: int
+    findings: list[str]
+    events: int
+    buckets: Array
+    names: list[str]
+    sums: Array
 
 
-def fold(state: State, events: EventBatch, error: float) -> State:
+def start(span: int = 1, findings: Iterable[str] = ()) -> FrequencyState:
+    """Start before the first event of a span; `findings`: at the end of the last one."""
+    return FrequencyState(span, list(findings), 0, np.zeros((BUCKET_COUNT, 2)), [], np.zeros((0, 2 + len(STAKES))))
+
+
+def fold(state: FrequencyState, events: EventBatch, error: float) -> FrequencyState:
     """The state after some more events. Downsampled events do not count: which are kept may depend on the choice."""
     if events.actions is None and events.action_sets is None:
         return state
@@ -197,22 +207,22 @@ def fold(state: State, events: EventBatch, error: float) -> State:
     events = events if kept.all() else events.take(kept)
     first = 0
     while first < len(events):
-        part = events[first : first + SPAN - state["events"]]
+        part = events[first : first + SPAN - state.events]
         state, first = _with(state, part), first + len(part)
-        if state["events"] == SPAN:
-            state = {**start(), "span": state["span"] + 1, "findings": list(_findings(state, error))}
+        if state.events == SPAN:
+            state = start(state.span + 1, _findings(state, error))
     return state
 
 
-def _with(state: State, events: EventBatch) -> State:
+def _with(state: FrequencyState, events: EventBatch) -> FrequencyState:
     """The state with these events, which are of one span."""
     _, chosen, propensities = _listed(events, np.ones(len(events), dtype=bool))
-    buckets = _added(state["buckets"], _bucket(propensities), np.stack([chosen, propensities], axis=1))
-    state = {**state, "events": state["events"] + len(events), "buckets": buckets}
+    buckets = _added(state.buckets, _bucket(propensities), np.stack([chosen, propensities], axis=1))
+    state = structs.replace(state, events=state.events + len(events), buckets=buckets)
     if events.actions is None:
         return state
     codes, names = events.actions.chosen, events.actions.names
-    places = {name: place for place, name in enumerate(state["names"])}
+    places = {name: place for place, name in enumerate(state.names)}
     of_name = np.full(len(names) + 1, -1)
     for code in _by_first_event(codes, len(names)):
         name = names[code][:LONGEST_NAME]
@@ -227,7 +237,7 @@ def _with(state: State, events: EventBatch) -> State:
     columns[0] = 1.0
     np.divide(1.0, propensity, out=columns[1])
     np.log1p(np.multiply.outer(STAKES, columns[1] - 1.0), out=columns[2:])
-    return {**state, "names": list(places), "sums": _added(state["sums"], place, columns.T)}
+    return structs.replace(state, names=list(places), sums=_added(state.sums, place, columns.T))
 
 
 def _by_first_event(codes: NDArray[np.int32], names: int) -> list[int]:
@@ -238,7 +248,7 @@ def _by_first_event(codes: NDArray[np.int32], names: int) -> list[int]:
     return [int(code) for code in occurring[np.argsort(first[occurring])]]
 
 
-def judge(state: State, error: float) -> tuple[bool, str] | None:
+def judge(state: FrequencyState, error: float) -> tuple[bool, str] | None:
     """Whether the propensities of a stream agree with the choices, and the finding; None without any to compare.
 
     A correct stream ever has a finding with at most the probability `error`. Each comparison is the wealth of bets
@@ -253,30 +263,30 @@ def judge(state: State, error: float) -> tuple[bool, str] | None:
 
     Source: Howard, Ramdas, McAuliffe & Sekhon, Probability Surveys 2020; Waudby-Smith & Ramdas, JRSS B 2024.
     """
-    found = list(dict.fromkeys([*_findings(state, error), *state["findings"]]))
+    found = list(dict.fromkeys([*_findings(state, error), *state.findings]))
     if found:
         return False, "; ".join(found[:3])
-    if state["span"] == 1 and not state["names"] and not state["buckets"].any():
+    if state.span == 1 and not state.names and not state.buckets.any():
         return None
-    return True, f"how often actions were chosen agrees with the propensities of {counted(state['events'], 'event')}"
+    return True, f"how often actions were chosen agrees with the propensities of {counted(state.events, 'event')}"
 
 
-def _findings(state: State, error: float) -> Iterator[str]:
+def _findings(state: FrequencyState, error: float) -> Iterator[str]:
     """The findings of the present span."""
-    limit = math.log((JUDGED_ACTIONS + BUCKET_COUNT) * state["span"] * (state["span"] + 1) / error)
+    limit = math.log((JUDGED_ACTIONS + BUCKET_COUNT) * state.span * (state.span + 1) / error)
     for what, ratio, wealth in _wealth(state):
         if wealth > limit:
             yield _finding(what, ratio)
 
 
-def _wealth(state: State) -> Iterator[tuple[str, float, float]]:
+def _wealth(state: FrequencyState) -> Iterator[tuple[str, float, float]]:
     """Of each action and bucket: a name, logged over true propensities, and the logarithm of the wealth."""
-    number, inverse = state["sums"][:, 0], state["sums"][:, 1]
-    gains = (state["events"] - number)[:, None] * np.log1p(-STAKES) + state["sums"][:, 2:]
+    number, inverse = state.sums[:, 0], state.sums[:, 1]
+    gains = (state.events - number)[:, None] * np.log1p(-STAKES) + state.sums[:, 2:]
     wealth = np.logaddexp.reduce(gains, axis=1) - math.log(len(STAKES))
-    for name, total, gain in zip(state["names"], inverse.tolist(), wealth.tolist(), strict=True):
-        yield f"action {name}", state["events"] / total, gain
-    edges = zip(BUCKET_EDGES, BUCKET_EDGES[1:], state["buckets"].tolist(), strict=False)
+    for name, total, gain in zip(state.names, inverse.tolist(), wealth.tolist(), strict=True):
+        yield f"action {name}", state.events / total, gain
+    edges = zip(BUCKET_EDGES, BUCKET_EDGES[1:], state.buckets.tolist(), strict=False)
     for low, high, (chosen, expected) in edges:
         ratio = expected / chosen if chosen else math.inf
         yield f"propensities from {low:g} to {high:g}", ratio, _wealth_of_bucket(chosen, expected)

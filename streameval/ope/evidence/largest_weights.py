@@ -20,15 +20,17 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.events.slates import LISTED, PLACKETT_LUCE
 from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.policies.logged import LOGGING
 
-__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "LargestNumbers", "floor", "fold", "limits", "start", "summarise"]
+__all__ = ["NEARLY_SURE", "WEIGHTS_KEPT", "Kind", "LargestNumbers", "LargestState"]
+__all__ += ["floor", "fold", "limits", "start", "summarise"]
 
 WEIGHTS_KEPT = 10
 SPAN = 200_000
@@ -49,13 +51,21 @@ class Kind(IntEnum):
     SLOTS = 4  # of a slate by its slots, sum of 1 / p - slots + 1
 
 
-def start(policies: int) -> State:
-    """The state before the first event.
+class LargestState(Struct, frozen=True, eq=False):
+    """Hold the largest numbers of all events, of the generation before, and of this one.
 
-    `largest` [policies, 3, kinds, 10]: the largest numbers in ascending order, of all events, of the generation before,
-    and of this one.
+    Args:
+        events: the number of events so far
+        largest: [policies, 3, kinds, 10] in ascending order
     """
-    return {"events": 0, "largest": np.zeros((policies, 3, len(Kind), WEIGHTS_KEPT))}
+
+    events: int
+    largest: Array
+
+
+def start(policies: int) -> LargestState:
+    """Start before the first event."""
+    return LargestState(0, np.zeros((policies, 3, len(Kind), WEIGHTS_KEPT)))
 
 
 class LargestNumbers(NamedTuple):
@@ -68,9 +78,9 @@ class LargestNumbers(NamedTuple):
     numbers: Array
 
 
-def floor(state: State) -> Array:
+def floor(state: LargestState) -> Array:
     """The numbers of each policy and kind that new ones must exceed to be kept, [policies, kinds]."""
-    return np.asarray(state["largest"][:, ::2, :, 0].min(axis=1))
+    return np.asarray(state.largest[:, ::2, :, 0].min(axis=1))
 
 
 def summarise(evidence: Evidence, batch: EventBatch, before: int = 0, least: Array | None = None) -> LargestNumbers:
@@ -97,9 +107,9 @@ def summarise(evidence: Evidence, batch: EventBatch, before: int = 0, least: Arr
     return LargestNumbers(events, np.stack(found) if found else np.zeros((0, policies, len(Kind), WEIGHTS_KEPT)))
 
 
-def fold(state: State, added: LargestNumbers) -> State:
+def fold(state: LargestState, added: LargestNumbers) -> LargestState:
     """Half 2: the state after some events."""
-    events, largest = state["events"], state["largest"].copy()
+    events, largest = state.events, state.largest.copy()
     for count, numbers in zip(added.events, added.numbers, strict=True):
         if events and events % SPAN == 0:
             largest[:, 1], largest[:, 2] = largest[:, 2], 0.0
@@ -108,7 +118,7 @@ def fold(state: State, added: LargestNumbers) -> State:
             every = np.concatenate([largest[:, generation][new], numbers[new]], axis=-1)
             largest[:, generation][new] = np.sort(_largest(every), axis=-1)
         events += count
-    return {"events": events, "largest": largest}
+    return LargestState(events, largest)
 
 
 def rarity(propensity: Array) -> Array:
@@ -117,7 +127,7 @@ def rarity(propensity: Array) -> Array:
 
 
 def limits(
-    state: State, policies: Sequence[str], effective_events: float | None = None, by_slot: bool = False
+    state: LargestState, policies: Sequence[str], effective_events: float | None = None, by_slot: bool = False
 ) -> Array:
     """The largest weights, [2, policies]: with the largest probability seen of a policy, and with a probability of 1.
 
@@ -131,7 +141,7 @@ def limits(
     array([ 9., 10.])
     """
     forgets = effective_events is not None and effective_events <= FORGETTING
-    kept = state["largest"][:, 1:] if forgets else state["largest"][:, :1]
+    kept = state.largest[:, 1:] if forgets else state.largest[:, :1]
     numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -WEIGHTS_KEPT:]
     tenth, largest = numbers[..., 0], numbers[..., -1]
     with np.errstate(invalid="ignore", over="ignore"):  # listed slates: infinite over infinite

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index, owned_rows
 from streameval.events.slates import LISTED, PLACKETT_LUCE, UNIFORM_RANKING, SlateColumns, draws
@@ -206,9 +207,16 @@ def _places(block: Index, position: Index, blocks: int) -> Index:
     return np.asarray(np.minimum(block, blocks - 1) * SLOTS_SHOWN + np.minimum(position, SLOTS_SHOWN - 1))
 
 
-def start_lifts(policies: int) -> State:
-    """No events yet: for each policy the sum of the lifts of each slot, [P, slots], and of the averaging weights."""
-    return {"slots": np.zeros((policies, SLOTS_SHOWN)), "weight": np.zeros(policies)}
+class SlotLiftState(Struct, frozen=True, eq=False):
+    """Hold the sums of the lifts of each slot [P, slots], and of the averaging weights [P], since the first event."""
+
+    slots: Array
+    weight: Array
+
+
+def start_lifts(policies: int) -> SlotLiftState:
+    """Start before the first event."""
+    return SlotLiftState(np.zeros((policies, SLOTS_SHOWN)), np.zeros(policies))
 
 
 class SlotLifts(NamedTuple):
@@ -217,9 +225,9 @@ class SlotLifts(NamedTuple):
     slots: Array
     weight: Array
 
-    def fold(self, state: State) -> State:
-        """The state after these blocks: see `start_lifts`."""
-        return {"slots": state["slots"] + self.slots.sum(axis=0), "weight": state["weight"] + self.weight.sum(axis=0)}
+    def fold(self, state: SlotLiftState) -> SlotLiftState:
+        """Return the state after these blocks."""
+        return SlotLiftState(state.slots + self.slots.sum(axis=0), state.weight + self.weight.sum(axis=0))
 
 
 def lift_sums(
@@ -244,10 +252,10 @@ def lift_sums(
     return SlotLifts(lifts, both.reshape(blocks, -1, both.shape[1]).sum(axis=1))
 
 
-def mean_lifts(lifts: State, ratios: Array, policy: int) -> list[float]:
+def mean_lifts(lifts: SlotLiftState, ratios: Array, policy: int) -> list[float]:
     """The lift of each slot as far as any was seen, whose sum is the lift; `policy`: its place."""
     seen = max(1, len(mean_ratios(ratios[policy])))
-    return [float(lift) for lift in lifts["slots"][policy, :seen] / (lifts["weight"][policy] or np.nan)]
+    return [float(lift) for lift in lifts.slots[policy, :seen] / (lifts.weight[policy] or np.nan)]
 
 
 def mean_ratios(sums: Array) -> list[float]:

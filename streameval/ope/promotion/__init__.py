@@ -7,11 +7,11 @@ believed. `monitor` folds all of them over blocks, and `decisions` turns its sta
 from streameval.ope.core import Lift
 from streameval.ope.promotion.decisions import decide, of_every_policy, with_checks
 from streameval.ope.promotion.lift import MOVED, SPREAD, recent_mean
-from streameval.ope.promotion.monitor import PromotionMonitor
+from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor
 from streameval.ope.promotion.settings import Promotion, Trust
 from streameval.ope.promotion.sums import MonitorSums
-from streameval.ope.promotion.trust_checks import fold_arrivals, rejected_share, start_arrivals
+from streameval.ope.promotion.trust_checks import ArrivalState, fold_arrivals, rejected_share, start_arrivals
 
-__all__ = ["MOVED", "SPREAD", "Lift", "MonitorSums", "Promotion", "PromotionMonitor", "Trust", "decide"]
-__all__ += ["fold_arrivals", "recent_mean", "rejected_share", "start_arrivals"]
+__all__ = ["MOVED", "SPREAD", "Lift", "MonitorState", "MonitorSums", "Promotion", "PromotionMonitor", "Trust", "decide"]
+__all__ += ["ArrivalState", "fold_arrivals", "recent_mean", "rejected_share", "start_arrivals"]
 __all__ += ["of_every_policy", "with_checks"]

@@ -22,8 +22,9 @@ from functools import cache
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import ROUNDING, Array, State
+from streameval.common.arrays import ROUNDING, Array
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion.trust_checks import SPAN
 
@@ -37,13 +38,25 @@ LOOKS = 150
 """The error is divided by this: the check is read again and again, and rewards may vary more at some times."""
 
 
-def start() -> State:
-    """The state before the first event.
+class ClusterState(Struct, frozen=True, eq=False):
+    """Hold the mean rewards of an unfinished stretch, and what is known about the stretches before.
 
-    `means`: the rewards of the blocks of an unfinished stretch, of which `filled` are known. `sums`, which fade: of the
-    effects of stretches, of 1, and of the squares of the fading weights. `units`: whether an event has had a unit.
+    Args:
+        units: whether an event has had a unit
+        filled: the number of means that are known
+        means: the mean rewards of the blocks of the stretch
+        sums: fading sums of the effects of stretches, of 1, and of the squares of the fading weights
     """
-    return {"units": False, "filled": 0, "means": np.zeros(STRETCH), "sums": np.zeros(3)}
+
+    units: bool
+    filled: int
+    means: Array
+    sums: Array
+
+
+def start() -> ClusterState:
+    """Start before the first event."""
+    return ClusterState(False, 0, np.zeros(STRETCH), np.zeros(3))
 
 
 def mean_rewards(evidence: Evidence) -> Array:
@@ -52,34 +65,30 @@ def mean_rewards(evidence: Evidence) -> Array:
         return np.asarray(evidence.reward.reshape(evidence.blocks, -1).mean(axis=1))
 
 
-def fold(state: State, rewards: Array, block: int, named: bool) -> State:
+def fold(state: ClusterState, rewards: Array, block: int, named: bool) -> ClusterState:
     """The state after some whole blocks of this size.
 
     `rewards`: see `mean_rewards`. `named`: whether an event has had a unit.
     """
-    means, sums = np.concatenate([state["means"][: state["filled"]], rewards]), state["sums"]
+    means, sums = np.concatenate([state.means[: state.filled], rewards]), state.sums
     finished, filled = divmod(len(means), STRETCH)
     fading = math.exp(-STRETCH * block / SPAN) ** np.array([1.0, 1.0, 2.0])
     for excess in _excesses(means[: finished * STRETCH].reshape(-1, STRETCH)):
         sums = sums * fading + [excess, 1.0, 1.0]
-    return {
-        "units": state["units"] or named,
-        "filled": filled,
-        "means": np.pad(means[finished * STRETCH :], (0, STRETCH - filled)),
-        "sums": sums,
-    }
+    unfinished = np.pad(means[finished * STRETCH :], (0, STRETCH - filled))
+    return ClusterState(state.units or named, filled, unfinished, sums)
 
 
-def check(state: State, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
+def check(state: ClusterState, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
     """The name of the check, whether it passes, and why; nothing before three stretches are known."""
-    excess, stretches, squares = state["sums"].tolist()
+    excess, stretches, squares = state.sums.tolist()
     if stretches <= 2:
         return
     deviation = math.sqrt(_form()[2] * squares)
     ok = excess - TOLERATED * stretches <= NormalDist().inv_cdf(1 - error / LOOKS) * deviation
     effect, distance = 1 + excess / stretches, f"{block:,} to {REACH * block:,}"
     finding = f"rewards of events that are {distance} apart have a design effect of {effect:.1f}"
-    if state["units"]:
+    if state.units:
         ok, finding = True, "events log their `unit`"
     yield "clusters", ok, finding if ok else f"{finding}, which intervals allow for only in part: log a `unit`"
 

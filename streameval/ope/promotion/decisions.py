@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import structs
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
-from streameval.ope.promotion.monitor import PromotionMonitor, known, transitions
+from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, known, transitions
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck, grouped
 
@@ -24,9 +24,9 @@ WORTH_REPORTING = 0.02
 
 def decide(
     monitor: PromotionMonitor,
-    state: State,
+    state: MonitorState,
     estimates: Sequence[Estimate],
-    arrivals: State,
+    arrivals: trust_checks.ArrivalState,
     newest: float | None,
     now: float | None,
     unmatched_share: float | None = None,
@@ -39,7 +39,7 @@ def decide(
     `unmatched_share`: of rewards that come separately. `pairs`: the estimators and averages of the monitor's lifts.
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
-    stream += clusters.check(state["clusters"], monitor.context.block, monitor.promotion.trust.error)
+    stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
     rows = grouped(estimates, "policy")
     found = tuple(_checks(monitor, state, rows, stream))
     failed = grouped((check for check in found if not check.ok), "policy")
@@ -50,10 +50,10 @@ def decide(
     shared = [f"{production}: {each.reason}" for each in failed.get(production, ()) if each.check not in of_stream]
     for place, candidate in enumerate(candidates):
         blocking = list(dict.fromkeys([*(each.reason for each in failed.get(candidate, ())), *shared]))
-        if not state["differs"][place]:
+        if not state.differs[place]:
             blocking = ["it has had the same weighted reward as production on every event"]
         warning = _dependence([each.details for each in rows.get(candidate, ())])
-        by = int(state["by"][place])
+        by = int(state.by[place])
         pair = pairs[by] if pairs and by >= 0 else None
         decisions += [
             _decision(monitor, rule, state, place, numbers[label], blocking, warning, pair)
@@ -86,20 +86,20 @@ def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: s
     yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(each.policy for each in checks))
 
 
-def _numbers(monitor: PromotionMonitor, rule: PromotionRule, state: State) -> Mapping[str, Array]:
+def _numbers(monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState) -> Mapping[str, Array]:
     """The numbers of a rule after the last block, by name, [candidates]."""
-    kept = state["rules"][rule.label]
-    return {**kept["last"], "lower": rule.lower(kept["memory"], kept["last"], monitor.context)}
+    kept = state.rules[rule.label]
+    return {**kept.last, "lower": rule.lower(kept.memory, kept.last, monitor.context)}
 
 
 def _checks(
     monitor: PromotionMonitor,
-    state: State,
+    state: MonitorState,
     estimates: Mapping[str, Sequence[Estimate]],
     stream: Sequence[tuple[str, bool, str]],
 ) -> Iterator[TrustCheck]:
     """All checks of all policies that have events; `estimates`: by policy."""
-    recent = trust_checks.recent(state["trust"], monitor.context.block)
+    recent = trust_checks.recent(state.trust, monitor.context.block)
     for place, policy in enumerate(monitor.policies):
         if recent.events[place]:
             rows = estimates.get(policy, ())
@@ -116,7 +116,7 @@ def _checks(
 def _decision(
     monitor: PromotionMonitor,
     rule: PromotionRule,
-    state: State,
+    state: MonitorState,
     place: int,
     numbers: Mapping[str, Array],
     blocking: Sequence[str],
@@ -125,22 +125,22 @@ def _decision(
 ) -> Decision:
     """`numbers`: those of the rule after the last block, by name, [candidates]."""
     last = {name: float(column[place]) for name, column in numbers.items()}
-    hold = state["rules"][rule.label]["hold"]
-    held = int(hold["held"][place])
+    hold = state.rules[rule.label].hold
+    held = int(hold.held[place])
     promotable = held >= monitor.promotion.hold and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift
     guardrails = _guardrails(monitor, rule, state, place, held)
     if can_decide:
-        reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
+        reason = _reason(monitor, rule, last, held, hold.since[place, 0], blocking)
         failing = (f"guardrail {each.reward}: {each.reason}" for each in guardrails if not each.ok)
         reason = "; ".join([reason, *failing])
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
         reason += warning
-    since_event, since_timestamp, _ = hold["since"][place]
-    first_event, first_timestamp, first_lift = hold["first"][place]
-    lifts, blocks = hold["later"][place]
+    since_event, since_timestamp, _ = hold.since[place]
+    first_event, first_timestamp, first_lift = hold.first[place]
+    lifts, blocks = hold.later[place]
     estimator, average = pair if pair and rule.needs_lift else (None, None)
     return Decision(
         policy=monitor.policies[1 + place],
@@ -158,8 +158,8 @@ def _decision(
         first_timestamp=known(first_timestamp),
         first_lift=known(first_lift),
         lift_since=float(lifts / blocks) if blocks else None,
-        times=int(hold["times"][place]),
-        promotable_events=int(hold["total"][place]),
+        times=int(hold.times[place]),
+        promotable_events=int(hold.total[place]),
         estimator=estimator,
         average=average,
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
@@ -187,10 +187,10 @@ def _reason(
 
 
 def _guardrails(
-    monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int, held: int
+    monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, place: int, held: int
 ) -> tuple[GuardrailCheck, ...]:
     """Whether the candidate keeps each guardrail; `held`: the block ends in a row at which it passed the rule."""
-    settings, of_rules = monitor.promotion, {name: kept["rules"] for name, kept in state["guardrails"].items()}
+    settings, of_rules = monitor.promotion, {name: kept.rules for name, kept in state.guardrails.items()}
     return tuple(
         each.check(rule, of_rules[each.name][rule.label], place, settings.min_events, held >= settings.hold)
         for each in monitor.guardrails
@@ -203,10 +203,10 @@ def _more(last: Mapping[str, float], least: int) -> float | None:
     return max(forecast or 0.0, least - last["events"]) if last["events"] < least else forecast
 
 
-def _deciding_lift(monitor: PromotionMonitor, state: State, place: int) -> str:
+def _deciding_lift(monitor: PromotionMonitor, state: MonitorState, place: int) -> str:
     """Names the lift that decides, where a preferred one could use some of the latest events but too few."""
-    by = int(state["by"][place])
-    recent = [state["lifts"][name]["recent"][place] for name in monitor.lifts]
+    by = int(state.by[place])
+    recent = [state.lifts[name].recent[place] for name in monitor.lifts]
     shares = [events / max(recent) for events in recent[:by]] if by > 0 else []
     best = next((better for better, share in enumerate(shares) if share >= WORTH_REPORTING), None)
     if best is None:

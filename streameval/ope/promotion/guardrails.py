@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct, structs
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Mask, State, take_columns
+from streameval.common.arrays import Array, Integers, Mask
 from streameval.common.component import strict
 from streameval.ope.core import Lift
+from streameval.ope.core.state import of_policies
+from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import PromotionRule, RuleContext
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import GuardrailCheck
@@ -56,6 +59,37 @@ class Reward:
         return self.low, self.high
 
 
+R = TypeVar("R", bound="RuleState")
+
+
+class RuleState(Struct, frozen=True, eq=False, kw_only=True):
+    """Hold what a rule knows about a reward.
+
+    Args:
+        memory: see `PromotionRule.start`
+        memory_key: the settings on which the memory depends
+        last: numbers of the last judgement by name, [candidates] each
+    """
+
+    memory: Any
+    memory_key: list[Any]
+    last: dict[str, Array]
+
+
+class GuardrailState(Struct, frozen=True, eq=False):
+    """Hold what is known about the lifts of one reward.
+
+    Args:
+        lifts: the state of each lift by name
+        by: the lift that decides, -1 for none [candidates]
+        rules: the state of each rule by label
+    """
+
+    lifts: dict[str, LiftState]
+    by: Integers
+    rules: dict[str, RuleState]
+
+
 @dataclasses.dataclass(frozen=True)
 class Guardrail:
     """A reward whose lift must be above `context.margin`, minus the largest loss, by the rule that judges the goal.
@@ -72,30 +106,30 @@ class Guardrail:
         """By how much a promotable candidate may be worse than production."""
         return 0.0 - self.context.margin
 
-    def start(self, rule: PromotionRule) -> State:
-        """The state of a rule about this reward before the first event."""
+    def start(self, rule: PromotionRule) -> RuleState:
+        """Start a rule about this reward before the first event."""
         state = start_rule(rule, self.context)
-        return {**state, "last": {**state["last"], "passes": np.zeros(len(self.context.errors))}}
+        return structs.replace(state, last={**state.last, "passes": np.zeros(len(self.context.errors))})
 
     def judge(
-        self, rule: PromotionRule, state: State, sums: RewardSums, lift: Lift, min_events: int
-    ) -> tuple[Mask, Mask, State]:
+        self, rule: PromotionRule, state: RuleState, sums: RewardSums, lift: Lift, min_events: int
+    ) -> tuple[Mask, Mask, RuleState]:
         """Whether a candidate passes after each block, whether it may stay promotable, and the next state."""
-        judgement, memory = rule.judge(state["memory"], sums, lift, self.context)
+        judgement, memory = rule.judge(state.memory, sums, lift, self.context)
         known: Mask = judgement.events >= min_events
         enter, stay = judgement.enter & known, judgement.stay & known
         last = {**judgement.last, "passes": enter[-1].astype(float)}
-        return enter, stay, {**state, "memory": memory, "last": last}
+        return enter, stay, structs.replace(state, memory=memory, last=last)
 
     def check(
-        self, rule: PromotionRule, state: State, place: int, min_events: int, is_promotable: bool
+        self, rule: PromotionRule, state: RuleState, place: int, min_events: int, is_promotable: bool
     ) -> GuardrailCheck:
         """Whether the candidate at this place passes after the last block, and why (not).
 
         `is_promotable`: by the rule. A candidate stays promotable only while it passes all guardrails.
         """
-        lower = rule.lower(state["memory"], state["last"], self.context)
-        last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
+        lower = rule.lower(state.memory, state.last, self.context)
+        last = {name: float(column[place]) for name, column in {**state.last, "lower": lower}.items()}
         reason = (rule.reason_to_stay if is_promotable else rule.reason)(last, self.context.margin)
         if last["events"] < min_events:
             reason = f"only {last['events']:,.0f} of {min_events:,} events"
@@ -103,29 +137,22 @@ class Guardrail:
         return GuardrailCheck(self.name, self.max_loss, is_promotable or bool(last["passes"]), reason, *numbers)
 
 
-def start_rule(rule: PromotionRule, context: RuleContext) -> State:
-    """The state before the first event of a rule about the goal or another reward, and its last judgement."""
+def start_rule(rule: PromotionRule, context: RuleContext) -> RuleState:
+    """Start a rule about the goal or another reward before the first event."""
     candidates = len(context.errors)
     last = {name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")}
-    return {
-        "memory": rule.start(candidates),
-        "memory_key": rule.memory_key(context),
-        "last": {**last, "events": np.zeros(candidates)},
-    }
+    return RuleState(
+        memory=rule.start(candidates),
+        memory_key=rule.memory_key(context),
+        last={**last, "events": np.zeros(candidates)},
+    )
 
 
-def of_candidates(state: State, policies: int, candidates: Sequence[int]) -> State:
-    """The lifts, the choice between them and the rules, of the goal or of a guardrail, for these candidates only.
-
-    `candidates`: their places among the candidates of a state of this number of policies.
-    """
-    index = [0, *(1 + candidate for candidate in candidates)]
-    rules = {
-        label: {
-            **kept,
-            "memory": take_columns(kept["memory"], policies, index),
-            **take_columns({name: kept[name] for name in ("hold", "last") if name in kept}, policies - 1, candidates),
-        }
-        for label, kept in state["rules"].items()
-    }
-    return {**take_columns({name: state[name] for name in ("lifts", "by")}, policies - 1, candidates), "rules": rules}
+def of_candidates(rules: Mapping[str, R], policies: Sequence[int]) -> dict[str, R]:
+    """Return the state of rules for some policies, production first."""
+    candidates = [place - 1 for place in policies[1:]]
+    found = {}
+    for label, state in rules.items():
+        by_candidate = of_policies(structs.replace(state, memory=None), candidates)
+        found[label] = structs.replace(by_candidate, memory=of_policies(state.memory, policies))
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, Integers, Mask, State, decayed_path, ratio, running_sum
+from streameval.common.arrays import Array, Integers, Mask, decayed_path, ratio, running_sum
 from streameval.events.action_sets import Index
 from streameval.ope.core import Lift
 
@@ -21,30 +22,40 @@ ENOUGH, TOO_FEW = 0.9, 0.5
 below the second."""
 
 
-def start(candidates: int) -> State:
-    """The state of one lift before the first event.
+class LiftState(Struct, frozen=True, eq=False):
+    """Hold what is known about one lift; axis 0 counts candidates.
 
-    `sums` of events, and of the averaged values with their weights. `last`: the `Lift` of the last block end.
-    `recent`: the decayed number of events that both policies have. Candidates are axis 0.
+    Args:
+        sums: of events, and of the averaged values with their weights [K, 11]
+        last: the `Lift` of the last block end [K, 4]
+        recent: the decayed number of events that both policies have [K]
     """
+
+    sums: Array
+    last: Array
+    recent: Array
+
+
+def start(candidates: int) -> LiftState:
+    """Start before the first event."""
     last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
-    return {"sums": np.zeros((candidates, 11)), "last": last, "recent": np.zeros(candidates)}
+    return LiftState(np.zeros((candidates, 11)), last, np.zeros(candidates))
 
 
-def follow(path: Lift, state: State, sizes: Integers | int) -> tuple[Array, Array, State]:
+def follow(path: Lift, state: LiftState, sizes: Integers | int) -> tuple[Array, Array, LiftState]:
     """The `Lift` that rules read [4, blocks, candidates], `recent` [blocks, candidates], and the next state.
 
     `sizes`: the number of events in each block, [blocks] or one for all. A block that was left out
     changes nothing but `recent`.
     """
     sizes = np.broadcast_to(sizes, len(path.events))
-    kept, after, sums = ~np.isnan(path.events[:, 0]), state["last"].T[:, None], state["sums"]
+    kept, after, sums = ~np.isnan(path.events[:, 0]), state.last.T[:, None], state.sums
     if kept.any():
         rows, sums = known(Lift(*(column[kept] for column in path)), sums, sizes[kept])
         after = np.concatenate([after, np.stack(rows)], axis=1)
     after = after[:, np.cumsum(kept)]
-    recent = decayed_path(state["recent"], np.nan_to_num(path.events), np.exp(-sizes / RECENT))
-    return after, recent, {"sums": sums, "last": after[:, -1].T.copy(), "recent": recent[-1]}
+    recent = decayed_path(state.recent, np.nan_to_num(path.events), np.exp(-sizes / RECENT))
+    return after, recent, LiftState(sums, after[:, -1].T.copy(), recent[-1])
 
 
 def choose(recent: Array, before: Index) -> tuple[Index, Mask]:

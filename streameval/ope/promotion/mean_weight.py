@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from streameval.common.arrays import Array, State, decayed_path, per_block, ratio, running_max
+from streameval.common.arrays import Array, decayed_path, per_block, ratio, running_max
 from streameval.ope.core.past import SIGNS
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import rarity
@@ -44,22 +44,40 @@ class Bets(Struct, frozen=True, eq=False):
         return cls(surprise, np.einsum("bpn,bpn->bp", surprise, surprise), rarest, signed, square)
 
 
-def start(policies: int) -> State:
-    """The state before the first bet; policies are axis 0.
+class UnitBets(Struct, frozen=True, eq=False):
+    """Hold decayed sums of y with the signs of units [P, 64], and of `y^2` of events that have signs [P]."""
 
-    `bets`: the decayed sums of `y` and `y^2`. `largest`: the largest weight and `1 / p` seen; `lowest`: the smallest
-    weight; `sampling`: the largest sampling weight. `units`: see `design_effects`.
+    signed: Array
+    square: Array
+
+
+class BetState(Struct, frozen=True, eq=False):
+    """Hold what stakes are computed from; axis 0 counts policies.
+
+    Args:
+        bets: the decayed sums of `y` and `y^2` [P, 2]
+        largest: the largest weight and `1 / p` seen [P]
+        lowest: the smallest weight [P]
+        sampling: the largest sampling weight [P]
+        units: see `design_effects`
     """
-    return {
-        "bets": np.zeros((policies, 2)),
-        "largest": np.ones(policies),
-        "lowest": np.zeros(policies),
-        "sampling": np.ones(policies),
-        "units": {"signed": np.zeros((policies, SIGNS)), "square": np.zeros(policies)},
-    }
+
+    bets: Array
+    largest: Array
+    lowest: Array
+    sampling: Array
+    units: UnitBets
 
 
-def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, Array, State]:
+def start(policies: int) -> BetState:
+    """Start before the first bet."""
+    none, ones = np.zeros(policies), np.ones(policies)
+    return BetState(
+        np.zeros((policies, 2)), ones, none, ones.copy(), UnitBets(np.zeros((policies, SIGNS)), none.copy())
+    )
+
+
+def fold(state: BetState, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, Array, BetState]:
     """Half 2: bet against a mean weight of 1.
 
     With correct propensities and full support, `E[w | the past] = 1`. Then the wealth `prod (1 + stake q (w - 1))`,
@@ -85,15 +103,15 @@ def fold(state: State, bets: Bets, sums: BlockSums, block: int) -> tuple[Array, 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
     fading = float(np.exp(-block / WEIGHT_MEMORY))
-    effects, units = design_effects(state["units"], bets, fading)
+    effects, units = design_effects(state.units, bets, fading)
     paths = {
-        "bets": decayed_path(state["bets"].T, np.stack([sums.weight - sums.q, bets.square], axis=1), fading),
-        "largest": running_max(state["largest"], np.maximum(sums.importance_largest, bets.rarest[:, None])),
-        "lowest": -running_max(-state["lowest"], -sums.importance_smallest),
-        "sampling": running_max(state["sampling"], sums.q_largest),
+        "bets": decayed_path(state.bets.T, np.stack([sums.weight - sums.q, bets.square], axis=1), fading),
+        "largest": running_max(state.largest, np.maximum(sums.importance_largest, bets.rarest[:, None])),
+        "lowest": -running_max(-state.lowest, -sums.importance_smallest),
+        "sampling": running_max(state.sampling, sums.q_largest),
     }
-    after = {**{name: path[-1].T.copy() for name, path in paths.items()}, "units": units}
-    before = {name: np.concatenate([state[name].T[None], path[:-1]]) for name, path in paths.items()}
+    after = BetState(**{name: path[-1].T.copy() for name, path in paths.items()}, units=units)
+    before = {name: np.concatenate([getattr(state, name).T[None], path[:-1]]) for name, path in paths.items()}
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.where(before["bets"][:, 1] > 0, before["bets"][:, 0] / before["bets"][:, 1], 0.0)
     least = -LARGEST_STAKE / (before["sampling"] * before["largest"])
@@ -113,29 +131,28 @@ def _log_product(factors: Array) -> Array:
     return np.asarray(np.log(factors).sum(axis=-1))
 
 
-def design_effect(units: State) -> Array:
+def design_effect(units: UnitBets) -> Array:
     """The design effect of the weights, [policies], 1 or more: the variance of their mean over that of independent
     weights.
 
     With `y = q (w - 1)` and the 64 random signs s_k of each unit: mean over k of `(sum s_k y)^2` over `sum y^2` (see
     `averages.variance`). 1 where no event names a unit.
 
-    >>> one_unit = {"signed": np.full((1, SIGNS), 20 * 0.5), "square": np.array([20 * 0.25])}
-    >>> design_effect(one_unit), design_effect(start(1)["units"])  # twenty events of one unit, whose weights are 1.5
+    >>> one_unit = UnitBets(np.full((1, SIGNS), 20 * 0.5), np.array([20 * 0.25]))
+    >>> design_effect(one_unit), design_effect(start(1).units)  # twenty events of one unit, whose weights are 1.5
     (array([20.]), array([1.]))
     """
-    return np.fmax(1.0, ratio(np.square(units["signed"]).mean(axis=-1), units["square"]))
+    return np.fmax(1.0, ratio(np.square(units.signed).mean(axis=-1), units.square))
 
 
-def design_effects(units: State, bets: Bets, fading: float) -> tuple[Array, State]:
+def design_effects(units: UnitBets, bets: Bets, fading: float) -> tuple[Array, UnitBets]:
     """The design effect after each of these blocks, [blocks, policies], and the next state of the units.
 
     `fading`: from block to block.
     """
     if bets.signed is None or bets.signed_square is None:
         return np.repeat(design_effect(units)[None], len(bets.rarest), axis=0), units
-    path = {
-        "signed": decayed_path(units["signed"], bets.signed, fading**0.5),
-        "square": decayed_path(units["square"], bets.signed_square, fading),
-    }
-    return design_effect(path), {name: steps[-1] for name, steps in path.items()}
+    path = UnitBets(
+        decayed_path(units.signed, bets.signed, fading**0.5), decayed_path(units.square, bets.signed_square, fading)
+    )
+    return design_effect(path), UnitBets(path.signed[-1], path.square[-1])

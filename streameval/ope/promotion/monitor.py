@@ -12,32 +12,107 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, Integers, Mask, State, take_columns
+from streameval.common.arrays import Array, Integers, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
 from streameval.ope.core import Lift
+from streameval.ope.core.state import of_policies
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
-from streameval.ope.promotion.guardrails import Guardrail, Reward, of_candidates, start_rule
+from streameval.ope.promotion.clusters import ClusterState
+from streameval.ope.promotion.guardrails import Guardrail, GuardrailState, Reward, RuleState, of_candidates, start_rule
+from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
 from streameval.ope.promotion.settings import Promotion
 from streameval.ope.promotion.sums import MonitorSums, RewardSums
+from streameval.ope.promotion.trust_checks import TrustState
 from streameval.ope.report import Transition
 
 KEPT_TRANSITIONS = 200
 """The number of transitions kept, the newest ones."""
 
 
+class HoldState(Struct, frozen=True, eq=False):
+    """Hold for how long a rule has passed; axis 0 counts candidates.
+
+    Args:
+        held: the number of block ends in a row at which it passed [K]
+        times: how often a candidate became promotable [K]
+        total: the number of events for which it was [K]
+        since: event, time and lift at the start of the present stretch, NaN if there is none [K, 3]
+        first: the same at the start of the first stretch [K, 3]
+        later: sum of the lift, and number of block ends, after that first start [K, 2]
+    """
+
+    held: Array
+    times: Array
+    total: Array
+    since: Array
+    first: Array
+    later: Array
+
+
+class GoalState(RuleState, frozen=True, eq=False, kw_only=True):
+    """Hold what a rule knows about the goal; `requirements`: the settings that decide what a candidate must pass."""
+
+    requirements: dict[str, Any]
+    hold: HoldState
+
+
+class Change(Struct, frozen=True):
+    """Hold a transition of a candidate, by its place; NaN is unknown."""
+
+    rule: str
+    candidate: int
+    event: int
+    time: float
+    starts: bool
+    lift: float
+    lower: float
+    reason: str
+    place: tuple[str, int, int] | None
+
+
+class MonitorState(Struct, eq=False):
+    """Hold the state of a monitor; axis 0 counts candidates, under `trust` and in memories of rules policies.
+
+    Args:
+        events: the number of events so far
+        newest: the time of the newest event, NaN if unknown
+        lifts: the state of each lift by name
+        by: the lift that decides, -1 for none [candidates]
+        differs: whether a candidate has differed from production [candidates]
+        trust: the checks of weights
+        clusters: the check of clusters
+        rules: the state of each rule by label
+        guardrails: the state of each guardrail by reward
+        transitions: the newest transitions, the oldest first
+        taken: the number of events up to which transitions were taken
+    """
+
+    events: int
+    newest: float
+    lifts: dict[str, LiftState]
+    by: Integers
+    differs: Mask
+    trust: TrustState
+    clusters: ClusterState
+    rules: dict[str, GoalState]
+    guardrails: dict[str, GuardrailState]
+    transitions: list[Change]
+    taken: int = 0
+
+
 @dataclass(frozen=True)
 class PromotionMonitor:
     """Which of `policies` may replace the first of them, production.
 
-    All decisions are made at block ends, from what is known then: reading them changes nothing. In the state,
-    candidates (under `trust` and `memory`: policies) are axis 0 of every array.
+    All decisions are made at block ends, from what is known then: reading them changes nothing.
 
     `lifts`: names of the lifts that may decide, the preferred one first. `guardrails`: rewards after the goal that a
     candidate must not lose. `goal`: the name of the reward that decides. `fixed_stakes`: of the bets against a mean
@@ -87,44 +162,38 @@ class PromotionMonitor:
         """The rules by label, in the order in which they are configured."""
         return {rule.label: rule for rule in self.promotion.rules}
 
-    def start(self) -> State:
-        """The state before the first event."""
+    def start(self) -> MonitorState:
+        """Start before the first event."""
         candidates = len(self.policies) - 1
-        return {
-            "events": 0,
-            "newest": np.nan,
-            "lifts": {name: lift.start(candidates) for name in self.lifts},
-            "by": np.full(candidates, -1),
-            "differs": np.zeros(candidates, dtype=bool),
-            "trust": trust_checks.start(len(self.policies)),
-            "clusters": clusters.start(),
-            "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
-            "guardrails": {guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
-            "transitions": [],
-            "taken": 0,
-        }
+        return MonitorState(
+            events=0,
+            newest=math.nan,
+            lifts={name: lift.start(candidates) for name in self.lifts},
+            by=np.full(candidates, -1),
+            differs=np.zeros(candidates, dtype=bool),
+            trust=trust_checks.start(len(self.policies)),
+            clusters=clusters.start(),
+            rules={label: self._start_rule(rule) for label, rule in self.rules.items()},
+            guardrails={guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
+            transitions=[],
+        )
 
-    def _start_guardrail(self, guardrail: Guardrail) -> State:
+    def _start_guardrail(self, guardrail: Guardrail) -> GuardrailState:
         candidates = len(self.policies) - 1
-        return {
-            "lifts": {name: lift.start(candidates) for name in self.lifts},
-            "by": np.full(candidates, -1),
-            "rules": {label: guardrail.start(rule) for label, rule in self.rules.items()},
-        }
+        lifts = {name: lift.start(candidates) for name in self.lifts}
+        rules = {label: guardrail.start(rule) for label, rule in self.rules.items()}
+        return GuardrailState(lifts, np.full(candidates, -1), rules)
 
-    def _start_rule(self, rule: PromotionRule) -> State:
-        """The state of a rule; `requirements`: the settings that decide what a candidate must pass."""
+    def _start_rule(self, rule: PromotionRule) -> GoalState:
         candidates = len(self.policies) - 1
         shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
-        return {
-            **start_rule(rule, self.context),
-            "requirements": {**shared, **asdict(rule), "confidence": self.context.confidence},
-            "hold": {
-                **{name: np.zeros(candidates) for name in ("held", "times", "total")},
-                **{name: np.full((candidates, 3), np.nan) for name in ("since", "first")},
-                "later": np.zeros((candidates, 2)),
-            },
-        }
+        held = {name: np.zeros(candidates) for name in ("held", "times", "total")}
+        moments = {name: np.full((candidates, 3), np.nan) for name in ("since", "first")}
+        return GoalState(
+            **structs.asdict(start_rule(rule, self.context)),
+            requirements={**shared, **asdict(rule), "confidence": self.context.confidence},
+            hold=HoldState(**held, **moments, later=np.zeros((candidates, 2))),
+        )
 
     def summarise(
         self,
@@ -159,23 +228,23 @@ class PromotionMonitor:
         test = next((each for each in tests if each is not None), None)
         return RewardSums(BlockSums.of(evidence), None if test is None else test.observed(evidence))
 
-    def fold(self, state: State, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> State:
+    def fold(self, state: MonitorState, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> MonitorState:
         """Half 2: the state after some whole blocks.
 
         A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
         for each reward, the goal first, those after each of these blocks, in the order of their names.
         """
-        trustworthy, trust = trust_checks.fold(state["trust"], sums, self.promotion.trust)
-        differs = np.logical_or.accumulate(np.concatenate([state["differs"][None], sums.differ]))[1:]
-        shared = clusters.fold(state["clusters"], sums.rewards, sums.block, sums.named)
+        trustworthy, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
+        differs = np.logical_or.accumulate(np.concatenate([state.differs[None], sums.differ]))[1:]
+        shared = clusters.fold(state.clusters, sums.rewards, sums.block, sums.named)
         sizes = np.full(len(sums), sums.block)
         every = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, every, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
-        return {**state, **judged, "differs": differs[-1], "trust": trust, "clusters": shared}
+        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared)
 
     def _judge(
         self,
-        state: State,
+        state: MonitorState,
         sums: Sequence[RewardSums],
         lifts: Sequence[Sequence[Lift]],
         sizes: Integers,
@@ -183,50 +252,56 @@ class PromotionMonitor:
         trustworthy: Mask,
         differs: Mask,
         ends: Origin | None = None,
-    ) -> State:
-        """The parts of the state about lifts and rules after some blocks.
+    ) -> MonitorState:
+        """Return the state after some blocks, with the lifts and rules moved on.
 
         `sums`: of the goal and of each guardrail. `trustworthy` [blocks, policies]: whether weights pass the trust
         checks. `differs` [blocks, candidates]: whether a candidate has differed from production.
         """
         deciding, by, switched, followed = self._follow(state, lifts[0], sizes)
-        numbers = state["events"] + np.cumsum(sizes)  # of the last event
-        times = np.fmax.accumulate(np.concatenate([[state["newest"]], times]))[1:]  # NaN: unknown
-        guarded, guardrails = self._judge_guardrails(state["guardrails"], sums[1:], lifts, sizes)
+        numbers = state.events + np.cumsum(sizes)  # of the last event
+        times = np.fmax.accumulate(np.concatenate([[state.newest], times]))[1:]  # NaN: unknown
+        guarded, guardrails = self._judge_guardrails(state.guardrails, sums[1:], lifts, sizes)
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        rules, transitions = {}, list(state["transitions"])
+        rules, transitions = {}, list(state.transitions)
         for label, rule in self.rules.items():
-            before = state["rules"][label]
-            judgement, memory = rule.judge(before["memory"], sums[0], deciding, self.context)
+            before = state.rules[label]
+            judgement, memory = rule.judge(before.memory, sums[0], deciding, self.context)
             for _, enter, stay in guarded[label]:
                 judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
             sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift:
                 sound &= ~switched
-            hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times, sizes)
-            rules[label] = {**before, "memory": memory, "hold": hold, "last": judgement.last}
+            hold, changes = self._fold_hold(before.hold, judgement, sound, numbers, times, sizes)
+            rules[label] = structs.replace(before, memory=memory, hold=hold, last=judgement.last)
             for place, candidate, starts in changes:
                 doubts = [name for name, *verdict in guarded[label] if not verdict[1][place, candidate]]
                 reason = self._why(
                     judgement, place, candidate, starts, trustworthy[place], switched[place, candidate], doubts
                 )
-                bounds = [judgement.lift[place, candidate], judgement.lower[place, candidate]]
-                log = None if ends is None else list(ends.place(place))
-                transitions.append([label, candidate, numbers[place], times[place], starts, *bounds, reason, log])
-        transitions.sort(key=lambda transition: transition[2])
-        return {
-            "events": int(numbers[-1]),
-            "newest": float(times[-1]),
-            "lifts": followed,
-            "by": by,
-            "rules": rules,
-            "guardrails": guardrails,
-            "transitions": transitions[-KEPT_TRANSITIONS:],
-        }
+                moment = int(numbers[place]), float(times[place])
+                bounds = float(judgement.lift[place, candidate]), float(judgement.lower[place, candidate])
+                log = None if ends is None else ends.place(place)
+                transitions.append(Change(label, candidate, *moment, starts, *bounds, reason, log))
+        transitions.sort(key=lambda transition: transition.event)
+        return structs.replace(
+            state,
+            events=int(numbers[-1]),
+            newest=float(times[-1]),
+            lifts=followed,
+            by=by,
+            rules=rules,
+            guardrails=guardrails,
+            transitions=transitions[-KEPT_TRANSITIONS:],
+        )
 
     def _judge_guardrails(
-        self, state: State, sums: Sequence[RewardSums], lifts: Sequence[Sequence[Lift]], sizes: Integers
-    ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], State]:
+        self,
+        state: Mapping[str, GuardrailState],
+        sums: Sequence[RewardSums],
+        lifts: Sequence[Sequence[Lift]],
+        sizes: Integers,
+    ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], dict[str, GuardrailState]]:
         """The state of all guardrails after some blocks, and for each rule their names and where a candidate passes."""
         judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
         after = {}
@@ -235,24 +310,19 @@ class PromotionMonitor:
             deciding, by, _, followed = self._follow(before, lifts[guardrail.place], sizes)
             for label, rule in self.rules.items():
                 enter, stay, rules[label] = guardrail.judge(
-                    rule, before["rules"][label], own, deciding, self.promotion.min_events
+                    rule, before.rules[label], own, deciding, self.promotion.min_events
                 )
                 judged[label].append((guardrail.name, enter, stay))
-            after[guardrail.name] = {"lifts": followed, "by": by, "rules": rules}
+            after[guardrail.name] = GuardrailState(followed, by, rules)
         return judged, after
 
     def _fold_hold(
-        self, state: State, judgement: Judgement, sound: Mask, numbers: Integers, times: Array, sizes: Integers
-    ) -> tuple[State, list[tuple[int, int, bool]]]:
-        """The hold period of a rule after some blocks, and its transitions: block, candidate, whether it starts.
-
-        In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
-        `since` and `first` are the event, time and lift at the start of the present stretch (NaN: none) and of the
-        first one; `later` sums the lift, and counts the block ends, after that first start.
-        """
-        path = held(judgement.enter & sound, judgement.stay & sound, state["held"], self.promotion.hold)
-        promotable = np.concatenate([state["held"][None], path]) >= self.promotion.hold
-        since, first, transitions = state["since"].copy(), state["first"].copy(), []
+        self, state: HoldState, judgement: Judgement, sound: Mask, numbers: Integers, times: Array, sizes: Integers
+    ) -> tuple[HoldState, list[tuple[int, int, bool]]]:
+        """The hold period of a rule after some blocks, and its transitions: block, candidate, whether it starts."""
+        path = held(judgement.enter & sound, judgement.stay & sound, state.held, self.promotion.hold)
+        promotable = np.concatenate([state.held[None], path]) >= self.promotion.hold
+        since, first, transitions = state.since.copy(), state.first.copy(), []
         for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
             starts = bool(promotable[place + 1, candidate])
             event, time, value = numbers[place], times[place], judgement.lift[place, candidate]
@@ -262,14 +332,14 @@ class PromotionMonitor:
             transitions.append((place, candidate, starts))
         later = (numbers[:, None] > first[:, 0]) & ~np.isnan(judgement.lift)
         lifts = np.where(later, judgement.lift, 0.0).sum(axis=0)
-        after = {
-            "held": path[-1],
-            "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
-            "total": state["total"] + sizes @ promotable[1:],
-            "since": since,
-            "first": first,
-            "later": state["later"] + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
-        }
+        after = HoldState(
+            held=path[-1],
+            times=state.times + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
+            total=state.total + sizes @ promotable[1:],
+            since=since,
+            first=first,
+            later=state.later + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
+        )
         return after, transitions
 
     def _why(
@@ -298,28 +368,28 @@ class PromotionMonitor:
             return "another estimate of the lift decides from now on"
         return f"the candidate fails the guardrail {' and '.join(doubts)}" if doubts else compared
 
-    def take_transitions(self, state: State) -> list[Transition]:
-        """The transitions that were not taken before; the state then has them as taken."""
-        before, state["taken"] = state["taken"], state["events"]
+    def take_transitions(self, state: MonitorState) -> list[Transition]:
+        """Return the transitions that were not taken before; the state then has them as taken."""
+        before, state.taken = state.taken, state.events
         return [each for each in transitions(self, state) if each.event > before]
 
-    def _follow(self, state: State, lifts: Sequence[Lift], sizes: Integers) -> tuple[Lift, Index, Mask, State]:
+    def _follow(
+        self, state: MonitorState | GuardrailState, lifts: Sequence[Lift], sizes: Integers
+    ) -> tuple[Lift, Index, Mask, dict[str, LiftState]]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
             shape = len(sizes), len(self.policies) - 1
             unknown, never = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-            return Lift(unknown, unknown, unknown, np.zeros(shape)), state["by"], never, state["lifts"]
+            return Lift(unknown, unknown, unknown, np.zeros(shape)), state.by, never, state.lifts
         pairs = zip(self.lifts, lifts, strict=True)
-        every, recent, after = zip(
-            *(lift.follow(path, state["lifts"][name], sizes) for name, path in pairs), strict=True
-        )
-        by, switched = lift.choose(np.stack(recent), state["by"])
+        every, recent, after = zip(*(lift.follow(path, state.lifts[name], sizes) for name, path in pairs), strict=True)
+        by, switched = lift.choose(np.stack(recent), state.by)
         places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
         known = np.take_along_axis(np.stack(every), places, axis=0)[0]
         return Lift(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
-    def resume(self, state: State) -> State:
-        """A state that may have been written under other settings, continued under these.
+    def resume(self, state: MonitorState) -> MonitorState:
+        """Return a state that may have been written under other settings, continued under these.
 
         New rules start from zero. A rule must hold from zero again where a requirement has changed, and its memory
         restarts where a setting has changed that it depends on.
@@ -327,44 +397,52 @@ class PromotionMonitor:
         rules = {}
         for label, rule in self.rules.items():
             fresh = self._start_rule(rule)
-            kept = state["rules"].get(label, fresh)
-            if kept["memory_key"] != fresh["memory_key"]:
+            kept = state.rules.get(label, fresh)
+            if kept.memory_key != fresh.memory_key:
                 kept = fresh
-            elif kept["requirements"] != fresh["requirements"]:
-                kept = {**kept, "requirements": fresh["requirements"], "hold": fresh["hold"]}
+            elif kept.requirements != fresh.requirements:
+                kept = structs.replace(kept, requirements=fresh.requirements, hold=fresh.hold)
             rules[label] = kept
         guardrails = {each.name: self._resume_guardrail(each, state) for each in self.guardrails}
-        return {**state, "rules": rules, "guardrails": guardrails}
+        return structs.replace(state, rules=rules, guardrails=guardrails)
 
-    def _resume_guardrail(self, guardrail: Guardrail, state: State) -> State:
-        """A rule starts from zero where a setting has changed that its memory depends on."""
+    def _resume_guardrail(self, guardrail: Guardrail, state: MonitorState) -> GuardrailState:
+        """Start a rule from zero if a setting has changed that its memory depends on."""
         fresh = self._start_guardrail(guardrail)
-        saved = state["guardrails"].get(guardrail.name, fresh)
+        saved = state.guardrails.get(guardrail.name, fresh)
         rules = {
-            label: kept if (kept := saved["rules"].get(label, new))["memory_key"] == new["memory_key"] else new
-            for label, new in fresh["rules"].items()
+            label: kept if (kept := saved.rules.get(label, new)).memory_key == new.memory_key else new
+            for label, new in fresh.rules.items()
         }
-        return {**saved, "rules": rules}
+        return structs.replace(saved, rules=rules)
 
-    def select_candidates(self, state: State, candidates: Sequence[int]) -> State:
-        """The state of a monitor of these candidates only, by their places."""
-        count, policies = len(self.policies), [0, *(1 + candidate for candidate in candidates)]
-        transitions = [
-            [label, candidates.index(candidate), *rest]
-            for label, candidate, *rest in state["transitions"]
-            if candidate in candidates
-        ]
-        return {
-            **state,
-            **of_candidates(state, count, candidates),
-            "differs": take_columns(state["differs"], count - 1, candidates),
-            "trust": take_columns(state["trust"], count, policies),
-            "guardrails": {name: of_candidates(kept, count, candidates) for name, kept in state["guardrails"].items()},
-            "transitions": transitions,
-        }
+    def select_candidates(self, state: MonitorState, candidates: Sequence[int]) -> MonitorState:
+        """Return the state of a monitor of these candidates only, by their places."""
+        policies = [0, *(1 + candidate for candidate in candidates)]
+        return structs.replace(
+            state,
+            lifts=of_policies(state.lifts, candidates),
+            by=of_policies(state.by, candidates),
+            differs=of_policies(state.differs, candidates),
+            trust=of_policies(state.trust, policies),
+            rules=of_candidates(state.rules, policies),
+            guardrails={
+                name: GuardrailState(
+                    of_policies(kept.lifts, candidates),
+                    of_policies(kept.by, candidates),
+                    of_candidates(kept.rules, policies),
+                )
+                for name, kept in state.guardrails.items()
+            },
+            transitions=[
+                structs.replace(each, candidate=candidates.index(each.candidate))
+                for each in state.transitions
+                if each.candidate in candidates
+            ],
+        )
 
-    def with_lifts(self, state: State, before: Sequence[str]) -> State:
-        """The state when the lifts were others `before`; those with the same name are the same.
+    def with_lifts(self, state: MonitorState, before: Sequence[str]) -> MonitorState:
+        """Return the state when the lifts were others `before`; those with the same name are the same.
 
         When the lift that decides is gone, the rules that need a lift start from zero. Evidence about
         the average lift stays: it does not depend on that lift.
@@ -372,35 +450,35 @@ class PromotionMonitor:
         if tuple(before) == self.lifts:
             return state
         fresh = self.start()
-        state = {**state, "guardrails": fresh["guardrails"]}
-        names = [before[place] if place >= 0 else None for place in state["by"]]
-        followed = {name: state["lifts"].get(name, start) for name, start in fresh["lifts"].items()}
+        names = [before[place] if place >= 0 else None for place in state.by]
+        followed = {name: state.lifts.get(name, start) for name, start in fresh.lifts.items()}
+        state = structs.replace(state, lifts=followed, guardrails=fresh.guardrails)
         if all(name is None or name in self.lifts for name in names):
             by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
-            return {**state, "lifts": followed, "by": by}
+            return structs.replace(state, by=by)
         rules = {
-            label: {**fresh["rules"][label], "memory": kept["memory"]} if self.rules[label].needs_lift else kept
-            for label, kept in state["rules"].items()
+            label: structs.replace(fresh.rules[label], memory=kept.memory) if self.rules[label].needs_lift else kept
+            for label, kept in state.rules.items()
         }
-        return {**state, "lifts": followed, "by": fresh["by"], "rules": rules}
+        return structs.replace(state, by=fresh.by, rules=rules)
 
 
-def transitions(monitor: PromotionMonitor, state: State) -> tuple[Transition, ...]:
+def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transition, ...]:
     """The newest transitions of a state, the oldest first."""
     return tuple(
         Transition(
-            policy=monitor.policies[1 + candidate],
-            rule=rule,
-            event=int(event),
-            timestamp=known(time),
-            promotable=promotable,
-            lift=known(lift),
-            lift_lower=known(lower) if lower < lift else None,
-            lift_upper=known(2 * lift - lower) if lower < lift else None,
-            reason=reason,
-            place=place and tuple(place),
+            policy=monitor.policies[1 + each.candidate],
+            rule=each.rule,
+            event=each.event,
+            timestamp=known(each.time),
+            promotable=each.starts,
+            lift=known(each.lift),
+            lift_lower=known(each.lower) if each.lower < each.lift else None,
+            lift_upper=known(2 * each.lift - each.lower) if each.lower < each.lift else None,
+            reason=each.reason,
+            place=each.place,
         )
-        for rule, candidate, event, time, promotable, lift, lower, reason, place in state["transitions"]
+        for each in state.transitions
     )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, Mask, State, ratio, running_max, running_sum
+from streameval.common.arrays import Array, Mask, ratio, running_max, running_sum
 from streameval.common.text import counted, format_duration, in_words, significant
 from streameval.ope.promotion import mean_weight
+from streameval.ope.promotion.mean_weight import BetState
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.promotion.sums import MonitorSums
 from streameval.ope.report import Estimate
@@ -22,12 +24,19 @@ ARRIVALS_HORIZON = 100_000.0
 """Horizon in events of the share of rejected events."""
 
 
-def start_arrivals() -> State:
-    """The decayed numbers of accepted and of rejected events, without duplicates, before the first event."""
-    return {"accepted": 0.0, "rejected": 0.0}
+class ArrivalState(Struct, frozen=True):
+    """Hold the decayed numbers of accepted and of rejected events, without duplicates."""
+
+    accepted: float = 0.0
+    rejected: float = 0.0
 
 
-def fold_arrivals(state: State, accepted: int, reasons: Mapping[str, int]) -> State:
+def start_arrivals() -> ArrivalState:
+    """Start before the first event."""
+    return ArrivalState()
+
+
+def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]) -> ArrivalState:
     """The numbers after some more events, which count as evenly mixed because their order is unknown.
 
     A burst of rejected events blocks promotion while it lasts and for some time after.
@@ -44,14 +53,13 @@ def fold_arrivals(state: State, accepted: int, reasons: Mapping[str, int]) -> St
         return state
     fading = math.exp(-(accepted + rejected) / ARRIVALS_HORIZON)
     kept = ARRIVALS_HORIZON * (1.0 - fading) / (accepted + rejected)
-    new = {"accepted": accepted, "rejected": rejected}
-    return {name: state[name] * fading + kept * count for name, count in new.items()}
+    return ArrivalState(state.accepted * fading + kept * accepted, state.rejected * fading + kept * rejected)
 
 
-def rejected_share(arrivals: State) -> float:
+def rejected_share(arrivals: ArrivalState) -> float:
     """The share of rejected events; 0 before the first event."""
-    accepted, rejected = arrivals["accepted"], arrivals["rejected"]
-    return float(rejected / (accepted + rejected)) if rejected else 0.0
+    accepted, rejected = arrivals.accepted, arrivals.rejected
+    return rejected / (accepted + rejected) if rejected else 0.0
 
 
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
@@ -115,20 +123,32 @@ class WeightFigures(NamedTuple):
         )
 
 
-def start(policies: int) -> State:
-    """The state before the first event; policies are axis 0. Of two runs, the second will replace the first."""
-    return {
-        "blocks": 0,
-        "weights": mean_weight.start(policies),
-        "totals": np.zeros((policies, 2, len(TOTALS) + 1)),
-        "peaks": np.zeros((policies, 2, len(PEAKS))),
-    }
+class TrustState(Struct, frozen=True, eq=False):
+    """Hold the sums behind the checks of weights, in two runs; the second one will replace the first.
+
+    Args:
+        blocks: the number of blocks so far
+        weights: the bets against a mean weight of 1
+        totals: sums by `TOTALS`, and the log wealth of the bets [P, 2, 7]
+        peaks: maxima by `PEAKS` [P, 2, 2]
+    """
+
+    blocks: int
+    weights: BetState
+    totals: Array
+    peaks: Array
 
 
-def fold(state: State, known: MonitorSums, limits: Trust) -> tuple[Mask, State]:
+def start(policies: int) -> TrustState:
+    """Start before the first event."""
+    totals = np.zeros((policies, 2, len(TOTALS) + 1))
+    return TrustState(0, mean_weight.start(policies), totals, np.zeros((policies, 2, len(PEAKS))))
+
+
+def fold(state: TrustState, known: MonitorSums, limits: Trust) -> tuple[Mask, TrustState]:
     """Whether each policy passes after each of these blocks, [blocks, policies], and the next state."""
-    sums, memory = known.goal.sums, state["weights"]
-    blocks, totals, peaks = state["blocks"], *_policies_last(state)
+    sums, memory = known.goal.sums, state.weights
+    blocks, totals, peaks = state.blocks, *_policies_last(state)
     gains, effects = np.zeros(sums.weight.shape), np.ones(sums.weight.shape)
     if known.bets is not None:
         gains, effects, memory = mean_weight.fold(memory, known.bets, sums, known.block)
@@ -147,22 +167,22 @@ def fold(state: State, known: MonitorSums, limits: Trust) -> tuple[Mask, State]:
             kept = 0 if blocks == span else 1
             totals, peaks = (np.stack([each[kept], np.zeros_like(each[kept])]) for each in (totals, peaks))
     totals, peaks = (np.ascontiguousarray(np.moveaxis(each, -1, 0)) for each in (totals, peaks))
-    return np.concatenate(sound), {"blocks": blocks, "weights": memory, "totals": totals, "peaks": peaks}
+    return np.concatenate(sound), TrustState(blocks, memory, totals, peaks)
 
 
-def recent(state: State, block: int) -> WeightFigures:
+def recent(state: TrustState, block: int) -> WeightFigures:
     """The figures after the last block."""
-    effects = mean_weight.design_effect(state["weights"]["units"])
-    return WeightFigures.of(*_policies_last(state), effects, state["blocks"] // max(1, SPAN // block))
+    effects = mean_weight.design_effect(state.weights.units)
+    return WeightFigures.of(*_policies_last(state), effects, state.blocks // max(1, SPAN // block))
 
 
-def _policies_last(state: State) -> tuple[Array, Array]:
+def _policies_last(state: TrustState) -> tuple[Array, Array]:
     """The sums and the maxima of a state, [runs, numbers, policies]."""
-    return np.moveaxis(state["totals"], 0, -1), np.moveaxis(state["peaks"], 0, -1)
+    return np.moveaxis(state.totals, 0, -1), np.moveaxis(state.peaks, 0, -1)
 
 
 def stream_checks(
-    arrivals: State, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
+    arrivals: ArrivalState, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
     share = rejected_share(arrivals)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, ratio, to_plain
+from streameval.common.arrays import Array, Mask, decayed_path, from_plain, ratio, to_plain
 from streameval.errors import StateError
 from streameval.events import ActionSets, RawFields
 from streameval.events.action_sets import Features, Index, cumulative_offsets
@@ -34,15 +34,24 @@ class RewardModelAccuracy(msgspec.Struct, frozen=True):
     failures: Mapping[str, int] = {}
 
 
-def start(model: AnyRewardModel) -> State:
-    """The state before the first event.
+class ModelState(msgspec.Struct, frozen=True, eq=False):
+    """Hold what a reward model has learned, and its errors.
 
-    `errors`: sums of `1, r` of all predicted events, and of `1` and both squared errors where a mean was known.
+    Args:
+        model: in a form of the model
+        errors: sums of `1, r` of all predicted events, and of `1` and both squared errors if a mean was known [5]
     """
-    return {"model": model.start(), "errors": np.zeros(5)}
+
+    model: Any
+    errors: Array
 
 
-def fold(model: AnyRewardModel, state: State, log: LoggedActions, kept: Mask) -> tuple[Array, State]:
+def start(model: AnyRewardModel) -> ModelState:
+    """Start before the first event."""
+    return ModelState(model.start(), np.zeros(5))
+
+
+def fold(model: AnyRewardModel, state: ModelState, log: LoggedActions, kept: Mask) -> tuple[Array, ModelState]:
     """The predictions for all rows of actions, each from the blocks before its own, and the state after these events.
 
     `kept` [blocks]: the others are left out, and have predictions of 0.
@@ -54,13 +63,13 @@ def fold(model: AnyRewardModel, state: State, log: LoggedActions, kept: Mask) ->
         rows = np.repeat(kept, log.block)[log.sets.owner]
         prediction[rows], after = fold(model, state, log.of_blocks(kept), kept[kept])
         return prediction, after
-    prediction, after = model.fold(state["model"], log)
+    prediction, learned = model.fold(state.model, log)
     known: Mask = log.sets.index >= 0
     if "features" in model.needs:
         known = known & (log.sets.widths > 0)
     weight = np.where(known, log.weight, 0.0)
-    errors = _fold_errors(state["errors"], log.of_logged(prediction), log.reward, weight, log.block)
-    return prediction, {"model": after, "errors": errors}
+    errors = _fold_errors(state.errors, log.of_logged(prediction), log.reward, weight, log.block)
+    return prediction, ModelState(learned, errors)
 
 
 ITEMS = 50
@@ -68,8 +77,8 @@ ITEMS = 50
 
 
 def fold_relevance(
-    model: AnyRewardModel, state: State, evidence: Evidence, rankings: Rankings, raw_fields: RawFields | None
-) -> tuple[Evidence, State]:
+    model: AnyRewardModel, state: ModelState, evidence: Evidence, rankings: Rankings, raw_fields: RawFields | None
+) -> tuple[Evidence, ModelState]:
     """The evidence of pages with the model's predictions of the attractiveness of their items, and the state after.
 
     An item that users look at with probability `theta` is an event of weight `theta`, whose reward is `1 / theta` for a
@@ -119,20 +128,16 @@ def _names_of_items(raw_fields: RawFields, rankings: Rankings, rows: Index, plac
     return RawFields(values)
 
 
-def taught(model: AnyRewardModel, before: State, after: State, events: int) -> State:
+def taught(model: AnyRewardModel, before: ModelState, after: ModelState, events: int) -> ModelState:
     """The state from one block of this many events alone: see `RewardModel.taught`."""
-    return {
-        "model": model.taught(before["model"], after["model"], events),
-        "errors": after["errors"] - fading_of(events) * before["errors"],
-    }
+    own = model.taught(before.model, after.model, events)
+    return ModelState(own, after.errors - fading_of(events) * before.errors)
 
 
-def with_taught(model: AnyRewardModel, state: State, taught: State, events: int) -> State:
+def with_taught(model: AnyRewardModel, state: ModelState, taught: ModelState, events: int) -> ModelState:
     """The state `events` later, with the one from these events alone."""
-    return {
-        "model": model.with_taught(state["model"], taught["model"], events),
-        "errors": fading_of(events) * state["errors"] + taught["errors"],
-    }
+    own = model.with_taught(state.model, taught.model, events)
+    return ModelState(own, fading_of(events) * state.errors + taught.errors)
 
 
 def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:
@@ -148,21 +153,20 @@ def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, bl
     return np.concatenate([path[-1], decayed_path(sums[2:], added, fading)[-1]])
 
 
-def read(model: AnyRewardModel, state: State) -> RewardModelAccuracy:
+def read(model: AnyRewardModel, state: ModelState) -> RewardModelAccuracy:
     """The accuracy of the model so far."""
-    errors = ratio(state["errors"][3:], state["errors"][2]).tolist()
+    errors = ratio(state.errors[3:], state.errors[2]).tolist()
     own, baseline = (error if math.isfinite(error) else None for error in errors)
-    return RewardModelAccuracy(model.label, own, baseline, model.failures(state["model"]))
+    return RewardModelAccuracy(model.label, own, baseline, model.failures(state.model))
 
 
-def to_state(model: AnyRewardModel, state: State) -> State:
-    """The state as a plain value."""
-    plain: State = to_plain({**state, "model": model.to_state(state["model"])})
-    return plain
+def to_state(model: AnyRewardModel, state: ModelState) -> ModelState:
+    """Return the state with the model as a plain value."""
+    return msgspec.structs.replace(state, model=to_plain(model.to_state(state.model)))
 
 
-def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | None) -> State:
-    """The inverse of `to_state`.
+def from_state(model: AnyRewardModel, saved: ModelState, trusted: AnyRewardModel | None) -> ModelState:
+    """Return the inverse of `to_state`.
 
     An external model was pickled, and loading it runs code from the state: the caller must name the same model as
     `trusted`.
@@ -175,5 +179,4 @@ def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | No
             f"the state holds the reward model {model.label!r}, which is code: it loads only if the caller names it",
             hint="give from_state the reward_model that the configuration names",
         )
-    state = from_plain(saved)
-    return {**state, "model": model.from_state(state["model"])}
+    return msgspec.structs.replace(saved, model=model.from_state(from_plain(saved.model)))

@@ -1,13 +1,13 @@
 """An estimator: IPS without the events whose importance weights are too large."""
 
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -21,7 +21,7 @@ class TrimmedIPS(Estimator):
     cap: PositiveFloat = 10.0
     kind: Literal["trimmed_ips"] = field(default="trimmed_ips", kw_only=True, repr=False)
 
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         return Terms(np.where(evidence.importance_weight <= self.cap, evidence.weighted_reward, 0.0)), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:

@@ -1,12 +1,11 @@
 """A promotion rule: the present lift is above the margin."""
 
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State
 from streameval.common.component import strict
 from streameval.ope.core import Lift
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
@@ -20,6 +19,6 @@ class Present(PromotionRule):
     needs_lift: ClassVar[bool] = True
     kind: Literal["present"] = field(default="present", repr=False)
 
-    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+    def judge(self, memory: Any, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, Any]:
         passes, unknown = lift.value > context.margin, np.full(len(context.errors), np.nan)
         return Judgement(lift.value, lift.value, passes, passes, lift.events, unknown), memory

@@ -199,7 +199,7 @@ def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_
     snapshots.close()
     outcome = run("show", str(newest), *options)
     assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {newest} has wrong content, ValueError: ")
+    assert outcome.err.startswith(f"error: {newest} is damaged: wrong content: events.newest: ")
     assert "\nhint: name an older snapshot" in outcome.err
     assert "000000000002.snapshot" in run("show", str(state), *options).out, "the one before it is whole"
 

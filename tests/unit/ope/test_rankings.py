@@ -47,7 +47,7 @@ def gains(metric: Any, ranks: Any) -> Array:
 
 def terms(batch: EventBatch, ranking: Ranking, estimator: Any = None) -> Array:
     evidence = Evidence.of_rankings(batch, POLICIES, ranking)
-    return np.asarray((estimator or ClickIPS()).terms(evidence, {})[0].numerator)
+    return np.asarray((estimator or ClickIPS()).terms(evidence, None)[0].numerator)
 
 
 @st.composite

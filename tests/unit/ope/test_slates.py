@@ -340,7 +340,7 @@ def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     slates = SlateSums({}, sums, None)
     _, state = slates.fold(start_slates(1), 100)
     fading = fading_of(100)
-    assert state["ratios"][0, :3, 0] == pytest.approx([100.0 * (1 + fading + fading**2)] * 3)
+    assert state.ratios[0, :3, 0] == pytest.approx([100.0 * (1 + fading + fading**2)] * 3)
 
 
 def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:

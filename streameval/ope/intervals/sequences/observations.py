@@ -25,8 +25,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from streameval.common.arrays import Array, Mask, State, per_block
+from streameval.common.arrays import Array, Mask, per_block
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
 
@@ -141,25 +142,37 @@ def _present(seen: Observations, evidence: Evidence, blocks: slice, sides: Seque
     return seen._replace(values=np.where(present, seen.values, 0.0), present=present)
 
 
-def start_sampling(policies: int) -> State:
-    """The state before the first event: by how much the log is downsampled is not known."""
-    return {"first": np.full(policies, np.nan), "uneven": np.zeros(policies, dtype=bool)}
+class SamplingState(Struct, frozen=True, eq=False):
+    """Hold how the events of each policy are sampled, [policies].
+
+    Args:
+        first: the sampling weight of the first event, NaN without one
+        uneven: whether another event has a different one
+    """
+
+    first: Array
+    uneven: Mask
 
 
-def fold_sampling(state: State, sample_weight: Array) -> State:
+def start_sampling(policies: int) -> SamplingState:
+    """Start before the first event: by how much the log is downsampled is not known."""
+    return SamplingState(np.full(policies, np.nan), np.zeros(policies, dtype=bool))
+
+
+def fold_sampling(state: SamplingState, sample_weight: Array) -> SamplingState:
     """Whether the events of a policy are sampled unevenly, so that they stand for different numbers of events.
 
     A log that keeps every event with the same probability is a smaller log of the same stream: its bounds need no
     change, and are about the events it holds. When probabilities differ, the number of events left out is not known,
     a sum of inverse probabilities is not a count, and no bound here is proven: those of the policy are withheld.
     """
-    first, uneven = state["first"], state["uneven"]
+    first, uneven = state.first, state.uneven
     if not sample_weight.size or ((sample_weight == 1.0).all() and (first == 1.0).all()):
         return state
     present = sample_weight > 0
     earliest = sample_weight[present.argmax(axis=0), np.arange(len(first))]
     first = np.where(np.isnan(first) & present.any(axis=0), earliest, first)
-    return {"first": first, "uneven": uneven | (present & (sample_weight != first)).any(axis=0)}
+    return SamplingState(first, uneven | (present & (sample_weight != first)).any(axis=0))
 
 
 class Sampling(NamedTuple):
@@ -183,10 +196,10 @@ class Sampling(NamedTuple):
         uneven = (present & (weight != first)).any(axis=-1)
         return cls(np.where(present.any(axis=-1), first[..., 0], np.nan), uneven)
 
-    def path(self, state: State) -> tuple[Mask, State]:
+    def path(self, state: SamplingState) -> tuple[Mask, SamplingState]:
         """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after them."""
-        firsts = np.concatenate([state["first"][None], self.first])
+        firsts = np.concatenate([state.first[None], self.first])
         first = np.take_along_axis(firsts, np.argmax(~np.isnan(firsts), axis=0)[None], axis=0)[0]
         new = self.uneven | (~np.isnan(self.first) & (self.first != first))
-        path = np.logical_or.accumulate(np.concatenate([state["uneven"][None], new]))[1:]
-        return path, {"first": first, "uneven": path[-1]}
+        path = np.logical_or.accumulate(np.concatenate([state.uneven[None], new]))[1:]
+        return path, SamplingState(first, path[-1])

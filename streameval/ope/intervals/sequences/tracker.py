@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, State, ratio, side_by_side
+from streameval.common.arrays import Array, ratio, side_by_side
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.observations import (
@@ -19,6 +20,7 @@ from streameval.ope.intervals.sequences.observations import (
     Observations,
     ObservationScale,
     Sampling,
+    SamplingState,
     fold_sampling,
     of_differences,
     of_terms,
@@ -34,33 +36,47 @@ LEVELS = 24
 """Lengths of windows whose intervals share the error: epochs of 1, 2, 4, .. 2^23 blocks."""
 
 
+class SpanState(Struct, frozen=True, eq=False):
+    """Hold the sums of the sequences that run; axis 0 counts policies.
+
+    Args:
+        blocks: the number of blocks so far
+        older: the sums of the older sequence
+        younger: the sums of the younger one, None if a single sequence runs
+    """
+
+    blocks: int
+    older: Array
+    younger: Array | None = None
+
+
 @dataclass(frozen=True)
 class SinceStart:
     """All events since the start, by one sequence that has the whole error."""
 
-    def start(self, nothing: Array) -> State:
-        """The state before the first block; `nothing`: sums of no observations."""
-        return {"all": nothing}
+    def start(self, nothing: Array) -> SpanState:
+        """Start before the first block; `nothing`: sums of no observations."""
+        return SpanState(0, nothing)
 
-    def parts(self, state: State, blocks: int) -> Iterator[int]:
+    def parts(self, state: SpanState, blocks: int) -> Iterator[int]:
         """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
         yield blocks
 
-    def add(self, state: State, sums: Array, blocks: int) -> State:
+    def add(self, state: SpanState, sums: Array, blocks: int) -> SpanState:
         """The state after a part."""
-        return {"all": state["all"] + sums}
+        return SpanState(state.blocks + blocks, state.older + sums)
 
-    def sums(self, state: State) -> Array:
+    def sums(self, state: SpanState) -> Array:
         """The sums over the stretch."""
-        return np.asarray(state["all"])
+        return state.older
 
-    def share(self, state: State) -> float:
+    def share(self, state: SpanState) -> float:
         """The share of the error of the interval of this stretch."""
         return 1.0
 
-    def running(self, state: State) -> tuple[Array, Array]:
+    def running(self, state: SpanState) -> tuple[Array, Array]:
         """The sums of all sequences that run, [rows, sequences, width], and their shares of the error of a test."""
-        return state["all"][..., None, :], np.ones(1)
+        return state.older[..., None, :], np.ones(1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +100,7 @@ class Restarted:
     The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k`, and by 3.2 for levels.
 
     >>> recent = Restarted(tau=250, block=100)
-    >>> recent.epoch, list(recent.parts({"blocks": 3}, 6))  # 200 events; 3 blocks are done
+    >>> recent.epoch, list(recent.parts(SpanState(3, np.zeros(1)), 6))  # 200 events; 3 blocks are done
     (2, [1, 2, 2, 1])
     """
 
@@ -102,34 +118,35 @@ class Restarted:
         """Blocks between two restarts."""
         return 1 << min((self.tau // self.block).bit_length(), LEVELS) - 1
 
-    def start(self, nothing: Array) -> State:
-        return {"blocks": 0, "older": nothing, "younger": nothing}
+    def start(self, nothing: Array) -> SpanState:
+        return SpanState(0, nothing, nothing)
 
-    def parts(self, state: State, blocks: int) -> Iterator[int]:
-        done, left = state["blocks"] % self.epoch, blocks
+    def parts(self, state: SpanState, blocks: int) -> Iterator[int]:
+        done, left = state.blocks % self.epoch, blocks
         while left:
             part = min(left, self.epoch - done)
             yield part
             done, left = 0, left - part
 
-    def add(self, state: State, sums: Array, blocks: int) -> State:
-        done = state["blocks"] + blocks
-        older, younger = state["older"] + sums, state["younger"] + sums
+    def add(self, state: SpanState, sums: Array, blocks: int) -> SpanState:
+        assert state.younger is not None
+        done = state.blocks + blocks
+        older, younger = state.older + sums, state.younger + sums
         if done % self.epoch == 0:
             older, younger = older if done == self.epoch else younger, np.zeros_like(younger)
-        return {"blocks": done, "older": older, "younger": younger}
+        return SpanState(done, older, younger)
 
-    def sums(self, state: State) -> Array:
-        return np.asarray(state["older"])
+    def sums(self, state: SpanState) -> Array:
+        return state.older
 
-    def share(self, state: State) -> float:
-        return _share(max(1, int(state["blocks"]) // self.epoch)) / LEVELS
+    def share(self, state: SpanState) -> float:
+        return _share(max(1, state.blocks // self.epoch)) / LEVELS
 
-    def running(self, state: State) -> tuple[Array, Array]:
-        older, younger = state["older"], state["younger"]
-        restarts = int(state["blocks"]) // self.epoch
+    def running(self, state: SpanState) -> tuple[Array, Array]:
+        assert state.younger is not None
+        restarts = state.blocks // self.epoch
         shares = [_share(restarts), _share(restarts + 1)] if restarts else [_share(1), 0.0]
-        return np.stack([older, younger], axis=-2), np.array(shares)
+        return np.stack([state.older, state.younger], axis=-2), np.array(shares)
 
 
 def _share(number: int) -> float:
@@ -200,6 +217,20 @@ class TrackedBounds(NamedTuple):
         return cls(value, lift, {})
 
 
+class GroupState(Struct, frozen=True, eq=False):
+    """Hold the centre of the bets of some sequences [policies, sides, 2], and their sums."""
+
+    centre: Array
+    span: SpanState
+
+
+class TrackerState(Struct, frozen=True, eq=False):
+    """Hold how events are sampled, and the sequences of each group by its label."""
+
+    sampling: SamplingState
+    groups: dict[str, GroupState]
+
+
 @dataclass(frozen=True)
 class SequenceTracker:
     """Confidence sequences for every policy under `estimators` estimators, some of which share theirs.
@@ -211,36 +242,34 @@ class SequenceTracker:
     span: RestartSchedule
     estimators: int
 
-    def start(self, policies: int) -> State:
-        """The state before the first event."""
+    def start(self, policies: int) -> TrackerState:
+        """Start before the first event."""
+        shape = policies, len(SIDES)
         groups = {
-            group.label: {
-                "centre": np.zeros((policies, len(SIDES), 2)),
-                "span": self.span.start(np.zeros((policies, len(SIDES), group.process.width))),
-            }
+            group.label: GroupState(np.zeros((*shape, 2)), self.span.start(np.zeros((*shape, group.process.width))))
             for group in self.groups
         }
-        return {"sampling": start_sampling(policies), "groups": groups}
+        return TrackerState(start_sampling(policies), groups)
 
-    def fold(self, state: State, evidence: Evidence, terms: Sequence[Terms]) -> State:
+    def fold(self, state: TrackerState, evidence: Evidence, terms: Sequence[Terms]) -> TrackerState:
         """The state after these whole blocks, of which `terms` are those of each estimator."""
         groups = {}
         for group in self.groups:
-            centre, span = state["groups"][group.label]["centre"], state["groups"][group.label]["span"]
+            centre, span = state.groups[group.label].centre, state.groups[group.label].span
             for first in range(0, evidence.blocks, AT_ONCE):
                 seen = group.observed(evidence, terms, slice(first, first + AT_ONCE))
                 parts = list(self.span.parts(span, len(seen.values)))
                 sums, centre = measure(group.process, seen, centre, parts)
                 for part, added in zip(parts, sums, strict=True):
                     span = self.span.add(span, added, part)
-            groups[group.label] = {"centre": centre, "span": span}
-        return {"sampling": fold_sampling(state["sampling"], evidence.sample_weight), "groups": groups}
+            groups[group.label] = GroupState(centre, span)
+        return TrackerState(fold_sampling(state.sampling, evidence.sample_weight), groups)
 
-    def select_groups(self, state: State) -> State:
-        """The state of this tracker, taken from that of one with more estimators."""
-        return {**state, "groups": {group.label: state["groups"][group.label] for group in self.groups}}
+    def select_groups(self, state: TrackerState) -> TrackerState:
+        """Return the state of this tracker, out of the state of one with more estimators."""
+        return structs.replace(state, groups={group.label: state.groups[group.label] for group in self.groups})
 
-    def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> TrackedBounds:
+    def read(self, state: TrackerState, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> TrackedBounds:
         """The intervals now; `tail`: evidence and terms of the unfinished block.
 
         `error` [policies]: the chance that the two-sided interval of a policy ever misses.
@@ -249,18 +278,18 @@ class SequenceTracker:
         bounds, estimates = both
         counts = np.full((len(error), self.estimators), np.nan)
         for group in self.groups:
-            kept = state["groups"][group.label]
-            sums = self.span.sums(kept["span"])
+            kept = state.groups[group.label]
+            sums = self.span.sums(kept.span)
             if tail is not None:
-                sums = sums + measure(group.process, group.observed(*tail), kept["centre"], [1])[0][0]
-            share = np.broadcast_to((error / 2 * self.span.share(kept["span"]))[:, None], sums.shape[:-1])
+                sums = sums + measure(group.process, group.observed(*tail), kept.centre, [1])[0][0]
+            share = np.broadcast_to((error / 2 * self.span.share(kept.span))[:, None], sums.shape[:-1])
             means = group.process.lower(sums.reshape(-1, group.process.width), share.ravel()).reshape(share.shape)
             bounds[:, :, group.estimators] = group.scale.bounds(means)[..., None]
             averages = ratio(sums[..., TOTAL], sums[..., COUNT])
             estimates[:, :, group.estimators] = group.scale.bounds(averages)[..., None]
             counts[:, group.estimators] = sums[:, VALUE_LOWER, COUNT, None]
-        sampling = state["sampling"]
-        uneven = (sampling if tail is None else fold_sampling(sampling, tail[0].sample_weight))["uneven"]
+        sampling = state.sampling
+        uneven = (sampling if tail is None else fold_sampling(sampling, tail[0].sample_weight)).uneven
         bounds[:, uneven] = np.nan
         bounds[LIFT_LOWER:, uneven | uneven[0]] = np.nan
         bounds[LIFT_LOWER:, 0] = np.nan
@@ -278,6 +307,14 @@ class LiftObservations(NamedTuple):
 
     seen: Observations
     sampling: Sampling
+
+
+class LiftTestState(Struct, frozen=True, eq=False):
+    """Hold how events are sampled, the centre of the bets [policies, 1, 2], and the sums of the sequences."""
+
+    sampling: SamplingState
+    centre: Array
+    span: SpanState
 
 
 @dataclass(frozen=True)
@@ -305,13 +342,10 @@ class LiftTest:
         low, high = self.reward_range
         return high - low if self.largest_loss is None else self.largest_loss
 
-    def start(self, policies: int) -> State:
-        """The state before the first event."""
-        return {
-            "sampling": start_sampling(policies),
-            "centre": np.zeros((policies, 1, 2)),
-            "span": self.span.start(np.zeros((policies, ROBUST.width))),
-        }
+    def start(self, policies: int) -> LiftTestState:
+        """Start before the first event."""
+        span = self.span.start(np.zeros((policies, ROBUST.width)))
+        return LiftTestState(start_sampling(policies), np.zeros((policies, 1, 2)), span)
 
     def observed(self, evidence: Evidence) -> LiftObservations:
         """Half 1: the observations of some whole blocks."""
@@ -321,28 +355,28 @@ class LiftTest:
             seen = of_differences(evidence, self.largest_loss)
         return LiftObservations(seen, Sampling.of(evidence.sample_weight, evidence.blocks))
 
-    def fold(self, state: State, observed: LiftObservations) -> tuple[Array, State]:
+    def fold(self, state: LiftTestState, observed: LiftObservations) -> tuple[Array, LiftTestState]:
         """Half 2: the evidence after each of these whole blocks, [blocks, policies], and the state after them.
 
         Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
         slates may be.
         """
-        sums, centre = measure(ROBUST, observed.seen, state["centre"], [1] * len(observed.seen.values))
-        span, path = state["span"], []
+        sums, centre = measure(ROBUST, observed.seen, state.centre, [1] * len(observed.seen.values))
+        span, path = state.span, []
         for added in sums[:, :, 0]:
             span = self.span.add(span, added, 1)
             path.append(self.span.running(span))
         running, shares = (np.stack(parts) for parts in zip(*path, strict=True))
         wealth = ROBUST.log_wealth_of_all(running, shares[:, None], np.array(1 + self.margin / self._unit))
-        uneven, sampling = observed.sampling.path(state["sampling"])
+        uneven, sampling = observed.sampling.path(state.sampling)
         unknown = np.isnan(wealth) | uneven | uneven[:, :1] | math.isinf(self._unit)
         unknown[:, 0] = True
-        return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": centre, "span": span}
+        return np.where(unknown, -np.inf, wealth), LiftTestState(sampling, centre, span)
 
-    def lower(self, state: State, error: Array) -> Array:
+    def lower(self, state: LiftTestState, error: Array) -> Array:
         """The lower bound of the average lift at the last block end; NaN where unknown. `error` is [policies]."""
-        mean = ROBUST.lower_of_all(*self.span.running(state["span"]), error)
-        uneven = state["sampling"]["uneven"]
+        mean = ROBUST.lower_of_all(*self.span.running(state.span), error)
+        uneven = state.sampling.uneven
         known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
         with np.errstate(invalid="ignore"):
             return np.where(known, self._unit * (mean - 1), np.nan)

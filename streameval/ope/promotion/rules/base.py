@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, strict
 from streameval.common.text import rounded_up, significant
 from streameval.ope.core import Lift
@@ -60,7 +59,7 @@ class Judgement(NamedTuple):
     also: Mapping[str, Array] = MappingProxyType({})
 
     @property
-    def last(self) -> State:
+    def last(self) -> dict[str, Array]:
         """The numbers of each candidate after the last block, [candidates] by name."""
         known = {"lift": self.lift[-1], "lower": self.lower[-1], "events": self.events[-1], "more": self.more}
         return {**known, **self.also}
@@ -78,9 +77,9 @@ class PromotionRule(Component):
     judges_by_lift: ClassVar[bool] = False
     assumes_independence: ClassVar[bool] = False
 
-    def start(self, candidates: int) -> State:
-        """The memory of the rule before the first block; candidates, or policies, are axis 0 of every array."""
-        return {}
+    def start(self, candidates: int) -> Any:
+        """Start the memory of the rule: a struct whose arrays have policies as axis 0, None without a memory."""
+        return None
 
     def memory_key(self, context: RuleContext) -> list[Any]:
         """The settings on which the memory depends; when they change, the memory restarts."""
@@ -97,7 +96,7 @@ class PromotionRule(Component):
         """The test that bets on single events in order, None if the rule reads sums over blocks alone."""
         return None
 
-    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+    def judge(self, memory: Any, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, Any]:
         """The judgement after each of these whole blocks, and the memory after them.
 
         `sums`: of no blocks if the rule `judges_by_lift` and nothing else is known. `lift`: NaN, and of no events,
@@ -105,9 +104,9 @@ class PromotionRule(Component):
         """
         raise NotImplementedError
 
-    def lower(self, memory: State, last: State, context: RuleContext) -> Array:
+    def lower(self, memory: Any, last: Mapping[str, Array], context: RuleContext) -> Array:
         """The lower bound of the lift to report, [candidates]."""
-        return np.asarray(last["lower"])
+        return last["lower"]
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         """Why a candidate passes or fails, from the numbers after the last block."""

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.core import Lift
-from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, SinceStart
+from streameval.ope.intervals.sequences.tracker import LiftTest, LiftTestState, Restarted, SinceStart
 from streameval.ope.promotion.lift import HORIZON
 from streameval.ope.promotion.rules.base import (
     EARLY,
@@ -70,7 +70,7 @@ class Paired(PromotionRule):
     judges_by_lift: ClassVar[bool] = True
     kind: Literal["paired"] = field(default="paired", repr=False)
 
-    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+    def judge(self, memory: Any, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, Any]:
         lower, staying = _bounds(lift, context)
         more = events_missing(lift, context.margin, context.confidence)
         stay, also = staying > context.margin, {"staying": staying[-1]}
@@ -149,7 +149,7 @@ class Anytime(PromotionRule):
     kind: Literal["anytime"] = field(default="anytime", repr=False)
     tau: int | None = Field(default=None, ge=1, description="covers at most the last 2 tau events; null: all events")
 
-    def start(self, candidates: int) -> State:
+    def start(self, candidates: int) -> LiftTestState:
         return LiftTest((0.0, 1.0), 0.0, self._schedule(1)).start(candidates + 1)
 
     def memory_key(self, context: RuleContext) -> list[Any]:
@@ -159,7 +159,9 @@ class Anytime(PromotionRule):
         if self.tau is not None and self.tau < block:
             raise ValueError(f"tau must be a block of {block} events or more, found {self.tau}")
 
-    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
+    def judge(
+        self, memory: LiftTestState, sums: RewardSums, lift: Lift, context: RuleContext
+    ) -> tuple[Judgement, LiftTestState]:
         assert sums.lifts is not None
         wealth, after = self.lift_test(context).fold(memory, sums.lifts)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
@@ -175,7 +177,7 @@ class Anytime(PromotionRule):
         also = {"wealth": wealth[-1], "needed": needed, "present": present[-1], "staying": staying[-1]}
         return Judgement(lift.value, present, enter, stay, lift.events, more, also), after
 
-    def lower(self, memory: State, last: State, context: RuleContext) -> Array:
+    def lower(self, memory: LiftTestState, last: Mapping[str, Array], context: RuleContext) -> Array:
         """The lower bound of the average lift's confidence sequence."""
         return self.lift_test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
 

@@ -8,10 +8,11 @@ from dataclasses import field
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, running_max, running_sum
+from streameval.common.arrays import Array, running_max, running_sum
 from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.core import Lift
@@ -22,16 +23,28 @@ SEA_SUMS = ("present", "q", "q_square", "term", "term_square")
 SEA_MAXIMA = ("q_largest", "importance_largest")
 
 
+class SeaState(Struct, frozen=True, eq=False):
+    """Hold sums and maxima since the start, [P] each; see `BlockSums`."""
+
+    present: Array
+    q: Array
+    q_square: Array
+    term: Array
+    term_square: Array
+    q_largest: Array
+    importance_largest: Array
+
+
 @dataclass(frozen=True, kw_only=True, config=strict)
 class AllData(PromotionRule):
     """A rule on the means of all weighted rewards: their difference less both half-widths is at least the margin."""
 
-    def start(self, candidates: int) -> State:
-        return {name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)}
+    def start(self, candidates: int) -> SeaState:
+        return SeaState(**{name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)})
 
-    def judge(self, memory: State, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, State]:
-        paths = {name: running_sum(memory[name], getattr(sums.sums, name)) for name in SEA_SUMS}
-        paths |= {name: running_max(memory[name], getattr(sums.sums, name)) for name in SEA_MAXIMA}
+    def judge(self, memory: SeaState, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, SeaState]:
+        paths = {name: running_sum(getattr(memory, name), getattr(sums.sums, name)) for name in SEA_SUMS}
+        paths |= {name: running_max(getattr(memory, name), getattr(sums.sums, name)) for name in SEA_MAXIMA}
         with np.errstate(divide="ignore", invalid="ignore"):
             sampling, range_part = self.half_widths(paths, context)
             value = paths["term"] / paths["q"]
@@ -41,9 +54,9 @@ class AllData(PromotionRule):
             more = np.where(times < 0, UNREACHABLE, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
         enter = lower >= context.margin
         judgement = Judgement(difference, lower, enter, enter, paths["present"][:, 1:], more)
-        return judgement, {name: path[-1] for name, path in paths.items()}
+        return judgement, SeaState(**{name: path[-1] for name, path in paths.items()})
 
-    def half_widths(self, paths: State, context: RuleContext) -> tuple[Array, Array]:
+    def half_widths(self, paths: Mapping[str, Array], context: RuleContext) -> tuple[Array, Array]:
         """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates].
 
         `paths`: the sums and maxima since the start, after each block, [blocks, policies].
@@ -63,7 +76,7 @@ class Bsea(AllData):
 
     kind: Literal["bsea"] = field(default="bsea", repr=False)
 
-    def lower(self, memory: State, last: State, context: RuleContext) -> Array:
+    def lower(self, memory: SeaState, last: Mapping[str, Array], context: RuleContext) -> Array:
         return np.full(len(context.errors), np.nan)
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
@@ -93,7 +106,7 @@ class Sea(AllData):
         description="the upper limit of the importance weights; null: the largest seen",
     )
 
-    def half_widths(self, paths: State, context: RuleContext) -> tuple[Array, Array]:
+    def half_widths(self, paths: Mapping[str, Array], context: RuleContext) -> tuple[Array, Array]:
         weight, (low, high) = paths["q"], context.reward_range
         seen = paths["importance_largest"]
         largest = seen.copy() if self.max_weight is None else np.full(seen.shape, self.max_weight)

@@ -30,7 +30,7 @@ from streameval import (
 )
 from streameval.events import JsonDecoder, fingerprints
 from streameval.ope.core import AnyAverage
-from streameval.ope.core.past import SIGNS, signs_of, start_signs, unit_signs
+from streameval.ope.core.past import SIGNS, UnitState, signs_of, start_signs, unit_signs
 from support.reference import brute_force
 from support.reference.brute_force import Terms
 from support.streams import close, evaluated
@@ -341,7 +341,7 @@ def test_events_without_a_unit_are_independent() -> None:
     assert (np.abs(signs[5:]) == 1).all()
     assert (signs[7] == signs[9]).all()
     assert (signs[5] != signs[6]).any()
-    assert state == {"events": 20, "seen": True}
+    assert state == UnitState(events=20, seen=True)
 
 
 def test_the_state_does_not_grow_with_the_number_of_units() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from random import Random
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from streameval import Evaluator
+from streameval.common.arrays import to_plain
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative, Decay, Window
 from streameval.ope.estimators import (
@@ -182,7 +184,7 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
     memory = ControlVariate().start(1)
     for _ in range(500):
         _, memory = ControlVariate().terms(evidence, memory)
-    assert memory["slope"].max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
+    assert memory.slope.max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
 
 
 def described(n: int, seed: int) -> EventBatch:
@@ -269,12 +271,11 @@ def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:
     evidence = Evidence.of(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
     for estimator in ESTIMATORS:
         memory = estimator.start(1)
-        before = {name: array.copy() for name, array in memory.items()}
+        before = deepcopy(memory)
         first, _ = estimator.terms(evidence, memory)
         second, _ = estimator.terms(evidence, memory)
         np.testing.assert_array_equal(first.numerator, second.numerator)
-        for name, array in before.items():
-            np.testing.assert_array_equal(memory[name], array)
+        assert to_plain(memory) == to_plain(before)
 
 
 @pytest.mark.parametrize("cap", [0, -1, math.nan])

@@ -130,5 +130,5 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator.fold_pending()
     known, rest = Known.of(evaluator._state), events[1_000:]
     weighed = weighed_by(evaluator, rest)
-    states = [Counts.of(weighed, each).fold(evaluator._state)["weights"] for each in (known, Known(known.events))]
-    np.testing.assert_array_equal(states[0]["largest"], states[1]["largest"])
+    states = [Counts.of(weighed, each).fold(evaluator._state).weights for each in (known, Known(known.events))]
+    np.testing.assert_array_equal(states[0].largest, states[1].largest)

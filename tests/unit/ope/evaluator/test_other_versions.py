@@ -8,6 +8,7 @@ import pytest
 import streameval as se
 from streameval.errors import StateError
 from streameval.events import JsonDecoder
+from streameval.ope.core.state import STATE_SCHEMA
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.reward_models import PythonModel
 from support.bandits import CANDIDATE, Bandit, logging_with
@@ -26,12 +27,27 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
     assert CohortEvaluator.from_state_without_code(cohorts().state()).report() == cohorts().report()
 
 
-@pytest.mark.parametrize("schema", [1, 2, None])
-def test_a_state_of_another_version_is_refused(schema: int | None) -> None:
+@pytest.mark.parametrize(
+    ("schema", "found", "hint"),
+    [
+        (29, "schema 29; the oldest one that can be read is 30", "or start from zero"),
+        (None, "schema None; the oldest one", "or start from zero"),
+        (STATE_SCHEMA + 1, f"schema {STATE_SCHEMA + 1}, of a later version; this one reads up to", "or a later one"),
+    ],
+)
+def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, found: str, hint: str) -> None:
     state = cohorts().state()
-    message = f"the state of the evaluator has schema {schema}, this version reads {state['schema']}"
-    with pytest.raises(StateError, match=message):
-        CohortEvaluator.from_state_without_code({**state, "schema": schema})
+    (cohort,) = state["cohorts"]
+    one = se.Evaluator(["a"]).state()
+    inside = {**state, "cohorts": [{**cohort, "evaluator": {**cohort["evaluator"], "schema": schema}}]}
+    for read, plain in (
+        (CohortEvaluator.from_state, {**state, "schema": schema}),
+        (CohortEvaluator.from_state_without_code, inside),
+        (se.Evaluator.from_state, {**one, "schema": schema}),
+    ):
+        with pytest.raises(StateError, match=found) as error:
+            read(plain)
+        assert error.value.hint.endswith(hint)
 
 
 def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:

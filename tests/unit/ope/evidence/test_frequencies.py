@@ -16,7 +16,7 @@ from support.propensities import NAMES, named, three_actions
 ERROR = 0.01
 
 
-def followed(batches: Sequence[EventBatch]) -> frequencies.State:
+def followed(batches: Sequence[EventBatch]) -> frequencies.FrequencyState:
     state = frequencies.start()
     for batch in batches:
         state = frequencies.fold(state, batch, ERROR)
@@ -104,7 +104,7 @@ def test_the_comparison_does_not_depend_on_the_cut_of_the_stream_and_ends_after_
     whole = followed([wrong, right[:200_000]])
     cut = followed([wrong[:70_001], wrong[70_001:], right[:1], right[1:199_999], right[199_999:200_000]])
     assert frequencies.judge(cut, ERROR) == frequencies.judge(whole, ERROR)
-    np.testing.assert_allclose(cut["sums"], whole["sums"], rtol=1e-9)
+    np.testing.assert_allclose(cut.sums, whole.sums, rtol=1e-9)
     assert "action sport" in str(frequencies.judge(whole, ERROR)), "of the span that has ended"
     assert judged(wrong, right)[0]
 
@@ -115,6 +115,6 @@ def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
         reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([0.5, 1.0], 1030)
     )
     state = followed([named(batch, names)] * 2)
-    assert len(state["names"]) == len(state["sums"]) == frequencies.JUDGED_ACTIONS
-    assert state["names"][0] == "970"
-    assert state["events"] == 2060
+    assert len(state.names) == len(state.sums) == frequencies.JUDGED_ACTIONS
+    assert state.names[0] == "970"
+    assert state.events == 2060

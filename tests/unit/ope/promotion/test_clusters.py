@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.common.arrays import State
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import clusters
+from streameval.ope.promotion.clusters import ClusterState
 from streameval.ope.report import TrustCheck
 
 Array = NDArray[np.float64]
@@ -54,7 +54,7 @@ def jumping(rng: np.random.Generator, events: int) -> Array:
     return (rng.random(events) < np.repeat(rng.uniform(0.1, 0.5, 5), events // 5)).astype(float)
 
 
-def folded(reward: Array, state: State | None = None, block: int = BLOCK) -> State:
+def folded(reward: Array, state: ClusterState | None = None, block: int = BLOCK) -> ClusterState:
     means = clusters.mean_rewards(Evidence.of(np.ones((len(reward), 1)), reward, block))
     return clusters.fold(state or clusters.start(), means, block, named=False)
 
@@ -129,14 +129,14 @@ def test_any_cutting_of_the_log_gives_the_same_state() -> None:
     for part in np.split(reward, np.sort(rng.choice(np.arange(1, 999), 30, replace=False)) * BLOCK):
         state = folded(part, state)
     whole = folded(reward)
-    np.testing.assert_allclose(state["sums"], whole["sums"], rtol=1e-12)
-    np.testing.assert_array_equal(state["means"], whole["means"])
+    np.testing.assert_allclose(state.sums, whole.sums, rtol=1e-12)
+    np.testing.assert_array_equal(state.means, whole.means)
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.3, 1e300])
 def test_rewards_that_never_vary_are_not_correlated(reward: float) -> None:
     state = folded(np.full(EVENTS, reward))
-    assert state["sums"][0] == 0.0
+    assert state.sums[0] == 0.0
     assert [passes for _, passes, _ in clusters.check(state, BLOCK, ERROR)] == [True]
 
 

@@ -26,5 +26,5 @@ def test_a_block_without_evidence_leaves_the_lift_as_it_was() -> None:
     expected, _, alone = follow(Lift(*(column[kept] for column in whole)), start(2), BLOCK)
     assert found[:, kept] == pytest.approx(expected)
     assert found[:, left_out] == pytest.approx(expected[:, [0, 2]])
-    assert state["sums"] == pytest.approx(alone["sums"])
-    assert (state["recent"] < alone["recent"]).all()
+    assert state.sums == pytest.approx(alone.sums)
+    assert (state.recent < alone.recent).all()

@@ -69,7 +69,7 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
         seen = replace(Evidence.of(weight, np.ones(len(weight))), signs=marks[events])
         return mean_weight.Bets.of(seen, np.ones(len(weight)))
 
-    start, last = mean_weight.start(40)["units"], EVENTS // 100
+    start, last = mean_weight.start(40).units, EVENTS // 100
     path, memory = mean_weight.design_effects(start, bets(slice(0, last)), fading=1.0)
     sums = np.stack([np.bincount(session, row) for row in surprise])
     expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)
@@ -78,7 +78,7 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     half, before = mean_weight.design_effects(start, bets(slice(0, 23)), fading=1.0)
     rest, after = mean_weight.design_effects(before, bets(slice(23, last)), fading=1.0)
     assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
-    assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)
+    assert after.signed == pytest.approx(memory.signed, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("mean", [0.6, 1.4])

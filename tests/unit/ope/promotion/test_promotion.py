@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streameval import IPS, Cumulative, Evaluator, read_events
-from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch, Rejected
+from streameval.ope.core.state import decode, encode
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
 from streameval.ope.promotion.monitor import held
@@ -71,7 +71,7 @@ def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[An
     state = None
     for first in range(0, len(log.value), step):
         state = log.folded(monitor, state, first, min(first + step, len(log.value)))
-    return [tuple(each) for each in state["transitions"]]
+    return [msgspec.structs.astuple(each) for each in state.transitions]
 
 
 def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple[float, float]:
@@ -117,8 +117,8 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
     state = log.folded(monitor)
     for candidate, error in ((1, 0.05 * 6 / math.pi**2), (2, 0.05 * 6 / (4 * math.pi**2))):
         lowers = sea_by_hand(log, candidate, error, bounded=rule == "sea")
-        assert state["rules"][rule]["last"]["lower"][candidate - 1] == pytest.approx(lowers[-1], rel=1e-9)
-        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate - 1]
+        assert state.rules[rule].last["lower"][candidate - 1] == pytest.approx(lowers[-1], rel=1e-9)
+        changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate - 1]
         assert changes == spans_by_hand([lower >= 0.0 for lower in lowers], hold=3)
 
 
@@ -128,7 +128,7 @@ def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
     log.value[:] = 0.019
     log.value[:3] = log.value[3::2] = 0.0225
-    changes = [(int(t[2]), t[4]) for t in log.folded(monitor)["transitions"] if t[1] == 0]
+    changes = [(t.event, t.starts) for t in log.folded(monitor).transitions if t.candidate == 0]
     assert changes == [(3 * BLOCK, True)]
     decision = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert decision.promotable
@@ -179,7 +179,7 @@ def test_paired_equals_a_loop_over_the_path() -> None:
             for factor, outcomes in zip((1.75, 0.9), passed[candidate], strict=True):
                 outcomes.append(bool(leads and share * square > (factor * 1.959963984540054 / 1.96) ** 2))
     for candidate, (enters, stays) in enumerate(passed):
-        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
+        changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand(enters, 2, stays)
         assert changes, "the test needs a path that crosses the margin"
 
@@ -218,9 +218,9 @@ def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int
 def test_a_serialised_state_continues_to_the_last_bit() -> None:
     log, monitor = Log(blocks=40, seed=6), make_monitor(hold=2)
     half = log.folded(monitor, last=17)
-    restored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(half))))
+    restored = decode(msgspec.msgpack.decode(msgspec.msgpack.encode(encode(half))), monitor.start())
     whole, resumed = log.folded(monitor, half, first=17), log.folded(monitor, restored, first=17)
-    assert msgspec.msgpack.encode(to_plain(whole)) == msgspec.msgpack.encode(to_plain(resumed))
+    assert msgspec.msgpack.encode(encode(whole)) == msgspec.msgpack.encode(encode(resumed))
     assert found(monitor, whole) == found(monitor, resumed)
 
 
@@ -270,7 +270,7 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     log.value[:], log.variance[:] = 0.0, 0.0
     monitor = make_monitor(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
     state = log.folded(monitor)
-    assert not state["transitions"]
+    assert not state.transitions
     assert {each.reason for each in found(monitor, state).values()} == {
         "it has had the same weighted reward as production on every event"
     }
@@ -331,7 +331,7 @@ def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
     state = monitor.start()
-    state["lifts"]["lift"]["sums"][:, 0] = 30_000  # events
+    state.lifts["lift"].sums[:, 0] = 30_000  # events
     assert text in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
@@ -350,7 +350,7 @@ def test_sea_needs_about_as_many_events_as_it_predicts() -> None:
     log.weight[:, 1] = np.where(log.reward > 0, 1.15, 0.92) * rng.uniform(0.5, 1.5, len(log.reward))
     early = monitor.start()
     early = log.folded(monitor, early, last=60)
-    promised = 6000 + float(early["rules"]["sea"]["last"]["more"][0])
+    promised = 6000 + float(early.rules["sea"].last["more"][0])
     fired = min(t[2] for t in history(monitor, log, step=60))
     assert fired == pytest.approx(promised, rel=0.35)
 
@@ -376,7 +376,7 @@ def test_anytime_equals_its_confidence_sequence() -> None:
         state = log.folded(monitor, state, block, block + 1)
         passed.append([(each.lower or -1.0) > 0.01 for each in found(monitor, state).values()])
     for candidate in (0, 1):
-        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
+        changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
         assert bool(changes) == (candidate == 0)
     decisions = found(monitor, state)

@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Evaluator
-from streameval.common.arrays import from_plain, to_plain
+from streameval.common.arrays import to_plain
 from streameval.events import EventBatch
 from streameval.ope.core import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.core.state import decode
 from streameval.ope.estimators import (
     CAB,
     DM,
@@ -496,7 +497,7 @@ def test_two_thirds_of_a_stream_and_the_rest_give_the_state_of_the_whole() -> No
 def test_a_stored_state_continues_with_the_same_bits(average: AnyAverage) -> None:
     first, second = evidence(22, events=3100), evidence(23, events=2500)
     state = folded(watching(average), first)
-    stored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))))
+    stored = decode(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))), watching(average)[0].start(4))
     on, restored = (folded(watching(average), second, state=each) for each in (state, stored))
     assert to_plain(on) == to_plain(restored)
 
@@ -510,8 +511,10 @@ def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
 
 def flat(state: Any) -> list[Array]:
     """All arrays and numbers in a state, in order."""
+    if isinstance(state, msgspec.Struct):
+        state = msgspec.structs.asdict(state)
     if isinstance(state, dict):
-        state = list(state.values())
+        state = [each for each in state.values() if each is not None]
     if isinstance(state, list):
         return [leaf for value in state for leaf in flat(value)]
     return [np.asarray(state, dtype=float)]

@@ -1,0 +1,160 @@
+"""Typed state: structs of arrays and numbers, the same as plain values that msgpack can hold, and some of the policies.
+
+A plain value has a schema number. One of an older schema is brought up to date by `MIGRATIONS` before it is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from streameval.common.arrays import from_plain, require_fit, to_plain
+from streameval.errors import DamagedError, StateError
+
+T = TypeVar("T")
+
+FIRST_SCHEMA = 30
+"""The oldest schema that can be read."""
+MIGRATIONS: list[Callable[[Any], Any]] = []
+"""Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
+STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
+
+
+def require_schema(plain: Any, newest: int = STATE_SCHEMA) -> None:
+    """Require a schema that can be read.
+
+    Raises:
+        DamagedError: The state is not a table.
+        StateError: The schema is later than `newest`, or older than `FIRST_SCHEMA`.
+    """
+    if not isinstance(plain, Mapping):
+        raise DamagedError(f"wrong content: the state is {type(plain).__name__}", hint="use an older state")
+    schema = plain.get("schema")
+    if not isinstance(schema, int) or schema < FIRST_SCHEMA:
+        raise StateError(
+            f"the state of the evaluator has schema {schema}; the oldest one that can be read is {FIRST_SCHEMA}",
+            hint="use the version that wrote it, or start from zero",
+        )
+    if schema > newest:
+        raise StateError(
+            f"the state of the evaluator has schema {schema}, of a later version; this one reads up to {newest}",
+            hint="use the version that wrote it, or a later one",
+        )
+
+
+def migrated(plain: Any, migrations: Sequence[Callable[[Any], Any]] = MIGRATIONS) -> Any:
+    """Return the plain state of an evaluator in the schema of this version.
+
+    Raises:
+        DamagedError: The state is not a table.
+        StateError: The schema cannot be read.
+
+    >>> migrated({"schema": 30, "seen": 7}, [lambda plain: {"events": plain["seen"]}])
+    {'events': 7, 'schema': 31}
+    """
+    require_schema(plain, FIRST_SCHEMA + len(migrations))
+    for place in range(plain["schema"] - FIRST_SCHEMA, len(migrations)):
+        plain = {**migrations[place](plain), "schema": FIRST_SCHEMA + place + 1}
+    return plain
+
+
+def encode(state: msgspec.Struct) -> dict[str, Any]:
+    """Return a state as a plain value: structs become tables, and arrays their type, shape and bytes."""
+    plain: dict[str, Any] = to_plain(state)
+    return plain
+
+
+def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
+    """Return the inverse of `encode`, to the last bit, with the structs of a fresh state; arrays are writable.
+
+    What is None or empty in the fresh state has the type of its annotation. The length of an axis that is 0 there may
+    be any. A fresh table may have more keys in the plain value, and a plain array there stays plain.
+
+    Args:
+        found: the plain value
+        fresh: a state with the right types and shapes
+        path: the place of the value, for messages
+        kind: the annotation of the value
+
+    Raises:
+        DamagedError: A key is missing, or a type or shape is another one.
+
+    >>> class Sums(msgspec.Struct):
+    ...     total: np.ndarray
+    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(2))).total
+    array([1., 2.])
+    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(3)))
+    Traceback (most recent call last):
+    streameval.errors.DamagedError: wrong content: total is an array <f8 [2], expected an array <f8 [3]
+    """
+    decoded: Any
+    if isinstance(fresh, np.ndarray):
+        require_fit(found, to_plain(fresh), path)
+        decoded = from_plain(found)
+    elif isinstance(fresh, msgspec.Struct):
+        fields = msgspec.structs.fields(fresh)
+        require_fit(found, dict.fromkeys(each.name for each in fields), path)
+        values = {
+            each.name: decode(found[each.name], getattr(fresh, each.name), below(path, each.name), each.type)
+            for each in fields
+        }
+        decoded = type(fresh)(**values)
+    elif isinstance(fresh, Mapping) and "__array__" not in fresh:
+        require_fit(found, dict.fromkeys(fresh), path)
+        of_values = get_args(kind)[1] if get_origin(kind) is dict else Any
+        decoded = {key: decode(each, fresh.get(key), below(path, key), of_values) for key, each in found.items()}
+    elif isinstance(fresh, list) and fresh:
+        require_fit(found, [None] * len(fresh), path)
+        (of_items,) = get_args(kind) if get_origin(kind) is list else (Any,)
+        pairs = enumerate(zip(found, fresh, strict=True))
+        decoded = [decode(each, new, below(path, place), of_items) for place, (each, new) in pairs]
+    elif fresh is None and found is None:
+        decoded = None
+    elif fresh is None or isinstance(fresh, list):
+        decoded = _converted(found, path, kind)
+    else:
+        require_fit(found, fresh, path)
+        decoded = found
+    result: T = decoded
+    return result
+
+
+def below(path: str, key: object) -> str:
+    """Return the path of an entry."""
+    return f"{path}.{key}" if path else str(key)
+
+
+def _converted(found: Any, path: str, kind: Any) -> Any:
+    """Return a plain value as an annotated type."""
+    if kind is Any:
+        return from_plain(found)
+    try:
+        return msgspec.convert(found, kind, dec_hook=_array)
+    except (msgspec.ValidationError, TypeError, ValueError, KeyError) as error:
+        raise DamagedError(f"wrong content: {path}: {error}", hint="use an older state") from error
+
+
+def _array(kind: Any, plain: Any) -> Any:
+    """Return an array of the annotated type."""
+    array, wanted = from_plain(plain), np.dtype(get_args(get_args(kind)[1])[0])
+    if not isinstance(array, np.ndarray) or array.dtype != wanted:
+        raise ValueError(f"expected an array {wanted.str}")
+    return array
+
+
+def of_policies(state: Any, index: Sequence[int]) -> Any:
+    """Return a state for some of its policies, which are axis 0 of every array; all else is shared by policies.
+
+    >>> of_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
+    {'events': 7, 'sums': array([1., 3.])}
+    """
+    if isinstance(state, np.ndarray):
+        return state.take(np.asarray(index, dtype=np.int64), axis=0)
+    if isinstance(state, msgspec.Struct):
+        return type(state)(**{name: of_policies(getattr(state, name), index) for name in state.__struct_fields__})
+    if isinstance(state, dict):
+        return {name: of_policies(each, index) for name, each in state.items()}
+    return [of_policies(each, index) for each in state] if isinstance(state, list) else state

@@ -1,0 +1,115 @@
+"""Structs as plain values, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streameval.common.arrays import Array, Integers, Mask
+from streameval.errors import DamagedError, StateError
+from streameval.ope.core.state import FIRST_SCHEMA, decode, encode, migrated, of_policies
+
+
+class Leaf(msgspec.Struct, frozen=True, eq=False):
+    sums: Array
+    seen: Mask
+    places: Integers
+    name: str = "leaf"
+
+
+class Tree(msgspec.Struct, eq=False):
+    leaves: dict[str, Leaf]
+    later: Leaf | None
+    path: list[Leaf]
+    numbers: list[float]
+    signed: Array | None = None
+    other: Any = None
+    count: int = 0
+
+
+def leaf(policies: int = 2) -> Leaf:
+    return Leaf(np.arange(6.0 * policies).reshape(policies, 6)[:, ::2], np.ones(policies, bool), np.arange(policies))
+
+
+def tree() -> Tree:
+    extremes = np.array([-0.0, np.nan, np.inf, 5e-324])
+    return Tree({"a": leaf()}, leaf(), [leaf(), leaf()], [0.1, np.inf], extremes, {"free": [1, None, "x"]}, 3)
+
+
+def fresh() -> Tree:
+    return Tree({"a": Leaf(np.zeros((2, 3)), np.zeros(2, bool), np.zeros(2, np.int64))}, None, [], [])
+
+
+def sent(value: Any) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+
+
+def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
+    found = decode(sent(encode(tree())), fresh())
+    assert msgspec.msgpack.encode(encode(found)) == msgspec.msgpack.encode(encode(tree()))
+    assert isinstance(found.later, Leaf)
+    assert found.signed is not None
+    assert found.signed.tobytes() == tree().signed.tobytes()  # type: ignore[union-attr]
+    for each in (found.leaves["a"], found.later, *found.path):
+        for array in (each.sums, each.seen, each.places):
+            assert array.flags.writeable
+            assert array.flags.c_contiguous
+    assert (found.other, found.count, found.numbers) == ({"free": [1, None, "x"]}, 3, [0.1, np.inf])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("leaves", "a", "sums", "shape"), [3, 2], r"leaves\.a\.sums is an array <f8 \[3, 2\], expected"),
+        (("leaves", "a", "seen", "__array__"), "<i8", r"leaves\.a\.seen is an array <i8 \[2\], expected an array \|b1"),
+        (("leaves", "a", "sums", "data"), b"1", r"leaves\.a\.sums has 1 bytes, expected 48"),
+        (("leaves", "a", "name"), 7, r"leaves\.a\.name is a number, expected str"),
+        (("leaves", "a"), [], r"leaves\.a is a list of 0, expected a table"),
+        (("leaves",), {}, r"leaves\.a is missing"),
+        (("count",), "many", "count is str, expected a number"),
+        (("numbers",), ["many"], "numbers: Expected `float`"),
+        (("later", "name"), 7, "later: Expected `str`"),
+        (("path",), 7, "path: Expected `array`"),
+    ],
+)
+def test_what_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
+    plain = sent(encode(tree()))
+    part = plain
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    with pytest.raises(DamagedError, match=message):
+        decode(plain, fresh())
+
+
+def test_migrations_are_applied_in_turn() -> None:
+    def doubled(plain: Any) -> Any:
+        return {**plain, "count": 2 * plain["count"]}
+
+    def renamed(plain: Any) -> Any:
+        return {"number": plain["count"]}
+
+    migrations, first = [doubled, renamed, doubled_number], FIRST_SCHEMA
+    assert migrated({"schema": first, "count": 3}, migrations) == {"number": 12, "schema": first + 3}
+    assert migrated({"schema": first + 1, "count": 3}, migrations) == {"number": 6, "schema": first + 3}
+    assert migrated({"schema": first + 3, "number": 3}, migrations) == {"number": 3, "schema": first + 3}
+    for schema in (first - 1, first + 4, None, "30"):
+        with pytest.raises(StateError, match=f"schema {schema}"):
+            migrated({"schema": schema, "count": 3}, migrations)
+    with pytest.raises(DamagedError):
+        migrated([], migrations)
+
+
+def doubled_number(plain: Any) -> Any:
+    return {**plain, "number": 2 * plain["number"]}
+
+
+def test_some_policies_are_taken_from_every_array() -> None:
+    found = of_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
+    for each in (found.leaves["a"], found.path[0]):
+        np.testing.assert_array_equal(each.sums, leaf(3).sums[[2, 0]])
+        assert each.places.tolist() == [2, 0]
+    assert (found.count, found.numbers) == (3, [1.0])
