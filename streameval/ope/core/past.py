@@ -30,7 +30,7 @@ approximating the frequency moments, 1999.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -260,44 +260,40 @@ def start(policies: int, tables: Tables) -> Past:
     return Past(np.zeros((*shape, tables.sums.shape[1])), squares, squares.copy())
 
 
-_COVERED = np.arange(2, dtype=np.int64)[None]
-
-
 def fold(past: Past, steps: Steps, tables: Tables, factors: Array) -> None:
     """Fold blocks into a past; `factors` [B, P or 1, E or 1]."""
-    takes = {"sums": tables.sums, "near": tables.squares, "far": tables.squares, "inside": tables.squares}
-    takes |= {"covered": np.repeat(_COVERED, len(tables.sums), axis=0), "signed": tables.signed}
     one = np.ones_like(factors)
-    for name, take in takes.items():
-        rows, state = getattr(steps, name), getattr(past, name)
-        if rows is None:
-            if state is None:
-                continue
-            rows = np.zeros((len(steps.sums), len(state), int(take.max()) + 1))
-        if state is None:
-            state = np.zeros((rows.shape[1], *take.shape))
-            setattr(past, name, state)
+    for name, state, rows, take in _parts(past, steps, tables):
         fading = factors if PARTS[name] == 1.0 else np.sqrt(factors)
         kernel.accumulate(state, rows, take, np.ones(take.shape[1], dtype=np.int64), fading, one)
 
 
 def follow(past: Past, steps: Steps, tables: Tables, factor: float) -> Past:
     """Fold blocks that fade by one factor, and return the past after each of them, [B, P, E or 1, rows]."""
-    takes = {"sums": tables.sums, "near": tables.squares, "far": tables.squares, "inside": tables.squares}
-    takes |= {"covered": np.repeat(_COVERED, len(tables.sums), axis=0), "signed": tables.signed}
     path = {}
+    for name, state, rows, take in _parts(past, steps, tables):
+        path[name] = np.empty((len(rows), *state.shape))
+        kernel.trace(state, rows, take, factor ** PARTS[name], path[name])
+    return Past(**path)
+
+
+def _parts(past: Past, steps: Steps, tables: Tables) -> Iterator[tuple[str, Array, Array, Integers]]:
+    """Yield each part of a past by name, the rows that blocks add to it, and which of these it sums up.
+
+    The parts about units begin with the first block that has them.
+    """
+    takes = {"sums": tables.sums, "near": tables.squares, "far": tables.squares, "inside": tables.squares}
+    takes |= {"covered": np.tile(np.arange(2), (len(tables.sums), 1)), "signed": tables.signed}
     for name, take in takes.items():
         rows, state = getattr(steps, name), getattr(past, name)
+        if rows is None and state is None:
+            continue
         if rows is None:
-            if state is None:
-                continue
             rows = np.zeros((len(steps.sums), len(state), int(take.max()) + 1))
         if state is None:
             state = np.zeros((rows.shape[1], *take.shape))
             setattr(past, name, state)
-        path[name] = np.empty((len(rows), *state.shape))
-        kernel.trace(state, rows, take, factor ** PARTS[name], path[name])
-    return Past(**path)
+        yield name, state, rows, take
 
 
 def expanded(past: Past, tables: Tables) -> dict[str, Array]:
