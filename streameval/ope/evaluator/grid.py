@@ -126,7 +126,7 @@ class Grid:
             columns=self.columns,
             paired=not all(average.mixes_components for average in self.averages),
             mixed=self.mixes_components,
-            apart=not self.logged or bool(self.needs),
+            apart=not self.logged or bool(self.needs) or of_clicks,
             unit_production=self.logged and not of_clicks and self.form is None,
         )
         return Bank(layout, self.candidates, self.block)

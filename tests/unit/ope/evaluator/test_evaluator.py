@@ -550,3 +550,20 @@ def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_a_page_whose_gain_overflows_for_the_order_shown_counts_for_the_candidates() -> None:
+    clicks = np.zeros((250, 3), dtype=int)
+    clicks[::3, 0] = clicks[7, 1] = 1
+    ranks = np.tile([1, 3, 2], (250, 1))
+    examination = {"kind": "table", "values": [1.0, 1e-60, 0.5]}
+    ranking = {"metric": {"kind": "dcg", "at": 2}, "examination": examination}
+    evaluator = Evaluator(["new"], ranking=ranking)
+    evaluator.update(EventBatch.from_rankings(clicks=clicks.tolist(), ranks={"new": ranks.tolist()}))
+    report = evaluator.report()
+    assert [(each.policy, each.events, each.missing) for each in report.policies] == [
+        ("logging", 249, 1),
+        ("new", 250, 0),
+    ]
+    assert report.get("new", "click_ips", "cumulative").value == pytest.approx(84 / 250)
+    assert report.get("new", "click_ips", "cumulative").lift == 0.0
