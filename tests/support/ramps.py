@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from streameval import Evaluator, EventBatch
 from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import calibration
 from streameval.ope.evaluator import ramp as of_arms
+from streameval.ope.evaluator.room import Blocks
+from streameval.ope.evidence.evidence import Evidence
 
 ACTIONS, EPSILON = 25, 0.2
 ARMS = ("production", "challenger")
@@ -150,12 +153,15 @@ def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]
     for first in range(0, len(batch), LOOK):
         part = batch[first : first + LOOK]
         signs, units = unit_signs(units, part.unit, len(part), PLAN.block)
-        compared = calibration.fold(PLAN, compared, part, signs)
-        sums = of_arms.summarise(PLAN, part, signs)
+        goal = replace(Evidence.from_batch(part, PLAN.policies, PLAN.block), signs=signs)
+        blocks = Blocks(part, part, goal)
+        compared = calibration.observe(PLAN, compared, blocks)
         assert drawn is not None
+        sums = of_arms.summarise(PLAN, drawn, blocks)
         assert sums is not None
-        drawn = of_arms.fold_shares(drawn, sums)
-        found = (*calibration.checks(PLAN, compared), *of_arms.checks(PLAN, drawn))
+        drawn = of_arms.fold(PLAN, drawn, sums)
+        seen = () if compared is None else calibration.checks(PLAN, compared, ())
+        found = (*seen, *of_arms.checks(PLAN, drawn, ()))
         failed |= {each.check for each in found if not each.ok}
         if until in failed:
             break

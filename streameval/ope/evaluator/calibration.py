@@ -15,7 +15,7 @@ are 1 it is the mean over the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -26,7 +26,6 @@ from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, Mask, decayed_path, per_block, ratio
 from streameval.common.text import significant
-from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
 from streameval.ope.core import past
 from streameval.ope.core.past import RatioPast
@@ -34,6 +33,7 @@ from streameval.ope.core.state import of_policies
 from streameval.ope.estimators import IPS, TermRange, Terms
 from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.room import Blocks, Present, Room
 from streameval.ope.evidence.evidence import Evidence, RecentState, start_recent
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.logged import LOGGING
@@ -188,13 +188,9 @@ class _Sides(NamedTuple):
         return evidence, Terms(u, v), size, path
 
 
-def fold(
-    plan: Plan, state: CalibrationState | None, events: EventBatch, signs: Array | None
-) -> CalibrationState | None:
-    """Return the state after whole blocks of events with their logged propensities; None while none names a candidate.
-
-    `signs` [events, 64]: those of the units, None while no event has had one.
-    """
+def observe(plan: Plan, state: CalibrationState | None, blocks: Blocks) -> CalibrationState | None:
+    """Return the state after whole blocks; None while no event names a candidate."""
+    events, signs = blocks.logged, blocks.goal.signs
     names = events.logging_policy
     if plan.ranking is not None or (names is None and state is None):
         return state
@@ -227,6 +223,10 @@ def fold(
 def _identities(plan: Plan) -> Identity:
     """The fingerprints of the policies; none for `logging`, which names all of them."""
     return fingerprints(["" if name == LOGGING else name for name in plan.policies])
+
+
+def start(_plan: Plan) -> None:
+    """Start without a state."""
 
 
 def fresh(plan: Plan) -> CalibrationState:
@@ -272,13 +272,11 @@ def _grid(plan: Plan) -> Grid:
     )
 
 
-def rows(plan: Plan, state: CalibrationState | None) -> tuple[Calibration, ...]:
+def rows(plan: Plan, state: CalibrationState, _present: Present) -> tuple[Calibration, ...]:
     """For each policy that chose events, and each average, the seen value and the estimated one.
 
     Of the finished blocks.
     """
-    if state is None:
-        return ()
     found = []
     values = {name: list(_values(plan, each)) for name, each in state.grids.items()}
     for place, (average, seen) in enumerate(values["seen"]):
@@ -322,9 +320,9 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
     )
 
 
-def checks(plan: Plan, state: CalibrationState | None) -> Iterator[TrustCheck]:
+def checks(plan: Plan, state: CalibrationState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust check `calibration` of each policy whose estimate can be compared with what it earned."""
-    if state is None or plan.promotion is None:
+    if plan.promotion is None:
         return
     half = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
     for policy, mean, deviation, blocks in zip(
@@ -364,3 +362,6 @@ def multiple(blocks: float, error: float) -> float:
     """
     time = blocks / FEWEST_BLOCKS_COMPARED
     return math.sqrt((1 + 1 / time) * (math.log1p(time) + 2 * math.log(1 / error)))
+
+
+ROOM = Room("calibration", start, resume, fresh, observe=observe, rows=rows, checks=checks)

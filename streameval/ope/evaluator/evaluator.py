@@ -20,7 +20,7 @@ from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated, of_policies
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import calibration, drift_detection, halves, learning, propensities, ramp, segments
+from streameval.ope.evaluator import drift_detection, halves, learning, propensities, rooms
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, GridState, Pair
 from streameval.ope.evaluator.learners import learner_rows, with_notes
@@ -35,8 +35,9 @@ from streameval.ope.evaluator.report_rows import (
     report_rows,
     with_signs,
 )
+from streameval.ope.evaluator.room import Blocks, Present
 from streameval.ope.evaluator.state import EvaluatorState, EventState
-from streameval.ope.evidence import arms, frequencies
+from streameval.ope.evidence import arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.examination import LearnedCurve
@@ -217,9 +218,7 @@ class Evaluator:
         state, monitor = selected._state, evaluator._monitor
         evaluator._state = structs.replace(
             state,
-            ramp=ramp.resume(plan, self.plan, state.ramp),
-            calibration=calibration.resume(plan, self.plan, state.calibration),
-            segments=segments.resume(plan, self.plan, state.segments),
+            rooms=rooms.resume(plan, self.plan, state.rooms),
             grids=[
                 grid.resume(before, known)
                 for grid, before, known in zip(evaluator._grids, selected._grids, state.grids, strict=True)
@@ -323,7 +322,7 @@ class Evaluator:
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
         raw_fields = batch.raw_fields if learning.keeps_raw_fields(self.plan, self._grids) else None
-        split = segments.columns_of(self.plan, batch)
+        split = self.plan.columns_of(batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
@@ -372,9 +371,7 @@ class Evaluator:
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
         after = halves.Counts.of(weighed, self._known).fold(after)
-        if self.plan.compares_propensities:
-            after.frequencies = frequencies.fold(after.frequencies, logged, self.plan.trust_error)
-        after.calibration = calibration.fold(self.plan, after.calibration, logged, weighed.whole.signs)
+        after.rooms = rooms.observe(self.plan, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self._fold_sums(sums, weighed.curve)
 
@@ -391,9 +388,9 @@ class Evaluator:
         """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
         logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
         self._count_failures(faults)
-        balanced, ramped = ramp.fold(self.plan, after.ramp, logged)
-        after = structs.replace(after, ramp=ramped)
-        weighed = learning.weighed(self.plan, self._grids, after, balanced, goal)
+        events, prepared = rooms.prepare(self.plan, after.rooms, logged)
+        after = structs.replace(after, rooms=prepared)
+        weighed = learning.weighed(self.plan, self._grids, after, events, goal)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -428,7 +425,7 @@ class Evaluator:
             return self._folded().report(now, unmatched_share)
         plan, state, events, learner = self.plan, self._state, self._state.events, self._state.propensities
         present = rest, tail, learned, curve = self._present()
-        late = None if tail is None or rest is None else (tail[0], rest)
+        late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
         of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
         shown, known = {row.estimator for row in estimates}, plan.estimators
@@ -468,11 +465,10 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
-            calibration=calibration.rows(plan, state.calibration),
-            segments=segments.segment_rows(plan, state.segments, late, learned.counts, learned.weights, of_goal),
             learners=tuple(learner_rows(plan, state.learned_policies, of_goal)),
             reward_model=online.read(plan.reward_model, state.predictions[0]) if predicts else None,
             propensity_model=plan.propensity.read(learner) if plan.propensity and learner else None,
+            **rooms.rows(plan, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
@@ -500,7 +496,7 @@ class Evaluator:
         plan, rest, tail, learned = self.plan, None, None, self._state
         if self._pending:
             rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
-            rest = ramp.balanced(plan, learned.ramp, rest)
+            rest, _ = rooms.prepare(plan, learned.rooms, rest)
             weighed = learning.weighed(plan, self._grids, learned, rest, goal)
             folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.of(weighed, self._known).fold(folded.state)
@@ -606,9 +602,8 @@ class Evaluator:
     ) -> EvaluatorState:
         """Return a state of this plan; models that are foreign code are loaded only if named."""
         plan, fresh = self.plan, self._saved()
-        if plain.get("calibration") is not None:
-            fresh.calibration = calibration.fresh(plan)
-        state = decode(plain, fresh)
+        require_fit(plain, {"rooms": {}})
+        state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(plan, plain["rooms"])))
         known = state.propensities
         return structs.replace(
             state,

@@ -14,18 +14,18 @@ from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from streameval.common.arrays import Array, decayed_path
 from streameval.events import EventBatch
-from streameval.ope.core.summary import BlockSums
-from streameval.ope.evaluator import ramp, segments
+from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.drift_detection import block_means
 from streameval.ope.evaluator.grid import Grid, GridSums
 from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
-from streameval.ope.evaluator.segments import SegmentSums
+from streameval.ope.evaluator.room import Blocks
+from streameval.ope.evaluator.rooms import RoomSums
 from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Form
@@ -112,8 +112,8 @@ class Sums(Struct, frozen=True, eq=False):
     The first axis of all arrays counts blocks, but for the pieces of a `View`. `recent`: behind the recent means of
     each reward; empty if no average needs them. `slates`: of each reward, None without slates. `grids`: empty for the
     unfinished block. `by_rank`: of clicks at each rank, None without a learned curve. `means`: of clipped rewards for
-    the drift detector, `shares`: of the arms of a ramp, `segments`, `promotion`: of the monitor, each None if nothing
-    reads it.
+    the drift detector, `promotion`: of the monitor, each None if nothing reads it. `rooms`: by name, without those
+    that have no sums.
     """
 
     recent: tuple[RecentSums, ...]
@@ -121,9 +121,8 @@ class Sums(Struct, frozen=True, eq=False):
     grids: tuple[GridSums, ...] = ()
     by_rank: Array | None = None
     means: Array | None = None
-    shares: BlockSums | None = None
-    segments: SegmentSums | None = None
     promotion: MonitorSums | None = None
+    rooms: RoomSums = field(default_factory=RoomSums)
 
 
 def summarise(weighed: Weighed, mixes: bool) -> Sums:
@@ -157,10 +156,9 @@ def summarise_blocks(
     return structs.replace(
         sums,
         grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known.grids, strict=True)),
-        segments=segments.summarise(plan, known.segments, goal, events),
         means=None if plan.drift is None else block_means(goal, plan.reward_range),
-        shares=ramp.summarise(plan, logged, weighed.whole.signs),
         promotion=promotion,
+        rooms=rooms.summarise(plan, known.rooms, Blocks(logged, events, goal)),
     )
 
 
@@ -204,7 +202,5 @@ def fold(plan: Plan, before: EvaluatorState, sums: Sums) -> Folded:
         state.by_rank = path[-1]
     if sums.means is not None and plan.drift is not None and before.drift is not None:
         plan.drift.update(before.drift, sums.means)
-    if sums.shares is not None and before.ramp is not None:
-        state.ramp = ramp.fold_shares(before.ramp, sums.shares)
-    state.segments = segments.fold(plan, before.segments, sums.segments)
+    state.rooms = rooms.fold(plan, before.rooms, sums.rooms)
     return Folded(state, recent, slates, path)

@@ -13,12 +13,12 @@ from msgspec import structs
 from streameval.common.arrays import Array, Mask, State, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.core.past import start_signs, unit_signs
-from streameval.ope.evaluator import calibration, propensities, ramp, segments
+from streameval.ope.evaluator import propensities, rooms
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import COUNTS
 from streameval.ope.evaluator.state import EvaluatorState, EventState
-from streameval.ope.evidence import frequencies, largest_weights
+from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
@@ -46,10 +46,7 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
             name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
             for name, policy in plan.learned_policies.items()
         },
-        frequencies=frequencies.start(),
         propensities=None if plan.propensity is None else plan.propensity.start(),
-        ramp=ramp.start(plan),
-        calibration=None,
         recent=[start_recent(policies) for _ in rewards],
         slates=[start_slates(policies) for _ in rewards],
         units=start_signs(),
@@ -59,7 +56,7 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
         by_rank=np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
         drift=None if plan.drift is None else plan.drift.start(policies),
         promotion=None if monitor is None else monitor.start(),
-        segments=segments.start(plan),
+        rooms=rooms.start(plan),
         grids=[grid.start() for grid in grids],
     )
 
@@ -334,7 +331,7 @@ def with_error_of_curve(
 
 
 def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve, a ramp and logged propensities.
+    """The trust checks that promotion does not know: of a learned curve, estimated propensities and rooms.
 
     `known`: the other checks, of the policies that have events.
     """
@@ -344,11 +341,7 @@ def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck
         yield from of_every_policy(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
-    yield from calibration.checks(plan, state.calibration)
-    yield from ramp.checks(plan, state.ramp)
+    yield from rooms.checks(plan, state.rooms, known)
     if plan.propensity is not None:
         finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
         yield from of_every_policy(known, "propensities", True, finding)
-    found = frequencies.judge(state.frequencies, plan.trust_error)
-    if found is not None:
-        yield from of_every_policy(known, "propensities", *found)

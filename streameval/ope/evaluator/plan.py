@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from streameval.common.arrays import Array, State
 from streameval.common.component import chosen, chosen_all, kind_as_mapping
 from streameval.errors import StateError
-from streameval.events import JsonDecoder, RankingDecoder
+from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.further_rewards import RewardField
-from streameval.events.segments import Segment, SegmentField, fields_of_segments
+from streameval.events.segments import Segment, SegmentColumns, SegmentField, fields_of_segments
 from streameval.ope.core import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -281,6 +281,14 @@ class Plan:
     def margin(self) -> float | None:
         """The lift that a candidate must exceed to be promotable; None without promotion."""
         return None if self.promotion is None else self.promotion.margin
+
+    def columns_of(self, events: EventBatch) -> SegmentColumns | None:
+        """The columns of `fields`, which the events may lack; None without any."""
+        names = [each.name for each in self.fields]
+        if not names:
+            return None
+        found = events.segments
+        return SegmentColumns.none(names, len(events)) if found is None else found.named(names)
 
     @property
     def compares_propensities(self) -> bool:

@@ -17,6 +17,7 @@ from streameval.ope.core.past import RatioPast
 from streameval.ope.core.summary import BlockSums
 from streameval.ope.estimators import Terms
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.room import Blocks, Room
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.arms import ArmState
 from streameval.ope.evidence.evidence import Evidence
@@ -46,39 +47,33 @@ def resume(plan: Plan, before: Plan, state: RampState | None) -> RampState | Non
     return RampState(arms.resume(plan.logging, before.logging, state.balance), kept)
 
 
-def balanced(plan: Plan, state: RampState | None, events: EventBatch) -> EventBatch:
-    """The events, whole blocks or an unfinished one, with the propensities of all arms together."""
-    return fold(plan, state, events)[0]
-
-
-def fold(plan: Plan, state: RampState | None, events: EventBatch) -> tuple[EventBatch, RampState | None]:
+def prepare(plan: Plan, state: RampState, events: EventBatch) -> tuple[EventBatch, RampState]:
     """Whole blocks of events with the propensities of all arms together, and the state after them but for `drawn`."""
-    if plan.logging is None or state is None:
-        return events, state
+    assert plan.logging is not None
     weighed, balance = arms.fold(plan.logging, state.balance, events, plan.block)
     return weighed, structs.replace(state, balance=balance)
 
 
-def summarise(plan: Plan, events: EventBatch, signs: Array | None) -> BlockSums | None:
-    """Half 1: the sums of whole blocks; `signs` [events, 64]: of the units of their events."""
+def summarise(plan: Plan, _state: RampState, blocks: Blocks) -> BlockSums | None:
+    """Half 1: the sums of whole blocks."""
     if plan.logging is None or plan.logging.shares is None:
         return None
-    drawn = np.asfortranarray(plan.logging.of_events(events))
+    drawn = np.asfortranarray(plan.logging.of_events(blocks.logged))
     ones = np.ones_like(drawn)
     named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
-    evidence = replace(Evidence.of(ones, np.ones(len(events)), plan.block, named), signs=signs)
+    evidence = replace(Evidence.of(ones, np.ones(len(drawn)), plan.block, named), signs=blocks.goal.signs)
     return past.sum_ratio(evidence, Terms(drawn))
 
 
-def fold_shares(state: RampState, sums: BlockSums) -> RampState:
+def fold(_plan: Plan, state: RampState, sums: BlockSums) -> RampState:
     """Half 2: the state after whole blocks."""
     past.fold_ratio(state.drawn, sums, has_denominator=False)
     return state
 
 
-def checks(plan: Plan, state: RampState | None) -> Iterator[TrustCheck]:
+def checks(plan: Plan, state: RampState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust check `arm_shares`, of all policies."""
-    if state is None or plan.logging is None or plan.logging.shares is None or plan.promotion is None:
+    if plan.logging is None or plan.logging.shares is None or plan.promotion is None:
         return
     found, sums = past.read_ratio(state.drawn, has_denominator=False)
     counts = sums[:, 1]
@@ -112,3 +107,6 @@ def shares_check(names: Sequence[str], shares: Array, counts: Array, effect: flo
         return True, f"the arms have shares of {seen} of {events}"
     wanted = " and ".join(f"{100 * share:.1f} %" for share in shares)
     return False, f"the arms have shares of {seen} of {events}, configured {wanted}"
+
+
+ROOM = Room("ramp", start, resume, prepare=prepare, summarise=summarise, sums=BlockSums, fold=fold, checks=checks)

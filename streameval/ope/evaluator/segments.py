@@ -18,8 +18,6 @@ import numpy as np
 from msgspec import Struct, structs
 
 from streameval.common.arrays import Array, decayed_path, ratio
-from streameval.events import EventBatch
-from streameval.events.segments import SegmentColumns
 from streameval.ope.core import AnyAverage, Reading, past
 from streameval.ope.core.layout import Layout
 from streameval.ope.core.moments import ALL_ROWS, fade, merge, nothing, pair_weight
@@ -29,21 +27,13 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
-from streameval.ope.evidence.evidence import Evidence, fading_of
+from streameval.ope.evaluator.room import Blocks, Present, Room
+from streameval.ope.evidence.evidence import fading_of
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.report import Estimate, SegmentEstimate
 
 SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
-
-
-def columns_of(plan: Plan, events: EventBatch) -> SegmentColumns | None:
-    """The columns of the fields of a plan, which the events may lack; None without any."""
-    names = [each.name for each in plan.fields]
-    if not names:
-        return None
-    found = events.segments
-    return SegmentColumns.none(names, len(events)) if found is None else found.named(names)
 
 
 def labels(plan: Plan) -> list[tuple[str, str]]:
@@ -124,10 +114,9 @@ class SegmentSums(Struct, frozen=True, eq=False):
     lesson: dict[str, Array]
 
 
-def summarise(plan: Plan, state: SegmentState | None, evidence: Evidence, events: EventBatch) -> SegmentSums | None:
-    """Half 1 of whole blocks, or of the unfinished one; `evidence`: of the goal. None without segments."""
-    if state is None:
-        return None
+def summarise(plan: Plan, state: SegmentState, of: Blocks) -> SegmentSums:
+    """Half 1 of whole blocks, or of the unfinished one."""
+    events, evidence = of.events, of.goal
     assert events.segments is not None
     (estimator, average), blocks = whole_of(plan), evidence.blocks
     size, factor = len(events) // blocks, average.factor or 1.0
@@ -148,10 +137,8 @@ def summarise(plan: Plan, state: SegmentState | None, evidence: Evidence, events
     return SegmentSums(size, np.ascontiguousarray(found.swapaxes(1, 2)), dict(terms.lesson))
 
 
-def fold(plan: Plan, state: SegmentState | None, sums: SegmentSums | None) -> SegmentState | None:
+def fold(plan: Plan, state: SegmentState, sums: SegmentSums) -> SegmentState:
     """Half 2: return the state after these blocks."""
-    if state is None or sums is None:
-        return state
     factor, moments = (whole_of(plan)[1].factor or 1.0) ** sums.events, state.moments
     for added in sums.moments:
         moments = merge(fade(moments, factor), added)
@@ -160,34 +147,18 @@ def fold(plan: Plan, state: SegmentState | None, sums: SegmentSums | None) -> Se
     return SegmentState(structs.replace(before, **learned) if learned else before, moments)
 
 
-def segment_rows(
-    plan: Plan,
-    state: SegmentState | None,
-    tail: tuple[Evidence, EventBatch] | None,
-    counts: Mapping[str, Array],
-    weights: LargestState,
-    estimates: Iterable[Estimate],
-) -> tuple[SegmentEstimate, ...]:
+def segment_rows(plan: Plan, state: SegmentState, present: Present) -> tuple[SegmentEstimate, ...]:
     """The estimates of all values of all segments, policy by policy.
 
     Each interval has its share of the error probability, so that those of a policy hold together with the configured
     confidence. Dependent events widen it by the design effect of the whole estimate.
-
-    Args:
-        tail: the events of the unfinished block
-        counts: see `evaluator.COUNTS`
-        weights: the state of `largest_weights`
-        estimates: the rows of the goal
     """
-    if state is None:
-        return ()
-    known = state if tail is None else fold(plan, state, summarise(plan, state, *tail))
-    assert known is not None
+    known = state if present.tail is None else fold(plan, state, summarise(plan, state, present.tail))
     by_policy = known.moments
     weight = pair_weight(by_policy)
     share = ratio(weight[:, :-1], weight[:, -1:])
-    reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), estimates)
-    numbers = _numbers(plan, reading, lift, counts, weights)
+    reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), present.estimates)
+    numbers = _numbers(plan, reading, lift, present.counts, present.weights)
     return tuple(_rows(plan, numbers | {"share": share.ravel(), "events": reading.count}))
 
 
@@ -249,3 +220,6 @@ def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tupl
     reading.design_effect = of_whole("design_effect", plan.policies)
     lift.design_effect = of_whole("lift_design_effect", plan.policies[1:])
     return reading, lift
+
+
+ROOM = Room("segments", start, resume, summarise=summarise, sums=SegmentSums, fold=fold, rows=segment_rows)

@@ -8,15 +8,11 @@ import msgspec
 
 from streameval.common.arrays import Array
 from streameval.ope.core.past import UnitState
-from streameval.ope.evaluator.calibration import CalibrationState
 from streameval.ope.evaluator.drift_detection import DriftState
 from streameval.ope.evaluator.grid import GridState
 from streameval.ope.evaluator.propensities import PropensityState
-from streameval.ope.evaluator.ramp import RampState
-from streameval.ope.evaluator.segments import SegmentState
 from streameval.ope.evidence.evidence import RecentState, SlateState
 from streameval.ope.evidence.examination import ExaminationState
-from streameval.ope.evidence.frequencies import FrequencyState
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.promotion import ArrivalState, MonitorState
 from streameval.ope.reward_models.online import ModelState
@@ -48,10 +44,7 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
         failures: of policies in code: by policy and reason, the number of events and an example
         counts: the numbers of events of each policy, by name: see `evaluator.COUNTS`
         learned_policies: what each policy that learns knows, in a form of its own
-        frequencies: how often actions were chosen
         propensities: what estimated propensities come from, None without them
-        ramp: None without a ramp
-        calibration: None while no event names a candidate as its policy
         recent: the sums behind recent means, for each reward
         slates: what is behind the weights of slates slot by slot, for each reward
         units: whether events have units
@@ -61,7 +54,7 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
         by_rank: recent sums of clicks at each rank
         drift: None without a drift detector
         promotion: None without promotion
-        segments: None without segments
+        rooms: the states of rooms by name, see `evaluator.rooms`
         grids: the state of each grid
     """
 
@@ -69,10 +62,7 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     failures: dict[str, dict[str, tuple[int, str]]]
     counts: dict[str, Array]
     learned_policies: dict[str, dict[str, Any]]
-    frequencies: FrequencyState
     propensities: PropensityState | None
-    ramp: RampState | None
-    calibration: CalibrationState | None
     recent: list[RecentState]
     slates: list[SlateState]
     units: UnitState
@@ -82,5 +72,5 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     by_rank: Array
     drift: DriftState | None
     promotion: MonitorState | None
-    segments: SegmentState | None
+    rooms: dict[str, Any]
     grids: list[GridState]

@@ -21,13 +21,13 @@ from typing import Any, Self, TypeVar
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Integers, Mask, State, from_plain, to_plain
+from streameval.common.arrays import Array, Integers, Mask, State, to_plain
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.ope.core.past import UnitState
 from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
-from streameval.ope.evaluator import halves, learning, segments
+from streameval.ope.evaluator import halves, learning, rooms
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
 from streameval.ope.evaluator.plan import Candidates, Plan
@@ -93,14 +93,14 @@ class Knowledge(msgspec.Struct, frozen=True, eq=False):
     Args:
         predictions: the reward model for each reward, as a plain value
         units: whether an event has had a unit
-        segments: what the estimator of segments has learned
+        rooms: their states
         seen: for each grid, whether a policy has had an event with all fields
         estimators: what estimators have learned, for each grid and reward, by label
     """
 
     predictions: list[ModelState]
     units: bool
-    segments: Any
+    rooms: dict[str, Any]
     seen: list[Mask]
     estimators: list[list[dict[str, Any]]]
 
@@ -163,7 +163,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
 
 def _decoded(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(data, type=kind, dec_hook=lambda _, value: from_plain(value))
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=rooms.decoded)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         hint = "run the same version of streameval everywhere"
         raise StateError(f"this is not the {kind.__name__} of this version: {error!r}", hint=hint) from error
@@ -205,9 +205,7 @@ class Summariser(Evaluator):
         own = self._state
         own.predictions = [online.from_state(model, each, model) for each in known.predictions]
         own.units = msgspec.structs.replace(own.units, seen=known.units)
-        if own.segments is not None:
-            learned = decode(known.segments, own.segments.estimator)
-            own.segments = msgspec.structs.replace(own.segments, estimator=learned)
+        own.rooms = decode(known.rooms, rooms.fresh(self.plan, known.rooms))
         for state, seen, rewards in zip(own.grids, known.seen, known.estimators, strict=True):
             state.seen = seen
             for reward, estimators in zip(state.rewards, rewards, strict=True):
@@ -217,7 +215,7 @@ class Summariser(Evaluator):
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
         self._state = halves.Counts.of(weighed, self._known).fold(after)
-        self._state.segments = segments.fold(self.plan, self._state.segments, sums.segments)
+        self._state.rooms = rooms.fold(self.plan, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)
         times = np.nan_to_num(events.timestamp[self.plan.block - 1 :: self.plan.block], nan=-np.inf)
@@ -311,7 +309,7 @@ class PartitionedEvaluator(Evaluator):
         known = Knowledge(
             [online.to_state(model, each) for each in state.predictions],
             state.units.seen,
-            None if state.segments is None else state.segments.estimator,
+            state.rooms,
             [grid.seen for grid in state.grids],
             [[reward.estimators for reward in grid.rewards] for grid in state.grids],
         )

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator, EventBatch
-from streameval.common.arrays import from_plain, to_plain
+from streameval.common.arrays import to_plain
 from streameval.events.origin import Origin
-from streameval.ope.evaluator import halves, learning
+from streameval.ope.evaluator import halves, learning, rooms
 from streameval.ope.evaluator.halves import Counts, Known, Sums
 from streameval.ope.evaluator.learning import Weighed
 
@@ -120,7 +120,7 @@ def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> N
 
 def received(data: bytes) -> Sums:
     """The sums in these bytes."""
-    return msgspec.msgpack.decode(data, type=Sums, dec_hook=lambda _, value: from_plain(value))
+    return msgspec.msgpack.decode(data, type=Sums, dec_hook=rooms.decoded)
 
 
 def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state() -> None:

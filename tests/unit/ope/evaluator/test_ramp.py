@@ -66,7 +66,7 @@ def test_without_events_of_a_candidate_there_is_no_comparison_and_no_state() -> 
     for names in (None, ["production"] * 1000, ["another"] * 1000):
         found = evaluator(logging=None)
         found.update(EventBatch.from_arrays(**{**columns, "logging_policy": names}))
-        assert (found.report().calibration, found.state()["calibration"]) == ((), None)
+        assert (found.report().calibration, found.state()["rooms"]["calibration"]) == ((), None)
     only = report({**columns, "logging_policy": ["challenger"] * 1000}).calibration
     assert {(each.policy, each.estimated) for each in only} == {("challenger", None)}
 

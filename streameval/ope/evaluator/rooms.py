@@ -1,0 +1,96 @@
+"""The rooms of an evaluator: without the module of one, and its import and its name here, all others work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import convert
+
+from streameval.common.arrays import State, from_plain
+from streameval.events import EventBatch
+from streameval.ope.evaluator.calibration import ROOM as CALIBRATION
+from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.ramp import ROOM as RAMP
+from streameval.ope.evaluator.room import Blocks, Present, Room
+from streameval.ope.evaluator.segments import ROOM as SEGMENTS
+from streameval.ope.report import TrustCheck
+
+ROOMS: tuple[Room, ...] = (
+    SEGMENTS,
+    CALIBRATION,
+    RAMP,
+    FREQUENCIES,
+)
+
+
+class RoomSums(dict[str, Any]):
+    """Hold half 1 of the rooms that have sums, by name."""
+
+
+def decoded(kind: type, plain: Any) -> Any:
+    """The sums of rooms, or the array, that `to_plain` made plain."""
+    if kind is not RoomSums:
+        return from_plain(plain)
+    kinds = {room.name: room.sums for room in ROOMS}
+    return RoomSums({name: convert(each, kinds[name], dec_hook=decoded) for name, each in plain.items()})
+
+
+def start(plan: Plan) -> State:
+    """The states of all rooms, by name, before the first event."""
+    return {room.name: room.start(plan) for room in ROOMS}
+
+
+def resume(plan: Plan, before: Plan, states: State) -> State:
+    """The states under another plan; `before`: the plan of these."""
+    return {room.name: room.resume(plan, before, states[room.name]) for room in ROOMS}
+
+
+def fresh(plan: Plan, plain: Mapping[str, Any]) -> State:
+    """What the plain states are decoded by."""
+    late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
+    return start(plan) | {name: of_plan(plan) for name, of_plan in late.items()}
+
+
+def prepare(plan: Plan, states: State, events: EventBatch) -> tuple[EventBatch, State]:
+    """The events as they are weighed, and the states after them."""
+    after = dict(states)
+    for room, state in _present(states):
+        if room.prepare:
+            events, after[room.name] = room.prepare(plan, state, events)
+    return events, after
+
+
+def observe(plan: Plan, states: State, blocks: Blocks) -> State:
+    """The states after whole blocks, but for what `fold` adds."""
+    return states | {room.name: room.observe(plan, states[room.name], blocks) for room in ROOMS if room.observe}
+
+
+def summarise(plan: Plan, states: State, blocks: Blocks) -> RoomSums:
+    """Half 1: the sums of whole blocks by room."""
+    present = _present(states)
+    found = ((room.name, room.summarise(plan, state, blocks)) for room, state in present if room.summarise)
+    return RoomSums((name, sums) for name, sums in found if sums is not None)
+
+
+def fold(plan: Plan, states: State, sums: RoomSums) -> State:
+    """Half 2: the states after these sums."""
+    pairs = ((room, sums[room.name]) for room in ROOMS if room.name in sums)
+    return states | {room.name: room.fold(plan, states[room.name], added) for room, added in pairs if room.fold}
+
+
+def rows(plan: Plan, states: State, present: Present) -> dict[str, Any]:
+    """The rows of a Report by its fields."""
+    return {room.name: room.rows(plan, state, present) for room, state in _present(states) if room.rows}
+
+
+def checks(plan: Plan, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+    """The trust checks of rooms; `known`: those of the policies that have events."""
+    for room, state in _present(states):
+        if room.checks:
+            yield from room.checks(plan, state, known)
+
+
+def _present(states: State) -> list[tuple[Room, Any]]:
+    return [(room, states[room.name]) for room in ROOMS if states[room.name] is not None]
