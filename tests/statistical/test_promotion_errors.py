@@ -26,7 +26,7 @@ def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
         evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
         sums = monitor.summarise(evidence, np.full(6000, np.nan), propensity)
         state = monitor.fold(state, sums, [[sure_path(60, streams)]])
-    return float((state["rules"]["anytime"]["hold"]["times"] > 0).mean())
+    return float((state.rules["anytime"].hold.times > 0).mean())
 
 
 @pytest.mark.slow

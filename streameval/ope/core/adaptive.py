@@ -31,7 +31,7 @@ VARIANCE_DECAY = 1 - 1 / 100_000
 class WindowState(msgspec.Struct):
     """The state of an adaptive window.
 
-    Args:
+    Attributes:
         buckets: the blocks of the longest window
         recent: decayed sums behind the variance [P, E, 6]
         length: the length that a window has grown to, in events [P, E]

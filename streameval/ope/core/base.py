@@ -26,7 +26,7 @@ from streameval.ope.core.summary import BlockSeries, BlockSums, View
 class Path(NamedTuple):
     """What is known about the terms of some blocks, at the end of each.
 
-    Args:
+    Attributes:
         sums: the sums of the blocks
         steps: what they add to variances
         rate: the drift rate, if the average needs it [B, P, E]
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
     Each is one number, or one a block, or [B, P, E].
 
-    Args:
+    Attributes:
         factor: by which everything before the block counts less
         share: the weight of an event of the block
         memory: the horizon of the average in events, a tenth of the horizon of its variance
@@ -171,7 +171,7 @@ class Fading(Average):
 
     def fold(self, state: Any, path: Path, bank: Bank) -> Lift | None:
         step, blocks = self.step(path, state, bank), len(path.sums)
-        self._accumulate(state.moments, self.rows(path.sums), step, bank)
+        self._accumulate(state.moments, self.rows(path.sums), step, bank, self.lost(state))
         fading = np.exp(-path.sums.size / (LONGER * _by_column(step.memory, blocks)))
         past.fold(state.past, path.steps, self._tables(bank), fading)
         state.events += blocks * path.sums.size
@@ -181,7 +181,8 @@ class Fading(Average):
         moments, events = state.moments, state.events
         if tail is not None:
             moments, events = moments.copy(), events + tail.size
-            self._accumulate(moments, self.rows(tail), self.tail_step(state, tail, bank), bank)
+            late = self.tail_step(state, tail, bank)
+            self._accumulate(moments, self.rows(tail), late, bank, self.lost(state).copy())
         found = bank.moments(moments[:, 0]) if self.alike else moments.reshape(-1, moments.shape[-1])
         bias, details = self.diagnose(state, None if rate is None else rate.ravel(), events)
         return reading(state.past, self._tables(bank), found, tail, bias, details, bank)
@@ -195,11 +196,15 @@ class Fading(Average):
     def _tables(self, bank: Bank) -> Tables:
         return bank.shared if self.alike else bank.apart
 
-    def _accumulate(self, moments: Array, rows: Array, step: Step, bank: Bank) -> None:
+    def lost(self, state: Any) -> Array:
+        """Return what rounding has added to the moments; empty if the average forgets it anyway."""
+        return kernel.NOTHING
+
+    def _accumulate(self, moments: Array, rows: Array, step: Step, bank: Bank, lost: Array) -> None:
         take = bank.kept[None] if self.alike else bank.layout.moment_table
         power = bank.power if self.alike else bank.layout.power[bank.layout.moment_table[0]]
         factor, share = (_by_column(each, len(rows)) for each in (step.factor, step.share))
-        kernel.accumulate(moments, rows, take, power, factor, np.broadcast_to(share, factor.shape).copy())
+        kernel.accumulate(moments, rows, take, power, factor, np.broadcast_to(share, factor.shape).copy(), lost)
 
 
 def reading(

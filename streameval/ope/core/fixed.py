@@ -41,11 +41,13 @@ NO_BUCKET = -(2.0**62)
 class CumulativeSums(Sums):
     """The state of `cumulative`.
 
-    Args:
+    Attributes:
         rates: sums over the events i with a known rate k of 1 and i, and of k and i k [P, E, 2, 2]
+        lost: what rounding has added to the moments, which a long stream would otherwise add up [P, 1, rows]
     """
 
     rates: Array = msgspec.field(default_factory=lambda: np.zeros((0, 0, 2, 2)))
+    lost: Array = msgspec.field(default_factory=lambda: np.zeros((0, 1, 0)))
 
 
 @dataclass(frozen=True, config=strict)
@@ -76,7 +78,11 @@ class Cumulative(Fading):
 
     def start(self, bank: Bank) -> CumulativeSums:
         fresh = super().start(bank)
-        return CumulativeSums(fresh.moments, fresh.past, 0, np.zeros((bank.policies, bank.columns, 2, 2)))
+        rates = np.zeros((bank.policies, bank.columns, 2, 2))
+        return CumulativeSums(fresh.moments, fresh.past, 0, rates, np.zeros_like(fresh.moments))
+
+    def lost(self, state: CumulativeSums) -> Array:
+        return state.lost
 
     def step(self, path: Path, state: CumulativeSums, bank: Bank) -> Step:
         if path.rate is not None:
@@ -93,6 +99,7 @@ class Cumulative(Fading):
 
     def select(self, state: Any, selection: Selection) -> Any:
         state.rates = state.rates[:, selection.columns]
+        state.lost = np.ascontiguousarray(state.lost[..., selection.kept])
         return super().select(state, selection)
 
     def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
@@ -113,7 +120,7 @@ class Buckets(msgspec.Struct):
 class TimeBuckets(msgspec.Struct):
     """The state of a window of time.
 
-    Args:
+    Attributes:
         moments: of each bucket [P, 100, rows]. Bucket number i lies at i modulo 100
         events: the number of events in each bucket [P, 100]
         clock: the time at the end of the last block

@@ -8,6 +8,7 @@ nor on how the stream is cut into batches.
 from __future__ import annotations
 
 import cython
+import numpy as np
 from cython.cimports.libc.math import exp, fabs, isfinite, sqrt
 
 __all__ = ["accumulate", "compiled", "contrasts", "extremes", "follow_values", "mix", "products", "signed_sums"]
@@ -19,6 +20,10 @@ ROUNDING = 1e-12
 
 _NAN = cython.declare(cython.double, float("nan"))
 _ROUNDING = cython.declare(cython.double, ROUNDING)
+
+
+NOTHING = np.zeros((0, 0, 0))
+"""The empty array for `accumulate`, with which rounding stays."""
 
 
 def compiled() -> bool:
@@ -386,6 +391,7 @@ def accumulate(
     power: cython.const_longlong[::1],
     factor: cython.const_double[:, :, ::1],
     share: cython.const_double[:, :, ::1],
+    lost: cython.double[:, :, ::1],
 ) -> None:
     """Fold blocks into a state: `state = factor state + share block` for sums, and the larger one for maxima.
 
@@ -397,7 +403,10 @@ def accumulate(
             maximum that does not
         factor: [B, P or 1, E or 1]
         share: [B, P or 1, E or 1]
+        lost: what rounding has added to sums, which the next block takes back (Kahan), changed in place [P, E, R]; if
+            it is empty, rounding stays
     """
+    exact: cython.bint = lost.shape[0] > 0
     b: cython.Py_ssize_t
     p: cython.Py_ssize_t
     e: cython.Py_ssize_t
@@ -418,7 +427,12 @@ def accumulate(
                 for r in range(state.shape[2]):
                     x = blocks[b, p, take[e, r]]
                     y = state[p, e, r]
-                    if power[r] == 1:
+                    if power[r] == 1 and exact:
+                        y = f * y
+                        x = s * x - f * lost[p, e, r]
+                        state[p, e, r] = y + x
+                        lost[p, e, r] = (state[p, e, r] - y) - x
+                    elif power[r] == 1:
                         state[p, e, r] = f * y + s * x
                     elif power[r] == 2:
                         state[p, e, r] = f * f * y + s * s * x

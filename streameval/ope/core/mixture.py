@@ -52,7 +52,7 @@ POOLED_RATE, SOLO_RATE = 0.4, 1.0
 class Decays(msgspec.Struct):
     """The decays of a mixture of values, or of lifts. Axis 0 counts policies.
 
-    Args:
+    Attributes:
         decays: weight, sum of block means, age and excess loss of each decay [P, C, 4, J]
         columns: recent sums of moments, initial value and second moment, and sums of the trend [P, C, 10]
         overlap: sums of the products of two decays' weights [P, J, J]
@@ -83,7 +83,7 @@ class MixtureState(msgspec.Struct):
 class _Mixed(NamedTuple):
     """The mixture of a bank of decays.
 
-    Args:
+    Attributes:
         path: see `kernel.mix` [B, P, C, 5]
         estimates: of each decay, NaN before the first event [P, C, J]
         share: the weight of each decay in the mixture [P, C, J]

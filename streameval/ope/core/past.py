@@ -132,7 +132,7 @@ def signs_of(units: Identity) -> Array:
 class History(msgspec.Struct):
     """The last blocks, with which the next ones are compared.
 
-    Args:
+    Attributes:
         totals: sums of terms [P, 29, T]
         squares: sums of squared weights, own and of both [P, 29, 2]
         signed: signed sums of the last block [P, 1, T * signs], None without units
@@ -265,7 +265,7 @@ def fold(past: Past, steps: Steps, tables: Tables, factors: Array) -> None:
     one = np.ones_like(factors)
     for name, state, rows, take in _parts(past, steps, tables):
         fading = factors if PARTS[name] == 1.0 else np.sqrt(factors)
-        kernel.accumulate(state, rows, take, np.ones(take.shape[1], dtype=np.int64), fading, one)
+        kernel.accumulate(state, rows, take, np.ones(take.shape[1], dtype=np.int64), fading, one, kernel.NOTHING)
 
 
 def follow(past: Past, steps: Steps, tables: Tables, factor: float) -> Past:

@@ -14,7 +14,7 @@ from streameval.ope.core.layout import FADING_MAXIMUM, MAXIMUM
 class Ring(msgspec.Struct):
     """Buckets of one length: full ones in a circle, and an open one.
 
-    Args:
+    Attributes:
         full: [P, capacity so far, rows]
         open: [P, rows]
         capacity: the largest number of full buckets
@@ -115,7 +115,7 @@ class Ladder(msgspec.Struct):
     Level l has buckets of `2^l` blocks, the newest last. If a level has one bucket too many, its two oldest become one
     of the next level.
 
-    Args:
+    Attributes:
         levels: of each level [P, buckets, rows]
         numbers: the number of buckets of each level
         first: the place of the oldest bucket of each level

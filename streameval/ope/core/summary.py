@@ -28,7 +28,7 @@ REACHED_BY = 0.1
 class View(msgspec.Struct, frozen=True):
     """Rows of pieces of the events that one average needs besides the sums of blocks.
 
-    Args:
+    Attributes:
         rows: [pieces, P, rows]
         block: the block of each piece [pieces]
         key: a number of each piece, such as its bucket of time [pieces]
@@ -44,7 +44,7 @@ class View(msgspec.Struct, frozen=True):
 class BlockSums(msgspec.Struct, frozen=True):
     """The sums of some blocks, or of the unfinished one, for the estimators of a layout.
 
-    Args:
+    Attributes:
         size: the number of events in each block
         rows: see `Layout` [B, P, rows]
         signed: sums of `Layout.totals` times the signs of units [B, P, T, signs], None without units

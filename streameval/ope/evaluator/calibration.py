@@ -56,7 +56,7 @@ _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 class CalibrationState(Struct, eq=False):
     """Hold what is known about the events of each policy; axis 0 of arrays counts policies.
 
-    Args:
+    Attributes:
         started: whether a policy has had an event of its own [P]
         recent: the sums behind recent means
         centre: the sums behind the value around which deviations are measured [P, 2]

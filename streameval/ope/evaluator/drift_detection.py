@@ -32,7 +32,7 @@ MIN_ADWIN = {"delta": 5e-324, "clock": 1, "max_buckets": 1, "min_window_length":
 class AdwinState(msgspec.Struct, frozen=True, eq=False):
     """Hold the windows of ADWIN, which change in place.
 
-    Args:
+    Attributes:
         detections: [policies] number of changes
         seen: see `core.adwin.Windows`
         ticks, totals, sizes, sums, deviations: the same by policy and window [policies, 2, ...]
@@ -59,7 +59,7 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
 class RiverState(msgspec.Struct, frozen=True, eq=False):
     """Hold detectors of river, which cannot be saved: they are rebuilt from block means, to the last bit.
 
-    Args:
+    Attributes:
         detections: [policies] number of changes
         seen: at most 4,000 block means of each policy
         detectors: a detector for each policy, None before it is needed

@@ -36,7 +36,7 @@ Pair: TypeAlias = tuple[str, str]
 class RewardSums(msgspec.Struct, frozen=True, eq=False):
     """Half 1 of one reward.
 
-    Args:
+    Attributes:
         sums: of the blocks that are folded
         lessons: what each block teaches each estimator, by label and by part of its state
         observed: events and terms for confidence sequences, which follow single events; None without one
@@ -50,7 +50,7 @@ class RewardSums(msgspec.Struct, frozen=True, eq=False):
 class GridSums(msgspec.Struct, frozen=True, eq=False):
     """Half 1 of a grid: what whole blocks add to its state.
 
-    Args:
+    Attributes:
         kept: whether a block is folded [blocks]
         seen: whether a policy has an event with all fields in each block that is folded [kept blocks, P]
         rewards: sums for each reward, empty if no block is folded
@@ -64,7 +64,7 @@ class GridSums(msgspec.Struct, frozen=True, eq=False):
 class RewardState(msgspec.Struct):
     """What a grid knows about one reward; axis 0 of every array counts policies.
 
-    Args:
+    Attributes:
         estimators: what each estimator has learned, by label
         drift: the memory of each drift rate, by name
         averages: the state of each average, by label

@@ -282,7 +282,7 @@ def _fading(horizon: float, choices: LoggedChoices) -> float:
 class PropensityState(Struct, frozen=True, eq=False):
     """Hold what estimated propensities come from.
 
-    Args:
+    Attributes:
         events: the number of events so far
         unknown: the number of events without an estimate
         actions: choices in all contexts

@@ -36,7 +36,7 @@ class Present(NamedTuple):
 class Room(NamedTuple):
     """Hold what a room does, as functions of the plan and of its state, which is None if the plan does without it.
 
-    Args:
+    Attributes:
         name: of its state and of its rows in a Report
         start: return the state before the first event
         resume: return the state under another plan, from the plan and the state before

@@ -73,7 +73,7 @@ def interval_on(plan: Plan, average: AnyAverage) -> AnyInterval:
 class SegmentState(Struct, frozen=True, eq=False):
     """Hold what is known about segments.
 
-    Args:
+    Attributes:
         estimator: the state of the estimator
         moments: of each value of each segment, and last of all events [P, values + 1, rows]
     """
@@ -103,7 +103,7 @@ def resume(plan: Plan, before: Plan, state: SegmentState | None) -> SegmentState
 class SegmentSums(Struct, frozen=True, eq=False):
     """Half 1: what blocks, or the unfinished one, add to segments.
 
-    Args:
+    Attributes:
         events: the number of events in each block
         moments: as in the state, of each block alone [blocks, P, values + 1, rows]
         lesson: what each block teaches the estimator, see `Terms`

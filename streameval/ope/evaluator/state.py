@@ -21,7 +21,7 @@ from streameval.ope.reward_models.online import ModelState
 class EventState(msgspec.Struct, frozen=True):
     """Hold the numbers of events.
 
-    Args:
+    Attributes:
         accepted: the number of accepted events
         rejected: the number of rejected events by reason
         newest: the time of the newest accepted event, None if none has a time
@@ -39,7 +39,7 @@ class EventState(msgspec.Struct, frozen=True):
 class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     """Hold everything that an evaluator knows, apart from pending events; axis 0 of arrays counts policies.
 
-    Args:
+    Attributes:
         events: the numbers of events
         failures: of policies in code: by policy and reason, the number of events and an example
         counts: the numbers of events of each policy, by name: see `evaluator.COUNTS`

@@ -90,7 +90,7 @@ def require_halves(plan: Plan) -> None:
 class Knowledge(msgspec.Struct, frozen=True, eq=False):
     """What half 1 knows of the events before.
 
-    Args:
+    Attributes:
         predictions: the reward model for each reward, as a plain value
         units: whether an event has had a unit
         rooms: their states
@@ -108,7 +108,7 @@ class Knowledge(msgspec.Struct, frozen=True, eq=False):
 class Ordered(msgspec.Struct, frozen=True, eq=False):
     """Whole blocks, and the keys by which they are folded.
 
-    Args:
+    Attributes:
         times: the time of the last event of each block, or of one before, minus infinity if unknown [blocks]
         partitions: [blocks]
         places: ascending in each partition [blocks]
@@ -124,7 +124,7 @@ class Ordered(msgspec.Struct, frozen=True, eq=False):
 class Summary(msgspec.Struct, frozen=True, eq=False):
     """Half 1 of the offsets of a partition from `start` up to, but not including, `end`.
 
-    Args:
+    Attributes:
         fingerprint: of the plan
         events, failures: numbers of events; failures of policies in code
         counts, largest: see `halves.Counts`; of whole blocks

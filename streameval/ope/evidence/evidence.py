@@ -103,7 +103,7 @@ def start_recent(policies: int) -> RecentState:
 class SlateState(Struct, frozen=True, eq=False):
     """Hold what is behind the weights of slates slot by slot.
 
-    Args:
+    Attributes:
         recent: the sums behind recent means, in each form
         ratios: see `start_ratios`
         lifts: of each slot

@@ -177,7 +177,7 @@ def _bucket(propensities: Array) -> Index:
 class FrequencyState(Struct, frozen=True, eq=False):
     """Hold how often the actions of a stream were chosen, since the start of a span.
 
-    Args:
+    Attributes:
         span: the number of this span, from 1
         findings: the findings at the end of the last span
         events: the number of events of this span

@@ -54,7 +54,7 @@ class Kind(IntEnum):
 class LargestState(Struct, frozen=True, eq=False):
     """Hold the largest numbers of all events, of the generation before, and of this one.
 
-    Args:
+    Attributes:
         events: the number of events so far
         largest: [policies, 3, kinds, 10] in ascending order
     """

@@ -41,7 +41,7 @@ LOOKS = 150
 class ClusterState(Struct, frozen=True, eq=False):
     """Hold the mean rewards of an unfinished stretch, and what is known about the stretches before.
 
-    Args:
+    Attributes:
         units: whether an event has had a unit
         filled: the number of means that are known
         means: the mean rewards of the blocks of the stretch

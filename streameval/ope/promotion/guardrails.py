@@ -65,7 +65,7 @@ R = TypeVar("R", bound="RuleState")
 class RuleState(Struct, frozen=True, eq=False, kw_only=True):
     """Hold what a rule knows about a reward.
 
-    Args:
+    Attributes:
         memory: see `PromotionRule.start`
         memory_key: the settings on which the memory depends
         last: numbers of the last judgement by name, [candidates] each
@@ -79,7 +79,7 @@ class RuleState(Struct, frozen=True, eq=False, kw_only=True):
 class GuardrailState(Struct, frozen=True, eq=False):
     """Hold what is known about the lifts of one reward.
 
-    Args:
+    Attributes:
         lifts: the state of each lift by name
         by: the lift that decides, -1 for none [candidates]
         rules: the state of each rule by label

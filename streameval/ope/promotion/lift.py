@@ -25,7 +25,7 @@ below the second."""
 class LiftState(Struct, frozen=True, eq=False):
     """Hold what is known about one lift; axis 0 counts candidates.
 
-    Args:
+    Attributes:
         sums: of events, and of the averaged values with their weights [K, 11]
         last: the `Lift` of the last block end [K, 4]
         recent: the decayed number of events that both policies have [K]

@@ -54,7 +54,7 @@ class UnitBets(Struct, frozen=True, eq=False):
 class BetState(Struct, frozen=True, eq=False):
     """Hold what stakes are computed from; axis 0 counts policies.
 
-    Args:
+    Attributes:
         bets: the decayed sums of `y` and `y^2` [P, 2]
         largest: the largest weight and `1 / p` seen [P]
         lowest: the smallest weight [P]

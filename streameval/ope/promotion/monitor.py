@@ -40,7 +40,7 @@ KEPT_TRANSITIONS = 200
 class HoldState(Struct, frozen=True, eq=False):
     """Hold for how long a rule has passed; axis 0 counts candidates.
 
-    Args:
+    Attributes:
         held: the number of block ends in a row at which it passed [K]
         times: how often a candidate became promotable [K]
         total: the number of events for which it was [K]
@@ -81,7 +81,7 @@ class Change(Struct, frozen=True):
 class MonitorState(Struct, eq=False):
     """Hold the state of a monitor; axis 0 counts candidates, under `trust` and in memories of rules policies.
 
-    Args:
+    Attributes:
         events: the number of events so far
         newest: the time of the newest event, NaN if unknown
         lifts: the state of each lift by name

@@ -126,7 +126,7 @@ class WeightFigures(NamedTuple):
 class TrustState(Struct, frozen=True, eq=False):
     """Hold the sums behind the checks of weights, in two runs; the second one will replace the first.
 
-    Args:
+    Attributes:
         blocks: the number of blocks so far
         weights: the bets against a mean weight of 1
         totals: sums by `TOTALS`, and the log wealth of the bets [P, 2, 7]

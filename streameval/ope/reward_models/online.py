@@ -37,7 +37,7 @@ class RewardModelAccuracy(msgspec.Struct, frozen=True):
 class ModelState(msgspec.Struct, frozen=True, eq=False):
     """Hold what a reward model has learned, and its errors.
 
-    Args:
+    Attributes:
         model: in a form of the model
         errors: sums of `1, r` of all predicted events, and of `1` and both squared errors if a mean was known [5]
     """

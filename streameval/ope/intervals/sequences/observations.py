@@ -145,7 +145,7 @@ def _present(seen: Observations, evidence: Evidence, blocks: slice, sides: Seque
 class SamplingState(Struct, frozen=True, eq=False):
     """Hold how the events of each policy are sampled, [policies].
 
-    Args:
+    Attributes:
         first: the sampling weight of the first event, NaN without one
         uneven: whether another event has a different one
     """

@@ -39,7 +39,7 @@ LEVELS = 24
 class SpanState(Struct, frozen=True, eq=False):
     """Hold the sums of the sequences that run; axis 0 counts policies.
 
-    Args:
+    Attributes:
         blocks: the number of blocks so far
         older: the sums of the older sequence
         younger: the sums of the younger one, None if a single sequence runs

@@ -204,8 +204,16 @@ def test_accumulate_fades_sums_squares_and_maxima_each_in_its_way(
         expected[..., 2] = np.maximum(f * expected[..., 2], s * block[..., 2])
         expected[..., 3] = np.maximum(expected[..., 3], block[..., 3])
     power = numbers(1, 2, 3, 0)
-    in_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part]), cut)
+    none = np.zeros((0, 0, 0))
+    in_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
     np.testing.assert_array_equal(state, expected)
+
+
+def test_accumulate_takes_back_what_rounding_added(kernel: Any) -> None:
+    rows = np.random.default_rng(5).uniform(0.1, 100.0, (2_000, 1, 1))
+    state, lost, one = np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), np.ones((2_000, 1, 1))
+    kernel.accumulate(state, rows, numbers(0)[None], numbers(1), one, one, lost)
+    assert state.item() == math.fsum(rows.ravel())
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["at once", "in two parts"])
