@@ -574,6 +574,10 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
+        if "lost" in expected:  # rounding alone, which belongs to the moments
+            found, expected = (
+                {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (found, expected)
+            )
         for key in expected:
             assert_same(found[key], expected[key])
     elif isinstance(expected, list):
