@@ -142,13 +142,19 @@ class Layout:
         return both and self.apart, first, second
 
     def _own(self, column: Estimator) -> list[Product]:
-        """The products of a column alone, in the order of `MomentRow`, up to VV."""
-        u, v = self.numerator(column), self.denominator(column)
-        return [self._product(False, *pair) for pair in ((ONE, ONE), (ONE, u), (ONE, v), (u, u), (u, v), (v, v))]
+        """Return the products of a column alone, in the order of `MomentRow`, up to VV."""
+        return self._own_terms(self.numerator(column), self.denominator(column))
 
     def _pair(self, column: Estimator) -> list[Product]:
-        """The products of a column and production, in the order of `PairRow`, up to the last product."""
-        u, v = self.numerator(column), self.denominator(column)
+        """Return the products of a column and production, in the order of `PairRow`, up to the last product."""
+        return self._paired_terms(self.numerator(column), self.denominator(column))
+
+    def _own_terms(self, u: int, v: int) -> list[Product]:
+        """Return the products `q, q u, q v, q u^2, q u v, q v^2`."""
+        return [self._product(False, *pair) for pair in ((ONE, ONE), (ONE, u), (ONE, v), (u, u), (u, v), (v, v))]
+
+    def _paired_terms(self, u: int, v: int) -> list[Product]:
+        """Return the weight of both policies, the terms of both, and the products of these terms."""
         terms = dict(zip(TERMS, (u, v, self.production(u), self.production(v)), strict=True))
         pairs = [(ONE, ONE), *((ONE, term) for term in terms.values())]
         pairs += [(terms[one], terms[other]) for one, other in PRODUCTS]
@@ -159,21 +165,16 @@ class Layout:
         return [self._product(both, *pair) for pair in ((ONE, IMPORTANCE), (IMPORTANCE, IMPORTANCE))]
 
     def of_component(self, component: Component) -> list[Product]:
-        """The sums of a component: `q, q u, q v, q u^2, q u v, q v^2`."""
-        u, v = component.numerator, component.denominator
-        return [self._product(False, *pair) for pair in ((ONE, ONE), (ONE, u), (ONE, v), (u, u), (u, v), (v, v))]
+        """Return the sums of a component: `q, q u, q v, q u^2, q u v, q v^2`."""
+        return self._own_terms(component.numerator, component.denominator)
 
     def of_difference(self, difference: int) -> list[Product]:
         """The sums of a difference to production: `q d, q d^2`."""
         return [self._product(True, ONE, difference), self._product(True, difference, difference)]
 
     def of_ratio(self, component: Component) -> list[Product]:
-        """The sums and products of numerator, denominator and production's, in the order of `PairRow`."""
-        u, v = component.numerator, component.denominator
-        terms = dict(zip(TERMS, (u, v, self.production(u), self.production(v)), strict=True))
-        pairs = [(ONE, ONE), *((ONE, term) for term in terms.values())]
-        pairs += [(terms[one], terms[other]) for one, other in PRODUCTS]
-        return [self._product(True, *pair) for pair in pairs]
+        """Return the sums and products of numerator, denominator and production's, in the order of `PairRow`."""
+        return self._paired_terms(component.numerator, component.denominator)
 
     @cached_property
     def viewed(self) -> int:
