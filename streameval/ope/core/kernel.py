@@ -78,6 +78,7 @@ def products(
     x1: cython.double
     x2: cython.double
     x3: cython.double
+    averaging: cython.const_double[:, ::1]
     for p in range(policies):
         for b in range(pieces):
             start = edges[b]
@@ -114,56 +115,32 @@ def products(
                             x3 += series[one, pone, i + 3] * series[other, pother, i + 3]
                         for j in range(stop4, stop):
                             x0 += series[one, pone, j] * series[other, pother, j]
-                elif apart[k]:
-                    if other < 0:
-                        for i in range(start, stop4, 4):
-                            x0 += both[p, i]
-                            x1 += both[p, i + 1]
-                            x2 += both[p, i + 2]
-                            x3 += both[p, i + 3]
-                        for j in range(stop4, stop):
-                            x0 += both[p, j]
-                    elif one < 0:
-                        for i in range(start, stop4, 4):
-                            x0 += both[p, i] * series[other, pother, i]
-                            x1 += both[p, i + 1] * series[other, pother, i + 1]
-                            x2 += both[p, i + 2] * series[other, pother, i + 2]
-                            x3 += both[p, i + 3] * series[other, pother, i + 3]
-                        for j in range(stop4, stop):
-                            x0 += both[p, j] * series[other, pother, j]
-                    else:
-                        for i in range(start, stop4, 4):
-                            x0 += both[p, i] * series[one, pone, i] * series[other, pother, i]
-                            x1 += both[p, i + 1] * series[one, pone, i + 1] * series[other, pother, i + 1]
-                            x2 += both[p, i + 2] * series[one, pone, i + 2] * series[other, pother, i + 2]
-                            x3 += both[p, i + 3] * series[one, pone, i + 3] * series[other, pother, i + 3]
-                        for j in range(stop4, stop):
-                            x0 += both[p, j] * series[one, pone, j] * series[other, pother, j]
                 else:
+                    averaging = both if apart[k] else weight
                     if other < 0:
                         for i in range(start, stop4, 4):
-                            x0 += weight[p, i]
-                            x1 += weight[p, i + 1]
-                            x2 += weight[p, i + 2]
-                            x3 += weight[p, i + 3]
+                            x0 += averaging[p, i]
+                            x1 += averaging[p, i + 1]
+                            x2 += averaging[p, i + 2]
+                            x3 += averaging[p, i + 3]
                         for j in range(stop4, stop):
-                            x0 += weight[p, j]
+                            x0 += averaging[p, j]
                     elif one < 0:
                         for i in range(start, stop4, 4):
-                            x0 += weight[p, i] * series[other, pother, i]
-                            x1 += weight[p, i + 1] * series[other, pother, i + 1]
-                            x2 += weight[p, i + 2] * series[other, pother, i + 2]
-                            x3 += weight[p, i + 3] * series[other, pother, i + 3]
+                            x0 += averaging[p, i] * series[other, pother, i]
+                            x1 += averaging[p, i + 1] * series[other, pother, i + 1]
+                            x2 += averaging[p, i + 2] * series[other, pother, i + 2]
+                            x3 += averaging[p, i + 3] * series[other, pother, i + 3]
                         for j in range(stop4, stop):
-                            x0 += weight[p, j] * series[other, pother, j]
+                            x0 += averaging[p, j] * series[other, pother, j]
                     else:
                         for i in range(start, stop4, 4):
-                            x0 += weight[p, i] * series[one, pone, i] * series[other, pother, i]
-                            x1 += weight[p, i + 1] * series[one, pone, i + 1] * series[other, pother, i + 1]
-                            x2 += weight[p, i + 2] * series[one, pone, i + 2] * series[other, pother, i + 2]
-                            x3 += weight[p, i + 3] * series[one, pone, i + 3] * series[other, pother, i + 3]
+                            x0 += averaging[p, i] * series[one, pone, i] * series[other, pother, i]
+                            x1 += averaging[p, i + 1] * series[one, pone, i + 1] * series[other, pother, i + 1]
+                            x2 += averaging[p, i + 2] * series[one, pone, i + 2] * series[other, pother, i + 2]
+                            x3 += averaging[p, i + 3] * series[one, pone, i + 3] * series[other, pother, i + 3]
                         for j in range(stop4, stop):
-                            x0 += weight[p, j] * series[one, pone, j] * series[other, pother, j]
+                            x0 += averaging[p, j] * series[one, pone, j] * series[other, pother, j]
                 out[b, p, k] = (x0 + x1) + (x2 + x3)
 
 
@@ -211,6 +188,7 @@ def extremes(
     shared: cython.double
     square: cython.double
     shared_square: cython.double
+    averaging: cython.const_double[:, ::1]
     for p in range(policies):
         for b in range(pieces):
             start = edges[b]
@@ -235,16 +213,11 @@ def extremes(
             for m in range(wanted):
                 term = terms[m]
                 most = own = 0.0
-                if apart[m]:
-                    for i in range(start, stop):
-                        x = fabs(both[p, i] * series[term, p, i])
-                        most = x if x > most else most
-                        own += 1.0 if x != 0 else 0.0
-                else:
-                    for i in range(start, stop):
-                        x = fabs(weight[p, i] * series[term, p, i])
-                        most = x if x > most else most
-                        own += 1.0 if x != 0 else 0.0
+                averaging = both if apart[m] else weight
+                for i in range(start, stop):
+                    x = fabs(averaging[p, i] * series[term, p, i])
+                    most = x if x > most else most
+                    own += 1.0 if x != 0 else 0.0
                 largest[b, p, 2 + m] = most
                 counts[b, p, 2 + m] = own
 
