@@ -29,7 +29,7 @@ VARIANCE_DECAY = 1 - 1 / 100_000
 
 
 class WindowState(msgspec.Struct):
-    """The state of an adaptive window.
+    """Hold the state of an adaptive window.
 
     Attributes:
         buckets: the blocks of the longest window
@@ -79,7 +79,7 @@ class Adaptive(Average):
 
     @property
     def weight(self) -> float:
-        """The papers' lambda."""
+        """Return the papers' lambda."""
         return self.bias_weight or (5e-5 if self.objective == "published" else 1.0)
 
 
@@ -122,7 +122,7 @@ class AdaptiveWindow(Adaptive):
         return None
 
     def choose(self, rate: Array, variance: Array) -> Array:
-        """The window for this drift rate and variance of the term, within its limits."""
+        """Return the window for this drift rate and variance of the term, within its limits."""
         if self.objective == "published":
             tau = drift_rate.published_window(self.weight * drift_rate.PUBLISHED_UNIT * rate)
         else:
@@ -161,7 +161,7 @@ class AdaptiveWindow(Adaptive):
 
 
 class DecayState(Sums):
-    """The state of an adaptive decay: decayed sums behind the variance [P, E, 6], and alpha [P, E]."""
+    """Hold the state of an adaptive decay: decayed sums behind the variance [P, E, 6], and alpha [P, E]."""
 
     recent: Array = msgspec.field(default_factory=lambda: np.zeros((0, 0, 6)))
     alpha: Array = msgspec.field(default_factory=lambda: np.zeros((0, 0)))
@@ -202,7 +202,7 @@ class AdaptiveDecay(Adaptive, Fading):
         return _step(state.alpha[None], tail.size)
 
     def choose(self, rate: Array, variance: Array, events: Array) -> Array:
-        """The alpha for this drift rate and variance of the term, after this number of events [blocks].
+        """Return the alpha for this drift rate and variance of the term, after this number of events [blocks].
 
         It stays within its limits.
         """

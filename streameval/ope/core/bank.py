@@ -31,37 +31,37 @@ class Bank:
 
     @property
     def policies(self) -> int:
-        """The number of policies."""
+        """Return the number of policies."""
         return len(self.candidates)
 
     @property
     def columns(self) -> int:
-        """The number of estimators."""
+        """Return the number of estimators."""
         return len(self.layout.columns)
 
     @cached_property
     def kept(self) -> Integers:
-        """The rows of a block that moments are made of."""
+        """Return the rows of a block that moments are made of."""
         return np.unique(self.layout.moment_table)
 
     @cached_property
     def moment_table(self) -> Integers:
-        """The place of each moment of each column among the rows that are kept, [E, rows]."""
+        """Return the place of each moment of each column among the rows that are kept, [E, rows]."""
         return np.searchsorted(self.kept, self.layout.moment_table)
 
     @cached_property
     def power(self) -> Integers:
-        """How the rows that are kept are folded."""
+        """Return how the rows that are kept are folded."""
         return self.layout.power[self.kept]
 
     @cached_property
     def shared(self) -> Tables:
-        """The tables of variances when the columns of a policy fade alike."""
+        """Return the tables of variances when the columns of a policy fade alike."""
         return past.tables(self.layout, alike=True)
 
     @cached_property
     def apart(self) -> Tables:
-        """The tables of variances when each column fades in its own way."""
+        """Return the tables of variances when each column fades in its own way."""
         return past.tables(self.layout, alike=False)
 
     def moments(self, rows: Array) -> Array:

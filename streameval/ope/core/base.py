@@ -73,12 +73,12 @@ class Average(Component):
 
     @property
     def drift(self) -> DriftRateEstimator | None:
-        """The estimator of the drift rate that the average needs, if any."""
+        """Return the estimator of the drift rate that the average needs, if any."""
         return None
 
     @property
     def last_events(self) -> float | None:
-        """The number of newest events that count alike, if it is fixed. Infinite if all of them do."""
+        """Return the number of newest events that count alike, if it is fixed. Infinite if all of them do."""
         return None
 
     @property
@@ -88,17 +88,17 @@ class Average(Component):
 
     @property
     def time_span(self) -> float | None:
-        """The seconds of the newest events that count alike, if they are fixed."""
+        """Return the seconds of the newest events that count alike, if they are fixed."""
         return None
 
     @property
     def time_half_life(self) -> float | None:
-        """The seconds in which the weight of an event halves, if they are fixed."""
+        """Return the seconds in which the weight of an event halves, if they are fixed."""
         return None
 
     @property
     def effective_events(self) -> float | None:
-        """The number of equally weighted events with the same variance, if it is fixed and finite."""
+        """Return the number of equally weighted events with the same variance, if it is fixed and finite."""
         return None
 
     def check(self, block: int) -> None:
@@ -130,7 +130,7 @@ class Average(Component):
 
 
 class Sums(msgspec.Struct):
-    """The state of an average that fades: moments [P, E or 1, rows], and the past of its variance."""
+    """Hold the state of an average that fades: moments [P, E or 1, rows], and the past of its variance."""
 
     moments: Array
     past: Past

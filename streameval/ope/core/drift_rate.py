@@ -29,7 +29,7 @@ UNKNOWN_DRIFT_RATE: Array = np.array(np.nan)
 
 
 class DriftState(msgspec.Struct):
-    """The memory of a drift rate, see `kernel.follow_values`. `blocks`: the number of blocks so far."""
+    """Hold the memory of a drift rate, see `kernel.follow_values`. `blocks`: the number of blocks so far."""
 
     smoothed: Array
     values: Array
@@ -52,7 +52,7 @@ class DriftRateEstimator:
 
     @property
     def name(self) -> str:
-        """The key of its state."""
+        """Return the key of its state."""
         return f"{self.smoothing} {self.span}{' only full' * self.only_full}"
 
     def start(self, policies: int, columns: int, block: int) -> DriftState:

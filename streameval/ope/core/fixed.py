@@ -39,7 +39,7 @@ NO_BUCKET = -(2.0**62)
 
 
 class CumulativeSums(Sums):
-    """The state of `cumulative`.
+    """Hold the state of `cumulative`.
 
     Attributes:
         rates: sums over the events i with a known rate k of 1 and i, and of k and i k [P, E, 2, 2]
@@ -111,14 +111,14 @@ class Cumulative(Fading):
 
 
 class Buckets(msgspec.Struct):
-    """The state of a window of events, or of time: buckets and the past of the variance."""
+    """Hold the state of a window of events, or of time: buckets and the past of the variance."""
 
     ring: Ring
     past: Past
 
 
 class TimeBuckets(msgspec.Struct):
-    """The state of a window of time.
+    """Hold the state of a window of time.
 
     Attributes:
         moments: of each bucket [P, 100, rows]. Bucket number i lies at i modulo 100
@@ -295,11 +295,11 @@ class Window(Average):
 
     @property
     def _width(self) -> float:
-        """The seconds of a bucket."""
+        """Return the seconds of a bucket."""
         return (self.time_span or 0.0) / BUCKETS
 
     def _first(self, clock: float) -> float:
-        """The number of the oldest bucket of the window that ends now."""
+        """Return the number of the oldest bucket of the window that ends now."""
         return math.floor(clock / self._width) - BUCKETS + 1 if clock > NEVER else NO_BUCKET + 1
 
     def _within(self, state: TimeBuckets, clock: float) -> Mask:
@@ -311,7 +311,7 @@ class Window(Average):
 
 
 class TimedSums(Sums):
-    """The state of a decay by the clock: the time at the end of the last block, and the weight of all events."""
+    """Hold the state of a decay by the clock: the time at the end of the last block, and the weight of all events."""
 
     clock: float = NEVER
     weight: float = 0.0
@@ -354,7 +354,7 @@ class Decay(Fading):
 
     @property
     def decay(self) -> float:
-        """The factor by which an event counts less with each event that follows.
+        """Return the factor by which an event counts less with each event that follows.
 
         Raises:
             ValueError: The average decays by the clock.

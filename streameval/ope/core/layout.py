@@ -82,7 +82,7 @@ class Layout:
 
     @cached_property
     def series(self) -> dict[str, int]:
-        """The numbers of all series by name."""
+        """Return the numbers of all series by name."""
         names = ["w"]
         for column in self.columns:
             names.append(_numerator(column))
@@ -97,22 +97,22 @@ class Layout:
         return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
     def numerator(self, column: Estimator) -> int:
-        """The number of the series of a column's numerators."""
+        """Return the number of the series of a column's numerators."""
         return self.series[_numerator(column)]
 
     def denominator(self, column: Estimator) -> int:
-        """The number of the series of a column's denominators, or ONE."""
+        """Return the number of the series of a column's denominators, or ONE."""
         if not column.ratio:
             return ONE
         return IMPORTANCE if column.divides_by_weight else self.series[f"{column!r} denominator"]
 
     def difference(self, column: Estimator) -> int | None:
-        """The number of the series of differences to production, without a denominator."""
+        """Return the number of the series of differences to production, without a denominator."""
         return None if column.ratio or not self.mixed else self.series[f"{_numerator(column)} difference"]
 
     @cached_property
     def components(self) -> tuple[tuple[Component, ...], ...]:
-        """The components of each column's term."""
+        """Return the components of each column's term."""
         found: list[tuple[Component, ...]] = []
         for column in self.columns:
             if column.parts == 1:
@@ -126,13 +126,13 @@ class Layout:
 
     @cached_property
     def every_component(self) -> tuple[Component, ...]:
-        """The components of all columns side by side."""
+        """Return the components of all columns side by side."""
         return tuple(component for of_column in self.components for component in of_column)
 
     # -- products ------------------------------------------------------------------------------------------------------
 
     def production(self, series: int) -> int:
-        """The number of a series of production's in place of the policy's own."""
+        """Return the number of a series of production's in place of the policy's own."""
         if series == ONE or (series == IMPORTANCE and self.unit_production):
             return ONE
         return series + len(self.series)
@@ -161,7 +161,7 @@ class Layout:
         return [self._product(True, *pair) for pair in pairs]
 
     def of_weights(self, both: bool) -> list[Product]:
-        """The sums of importance weights: `q w, q w^2`."""
+        """Return the sums of importance weights: `q w, q w^2`."""
         return [self._product(both, *pair) for pair in ((ONE, IMPORTANCE), (IMPORTANCE, IMPORTANCE))]
 
     def of_component(self, component: Component) -> list[Product]:
@@ -169,7 +169,7 @@ class Layout:
         return self._own_terms(component.numerator, component.denominator)
 
     def of_difference(self, difference: int) -> list[Product]:
-        """The sums of a difference to production: `q d, q d^2`."""
+        """Return the sums of a difference to production: `q d, q d^2`."""
         return [self._product(True, ONE, difference), self._product(True, difference, difference)]
 
     def of_ratio(self, component: Component) -> list[Product]:
@@ -178,7 +178,7 @@ class Layout:
 
     @cached_property
     def viewed(self) -> int:
-        """The number of products, from the first, that averages read under other weights of the events."""
+        """Return the number of products, from the first, that averages read under other weights of the events."""
         place: _Places[Product] = _Places()
         for column in self.columns:
             for product in self._read(column):
@@ -186,7 +186,7 @@ class Layout:
         return len(place.names)
 
     def _read(self, column: Estimator) -> list[Product]:
-        """The products behind the moments of a column."""
+        """Return the products behind the moments of a column."""
         u = self.numerator(column)
         products = [*self._own(column), *self.of_weights(False)]
         if self.paired:
@@ -197,7 +197,7 @@ class Layout:
 
     @cached_property
     def products(self) -> dict[Product, int]:
-        """The row of each product."""
+        """Return the row of each product."""
         place: _Places[Product] = _Places()
         for column in self.columns:
             for product in self._read(column):
@@ -229,11 +229,11 @@ class Layout:
         return np.ascontiguousarray(first), np.ascontiguousarray(second), np.ascontiguousarray(apart)
 
     def row(self, product: Product) -> int:
-        """The row of a product."""
+        """Return the row of a product."""
         return self.products[product]
 
     def rows(self, products: Sequence[Product]) -> list[int]:
-        """The rows of some products."""
+        """Return the rows of some products."""
         return [self.row(product) for product in products]
 
     # -- further rows --------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Layout:
 
     @property
     def unsupported(self) -> int:
-        """The row of the probability of actions that are never logged."""
+        """Return the row of the probability of actions that are never logged."""
         return self._maxima + 2 + len(self.numerators)
 
     @property
@@ -268,28 +268,28 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._present + 2
 
     def squares_row(self, both: bool) -> int:
-        """The row of the sum of squared weights."""
+        """Return the row of the sum of squared weights."""
         return self._squares + int(both)
 
     @property
     def heaviest_row(self) -> int:
-        """The row of the largest importance weight."""
+        """Return the row of the largest importance weight."""
         return self._maxima + 1
 
     def present_row(self, both: bool) -> int:
-        """The row that is 1 if the block has an event, or one that production has too."""
+        """Return the row that is 1 if the block has an event, or one that production has too."""
         return self._present + int(both)
 
     def events_row(self, both: bool) -> int:
-        """The row of the number of events."""
+        """Return the row of the number of events."""
         return self._counts + int(both)
 
     def nonzero_row(self, series: int, both: bool = False) -> int:
-        """The row of the number of terms that are not 0."""
+        """Return the row of the number of terms that are not 0."""
         return self._counts + 2 + self.numerators.index((series, both))
 
     def fill(
@@ -307,7 +307,7 @@ class Layout:
 
     @cached_property
     def names(self) -> list[tuple[object, ...]]:
-        """The name of each row, which is the same in the layout of fewer estimators."""
+        """Return the name of each row, which is the same in the layout of fewer estimators."""
         series = {number: name for name, number in self.series.items()} | {ONE: "1"}
         own = len(self.series)
 
@@ -324,7 +324,7 @@ class Layout:
 
     @cached_property
     def total_names(self) -> list[tuple[object, ...]]:
-        """The name of each of `totals`."""
+        """Return the name of each of `totals`."""
         return [self.names[row] for row in self.total_rows]
 
     # -- tables --------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class Layout:
 
     @cached_property
     def power(self) -> Integers:
-        """How each row of a block is folded, [rows]."""
+        """Return how each row of a block is folded, [rows]."""
         power = np.full(self.size, SUM)
         power[self._squares : self._maxima] = SQUARES
         power[self._maxima : self.unsupported] = FADING_MAXIMUM
@@ -368,7 +368,7 @@ class Layout:
 
     @cached_property
     def past_table(self) -> Integers:
-        """The rows that a variance sums up for each column: see `past.OWN` and `past.PAIR`, [E, rows]."""
+        """Return the rows that a variance sums up for each column: see `past.OWN` and `past.PAIR`, [E, rows]."""
         tables = []
         for column in self.columns:
             own = [self.row(product) for product in self._own(column)]
@@ -382,7 +382,7 @@ class Layout:
 
     @cached_property
     def totals(self) -> dict[tuple[bool, int], int]:
-        """The sums by which blocks are compared: whether of both policies, and the number of the series."""
+        """Return the sums by which blocks are compared: whether of both policies, and the number of the series."""
         place: _Places[tuple[bool, int]] = _Places()
         for column in self.columns:
             u, v = self.numerator(column), self.denominator(column)
@@ -395,7 +395,7 @@ class Layout:
 
     @cached_property
     def total_rows(self) -> Integers:
-        """The row of each of `totals`."""
+        """Return the row of each of `totals`."""
         return np.array([self.row((both, ONE, series)) for both, series in self.totals], dtype=np.int64)
 
     @cached_property
@@ -428,7 +428,7 @@ class Layout:
 
     @cached_property
     def signed_table(self) -> Integers:
-        """The places of a column's totals: of the pair with production, if any, and then of its own, [E, T]."""
+        """Return the places of a column's totals: of the pair with production, if any, and then of its own, [E, T]."""
         tables = []
         for column in self.columns:
             u, v = self.numerator(column), self.denominator(column)
@@ -441,5 +441,5 @@ class Layout:
 
 
 def _numerator(column: Estimator) -> str:
-    """The name of the series of a column's numerators."""
+    """Return the name of the series of a column's numerators."""
     return "w r" if column.averages_weighted_reward else repr(column)

@@ -424,7 +424,7 @@ def _ratio_totals(layout: Layout, component: Component) -> list[int]:
 
 
 def _lift_tables(columns: int) -> Tables:
-    """Return the tables of the variances of lifts, whose columns all fade alike."""
+    """Return the tables of the variances of lifts, in which all columns fade alike."""
     sums = np.arange(9 * columns, dtype=np.int64)[None]
     squares = np.arange(2 + 3 * columns, dtype=np.int64)[None]
     signed = np.arange((1 + columns) * past.SIGNS, dtype=np.int64)[None]
@@ -470,12 +470,12 @@ class DecayReading:
 
     @cached_property
     def weight(self) -> Array:
-        """The sums of weights, [P, C, J]."""
+        """Return the sums of weights, [P, C, J]."""
         return self.state.decays[:, :, 0]
 
     @cached_property
     def kernel(self) -> Array:
-        """The weight in the mixture of an event of each decay, in which pseudo-events count too."""
+        """Return the weight in the mixture of an event of each decay, in which pseudo-events count too."""
         left = PSEUDO_EVENTS * np.exp(-self.state.events / HORIZONS)
         pseudo_events = np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
         return ratio(self.mixed.share, self.weight + pseudo_events)
@@ -490,7 +490,7 @@ class DecayReading:
 
     @cached_property
     def sampling_variance(self) -> Array:
-        """The variance from the events alone, and the squared distance by which pseudo-events move the estimate.
+        """Return the variance from the events alone, and the squared distance by which pseudo-events move the estimate.
 
         The start-up value comes from the same events: it makes the estimate steady, and no more certain.
         """
@@ -505,7 +505,7 @@ class DecayReading:
 
     @cached_property
     def trend(self) -> tuple[Array, Array]:
-        """The present drift per event and its sampling variance; NaN before a second block.
+        """Return the present drift per event and its sampling variance; NaN before a second block.
 
         The estimate of a mixture in which the next shorter decay replaces each decay, less the one in which the next
         longer decay does, over the difference of the mean ages of their events. Pseudo-events do not count.
@@ -519,7 +519,7 @@ class DecayReading:
 
     @property
     def drift_square(self) -> Array:
-        """The square of the drift per event, `max(b^2 - f n, d^2)`; NaN before a second block.
+        """Return the square of the drift per event, `max(b^2 - f n, d^2)`; NaN before a second block.
 
         `b`: the trend; `n`: its sampling variance. `d`, the usual drift, is learned: `d^2` is the mean of `b^2 - n`
         over the last 100,000 events, weighted by `1 / n`, and over candidates. `f` is the share of these events that
@@ -534,7 +534,7 @@ class DecayReading:
 
     @property
     def of_terms(self) -> tuple[Array, ...]:
-        """The value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
+        """Return the value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
 
         Components drift together: the distances that they have moved since the mean age of their events add up.
         """
@@ -545,7 +545,7 @@ class DecayReading:
 
     @property
     def known(self) -> Mask:
-        """Whether there has been an event with the policy, [P, E]."""
+        """Return whether there has been an event with the policy, [P, E]."""
         return np.asarray(_over_components(self.weight[..., -1], self.layout, np.minimum) > 0)
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
 
 TERMS = ("u", "v", "pu", "pv")
-"""Numerator and denominator of the policy's term, then those of production's."""
+"""Numerator and denominator of the policy's term, then of production's."""
 PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
 
 
@@ -152,7 +152,7 @@ def merge(older: Array, newer: Array) -> Array:
 
 
 def fade(moments: Array, factor: Array | float) -> Array:
-    """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column)."""
+    """Return the same moments when every averaging weight is multiplied by `factor` (a number, or one a column)."""
     factor = np.asarray(factor)
     faded = moments * factor[..., None]
     faded[..., SQUARE_WEIGHTS] *= factor[..., None]
@@ -161,7 +161,7 @@ def fade(moments: Array, factor: Array | float) -> Array:
 
 
 def lift_of(moments: Array) -> tuple[Array, Array]:
-    """The moments of the paired difference `u - pu` to production, on the same events, and its pair sums."""
+    """Return the moments of the paired difference `u - pu` to production, on the same events, and its pair sums."""
     pairs = moments[..., PAIRS]
     products_of_terms = pairs[..., PairRow.FIRST_PRODUCT : PairRow.WEIGHT_SQUARE]
     products = dict(zip(PRODUCTS, np.moveaxis(products_of_terms, -1, 0), strict=True))
@@ -180,7 +180,7 @@ def lift_of(moments: Array) -> tuple[Array, Array]:
 
 
 def pair_weight(moments: Array) -> Array:
-    """The sum of the averaging weights of the events that both a column and production have."""
+    """Return the sum of the averaging weights of the events that both a column and production have."""
     return np.asarray(moments[..., PAIRS.start + PairRow.WEIGHT])
 
 

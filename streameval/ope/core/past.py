@@ -5,7 +5,7 @@ a variance from the same events fail together (88 % coverage of nominal 95 % int
 
 Dependent events inflate it; drift does not, so blocks are compared with their neighbours. The difference of two
 successive blocks, over `sqrt(2)`, has the variance of one block, with what all events of the same minutes share, and
-hardly any drift. Dependence at a distance of hundreds of events, such as that of parallel sessions, is in the second
+hardly any drift. Dependence at a distance of hundreds of events, as in parallel sessions, is in the second
 differences of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after
 division by one plus its relative standard error, where that is the larger one.
 
@@ -80,7 +80,7 @@ FAR_NOISE = 2 * np.square(np.correlate(FAR, FAR, mode="full") / (FAR @ FAR)).sum
 """The squared relative error of the mean of n squares of far contrasts, which overlap, is this over n."""
 STEP = np.uint64(0x9E3779B97F4A7C15)
 OWN = 2
-"""The terms of a column alone, u and v; those of the pair with production are TERMS."""
+"""The number of terms of a column alone, u and v. A pair with production has TERMS."""
 OWN_SQUARES, PAIR_SQUARES = slice(0, 4), slice(4, 15)
 """Rows of the squares of a contrast: `sum q^2`, and mean products of its terms; then the same of the pair."""
 CONTRASTS = ("near", "far", "inside")
@@ -102,7 +102,7 @@ def start_signs() -> UnitState:
 
 
 def unit_signs(state: UnitState, units: Identity | None, events: int, block: int) -> tuple[Array | None, UnitState]:
-    """The signs of the next events [events, 64], and the state after them.
+    """Return the signs of the next events [events, 64], and the state after them.
 
     `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then its own unit. All is 0
     before the first block in which an event has a unit; None until there is such a block.
@@ -119,7 +119,7 @@ def unit_signs(state: UnitState, units: Identity | None, events: int, block: int
 
 
 def signs_of(units: Identity) -> Array:
-    """The signs of these fingerprints, [units, 64].
+    """Return the signs of these fingerprints, [units, 64].
 
     >>> signs_of(np.array([0, 3], dtype=np.uint64))[:, :8]
     array([[-1., -1., -1., -1., -1., -1., -1., -1.],
@@ -432,7 +432,7 @@ def _side(sums: Array, of_lift: bool) -> tuple[Array, int]:
 
 
 def never_varied(rows: Array, terms: int) -> Mask:
-    """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
+    """Return whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
 
     False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
     """
@@ -468,10 +468,10 @@ def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
 
 
 def _squares_of_units(signed: Array, form: Array) -> Array:
-    """The sum over units of the squared sums of their events' deviations."""
+    """Return the sum over units of the squared sums of their events' deviations."""
     terms = signed.reshape(*form.shape[:-1], signed.shape[-1] // SIGNS, SIGNS)
     if form.shape[-1] == len(TERMS):
         terms = terms[..., : len(TERMS), :]
-    else:  # those of u and v, if other than the pair's, are the last
+    else:  # the totals of u and v are the last, if the pair has others
         terms = terms[..., len(TERMS) :, :] if terms.shape[-2] > len(TERMS) else terms[..., :OWN, :]
     return np.asarray(np.square((form[..., None] * terms).sum(axis=-2)).mean(axis=-1))

@@ -77,7 +77,7 @@ class Reading:
 
     @classmethod
     def side_by_side(cls, readings: Sequence[Reading], policies: int) -> Reading:
-        """The columns of several readings of values, for the same policies, as those of one without details.
+        """Return the columns of several readings of values, for the same policies, as those of one without details.
 
         Either all of them keep lifts, or none does.
         """
@@ -100,28 +100,28 @@ class Reading:
 
     @cached_property
     def spread(self) -> dict[str, Any]:
-        """The numbers that make the variance, by name, over a past ten times longer: see `past.read`."""
+        """Return the numbers that make the variance, by name, over a past ten times longer: see `past.read`."""
         return past.read(self._state, self._tail, of_lift=self.pairs is not None)
 
     @cached_property
     def design_effect(self) -> Array:
-        """The factor by which dependent events inflate the variance; of finished blocks only."""
+        """Return the factor by which dependent events inflate the variance; of finished blocks only."""
         effect: Array = self.spread["design_effect"]
         return effect
 
     @cached_property
     def nonzero(self) -> Array:
-        """The number of terms that were not 0, of a lift the lesser one of both policies."""
+        """Return the number of terms that were not 0, of a lift the lesser one of both policies."""
         number: Array = self.spread["nonzero"]
         return number
 
     @cached_property
     def rewarded(self) -> Mask:
-        """Whether a term was not 0, of a lift one of either policy."""
+        """Return whether a term was not 0, of a lift one of either policy."""
         return np.asarray(self.nonzero > 0)
 
     def lift(self, estimators: int) -> Reading:
-        """The reading of the differences to production, whose columns are the first `estimators` of this one.
+        """Return the reading of the differences to production. Its columns are the first `estimators` of this one.
 
         It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
         """
@@ -175,7 +175,7 @@ class Reading:
 
     @property
     def effective_denominators(self) -> Array:
-        """The effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
+        """Return the effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
         return effective_denominators(*((self.moments, 2) if self.pairs is None else (self.pairs, len(TERMS))))
 
     @property
@@ -206,7 +206,7 @@ class Reading:
 
     @property
     def importance_weight_max(self) -> Array:
-        """The largest importance weight, however old the event; NaN without events."""
+        """Return the largest importance weight, however old the event; NaN without events."""
         return np.where(self.count > 0, self._row(MomentRow.LARGEST_IMPORTANCE), np.nan)
 
     @property

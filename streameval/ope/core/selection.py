@@ -30,18 +30,18 @@ class Selection:
 
     @cached_property
     def columns(self) -> list[int]:
-        """The places of the columns of the smaller bank."""
+        """Return the places of the columns of the smaller bank."""
         return [self.whole.layout.columns.index(column) for column in self.part.layout.columns]
 
     @cached_property
     def components(self) -> list[int]:
-        """The places of their components."""
+        """Return the places of their components."""
         first = np.cumsum([0, *map(len, self.whole.layout.components)]).tolist()
         return [place for column in self.columns for place in range(first[column], first[column + 1])]
 
     @cached_property
     def kept(self) -> Integers:
-        """The places of the rows that moments are made of."""
+        """Return the places of the rows that moments are made of."""
         return self._rows(self.whole.kept, self.part.kept)
 
     def _rows(self, whole: Integers, part: Integers) -> Integers:
@@ -50,13 +50,13 @@ class Selection:
 
     @cached_property
     def totals(self) -> list[int]:
-        """The places of the totals by which blocks are compared."""
+        """Return the places of the totals by which blocks are compared."""
         names = self.whole.layout.total_names
         return [names.index(name) for name in self.part.layout.total_names]
 
     @cached_property
     def _squares(self) -> list[int]:
-        """The places of the squares of contrasts."""
+        """Return the places of the squares of contrasts."""
         first, second, apart, _ = self.whole.layout.compared
         places = {key: place for place, key in enumerate(zip(first, second, apart, strict=True))}
         own, other, both, _ = self.part.layout.compared
@@ -111,6 +111,6 @@ def _mapped(state: Past, change: Callable[[str, Array], Array]) -> Past:
 
 
 def _signed(values: Array, places: Sequence[int]) -> Array:
-    """Return the signed sums of some totals, whose signs are side by side."""
+    """Return the signed sums of some totals, with the signs of each side by side."""
     by_total = values.reshape(*values.shape[:-1], values.shape[-1] // SIGNS, SIGNS)[..., list(places), :]
     return np.ascontiguousarray(by_total.reshape(*values.shape[:-1], len(places) * SIGNS))

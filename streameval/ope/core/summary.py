@@ -72,7 +72,7 @@ class BlockSums(msgspec.Struct, frozen=True):
 
     @property
     def policies(self) -> int:
-        """The number of policies."""
+        """Return the number of policies."""
         return int(self.rows.shape[1])
 
     def with_priors(self, values: Sequence[Array | None], recent: RecentMoments) -> BlockSums:
@@ -159,7 +159,7 @@ class BlockSeries:
 
     @cached_property
     def times(self) -> Array:
-        """The time of each event [blocks, events], minus infinity if it is unknown."""
+        """Return the time of each event [blocks, events], minus infinity if it is unknown."""
         times = self._evidence.timestamp
         if times is None:
             return np.full((self.blocks, self.size), -np.inf)
@@ -167,7 +167,7 @@ class BlockSeries:
 
     @cached_property
     def reached(self) -> Array:
-        """The time that a tenth of each block has reached [blocks], minus infinity if it is unknown."""
+        """Return the time that a tenth of each block has reached [blocks], minus infinity if it is unknown."""
         if self._evidence.timestamp is None or not self.size:
             return np.full(self.blocks, -np.inf)
         place = self.size - min(math.ceil(REACHED_BY * self._evidence.block), self.size)

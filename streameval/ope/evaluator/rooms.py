@@ -86,7 +86,7 @@ def rows(plan: Plan, states: State, present: Present) -> dict[str, Any]:
 
 
 def checks(plan: Plan, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks of rooms; `known`: those of the policies that have events."""
+    """Return the trust checks of rooms. `known`: the checks of the policies that have events."""
     for room, state in _present(states):
         if room.checks:
             yield from room.checks(plan, state, known)

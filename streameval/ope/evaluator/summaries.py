@@ -78,7 +78,7 @@ def refusals(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def require_halves(plan: Plan) -> None:
-    """Require a plan whose half 1 needs no other events than those of its blocks.
+    """Require a plan with a half 1 that needs only the events of its blocks.
 
     Raises:
         ConfigError: Some of it needs all events in order; the hint names what to take instead.
@@ -265,7 +265,7 @@ class PartitionState(msgspec.Struct):
 
 
 class PartitionedEvaluator(Evaluator):
-    """Half 2 of a stream whose half 1 is computed elsewhere: an evaluator that folds summaries in place of events.
+    """Fold summaries in place of events: half 2 of a stream, after half 1 was computed elsewhere.
 
     Each range counts once; the ranges of a partition must come in order. The numbers depend neither on where ranges
     were summed up, nor on the order of the summaries that are folded together.
