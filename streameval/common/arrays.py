@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.common.fading import fade
 from streameval.errors import DamagedError
 
 Array = NDArray[np.float64]
@@ -41,22 +41,11 @@ def decayed_path(state: Array, steps: Array, factor: Array | float) -> Array:
     >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
     array([5. , 3.5])
     """
-    factors = np.broadcast_to(factor, len(steps))
-    if len(factors) and (factors != factors[0]).any():
-        path, now = np.empty(steps.shape), state
-        for place, (step, remaining) in enumerate(zip(steps, factors.tolist(), strict=True)):
-            path[place] = now = remaining * now + step
-        return path
-    stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
-    factor = factors[0] if len(factors) else 1.0
-    return np.asarray((_remaining(len(steps), float(factor)) @ stacked).reshape(steps.shape))
-
-
-@lru_cache(maxsize=64)
-def _remaining(steps: int, factor: float) -> Array:
-    """The remaining share after each step of the state before the first, and of each step, [steps, steps + 1]."""
-    ages = np.subtract.outer(np.arange(steps), np.arange(-1, steps))
-    return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
+    path = np.empty((len(steps) + 1, *steps.shape[1:]))
+    path[0], path[1:] = state, steps
+    factors = np.ascontiguousarray(np.broadcast_to(factor, len(steps)), dtype=np.float64)
+    fade(path.reshape(len(path), -1), factors)
+    return path[1:]
 
 
 def running_sum(state: Array, steps: Array) -> Array:

@@ -1,0 +1,27 @@
+"""Compute sums that fade from step to step, in Cython's pure Python mode: see `ope.core.kernel`."""
+
+from __future__ import annotations
+
+import cython
+
+__all__ = ["fade"]
+
+
+def fade(path: cython.double[:, ::1], factors: cython.const_double[::1]) -> None:
+    """Add to each row what is left of the row before.
+
+    Args:
+        path: the state before the first step, and what each step adds, becomes the state after each step [steps + 1, n]
+        factors: what is left of the state at each step [steps]
+
+    >>> import numpy as np
+    >>> path = np.array([[8.0], [1.0], [1.0]])
+    >>> fade(path, np.array([0.5, 0.5]))
+    >>> path.ravel()
+    array([8. , 5. , 3.5])
+    """
+    step: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    for step in range(factors.shape[0]):
+        for place in range(path.shape[1]):
+            path[step + 1, place] = factors[step] * path[step, place] + path[step + 1, place]
