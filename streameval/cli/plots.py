@@ -17,7 +17,6 @@ from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.power import PowerReport, smallest_lift
 from streameval.ope.report import Calibration, Estimate, Report, Transition
@@ -66,7 +65,7 @@ class Trace:
     taken: int = 0
     last: Report | None = None
 
-    def update(self, evaluator: Evaluator | CohortEvaluator, batch: EventBatch, share: float | None = None) -> None:
+    def update(self, evaluator: Evaluator, batch: EventBatch, share: float | None = None) -> None:
         """Give a batch to the evaluator, split where estimates are due; `share`: of the log read by now, if known."""
         if not self.taken and share:
             between, block = len(batch) / share / (1.5 * self.points), evaluator.plan.block
@@ -82,7 +81,7 @@ class Trace:
                 self.kept = self.kept[1::2]
         self._give(evaluator, batch)
 
-    def _give(self, evaluator: Evaluator | CohortEvaluator, batch: EventBatch) -> None:
+    def _give(self, evaluator: Evaluator, batch: EventBatch) -> None:
         evaluator.update(batch)
         self.taken += len(batch)
 

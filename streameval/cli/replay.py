@@ -22,7 +22,6 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
@@ -30,7 +29,6 @@ from streameval.ope.report import Report
 
 __all__ = ["Replay", "choices", "settings_for"]
 
-AnyEvaluator: TypeAlias = Evaluator | CohortEvaluator
 Update: TypeAlias = Callable[[Any, EventBatch, float | None], None]
 SAMPLED_EVENTS = 100  # events that show what the rest will lack
 
@@ -56,7 +54,7 @@ def settings_for(candidates: str, file: str) -> Config:
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
 
 
-def take(evaluator: AnyEvaluator, batch: EventBatch, _: float | None) -> None:
+def take(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
     """Give a batch to the evaluator."""
     evaluator.update(batch)
 
@@ -77,7 +75,7 @@ class Replay:
     ) -> None:
         self.config, self._timed = config, timed
         plan = config.plan()
-        self.evaluator: AnyEvaluator = evaluator or (CohortEvaluator(plan) if plan.versions else config.evaluator())
+        self.evaluator: Evaluator = evaluator or Evaluator.from_plan(plan)
         self._update = update
         self._share: float | None = None
         goal, *self._further = config.reward_fields

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import to_builtins
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,8 @@ from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.summaries import PartitionedEvaluator
 from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
 
 T = TypeVar("T")
@@ -80,16 +80,9 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 
 
 def _evaluated(state: State) -> dict[str, Any]:
-    """The evaluators of a state and their Report; all of an engine count as one."""
-    if "partitioned" in state:
-        from streameval.engines.daemon import PartitionedCohorts  # imports clients of Kafka
-
-        partitioned = PartitionedCohorts.from_state(state["partitioned"])
-        report = partitioned.report()
-        counts = {"policies": list(partitioned.policies), "events": to_builtins(report.events)}
-        return {"cohorts": [counts], "report": report}
-    cohorts = CohortEvaluator.from_state_without_code(state)
-    return {"cohorts": CohortEvaluator.describe(state), "report": cohorts.report()}
+    """What a state evaluates, and its Report."""
+    evaluator = PartitionedEvaluator if "partitions" in state else Evaluator
+    return {**Evaluator.describe(state), "report": evaluator.from_state_without_code(state).report()}
 
 
 def contents_table(values: dict[str, Any]) -> Group:
@@ -115,11 +108,7 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "watermark", f"{watermark}, {values['released_early']:,} events released before their turn"
     if values["rewards"] is not None:
         yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in values["rewards"].items())
-    for cohort in values["cohorts"]:
-        yield (
-            "evaluates",
-            f"{', '.join(cohort['policies']) or 'events only'}: {counted(cohort['events']['accepted'], 'event')}",
-        )
+    yield "evaluates", f"{', '.join(values['policies'])}: {counted(values['events']['accepted'], 'event')}"
     yield "configuration", ", ".join(f"{key} {value}" for key, value in values["fingerprint"].items())
 
 

@@ -99,7 +99,7 @@ class EngineClient:
         return self._requests.offsets(partitions, at, timeout)
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        self._cancel()
+        self.cancel()
         self._positions, self._epochs, self._ends = dict(positions), dict(epochs), {}
 
     def pause(self, partitions: Collection[int]) -> None:
@@ -184,10 +184,11 @@ class EngineClient:
         return self._ends.get(partition)
 
     def close(self) -> None:
-        self._cancel()
+        self.cancel()
         self._requests.close()
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Give up the batch that is under way: its offsets are read again."""
         batch, self._batch = self._batch, None
         if batch is not None:
             self._engine.cancel()

@@ -53,33 +53,22 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class CohortTask:
-    """A pickled `Plan` to sum up for; `knowledge` and `rests` are of its `PartitionedEvaluator`, with this `number`."""
-
-    number: int
-    plan: bytes
-    knowledge: bytes | None = None
-    rests: Mapping[int, bytes] = field(default_factory=dict)
-
-    def of_partition(self, partition: int) -> CohortTask:
-        """The task for the ranges of a partition."""
-        return replace(self, rests={number: rest for number, rest in self.rests.items() if number == partition})
-
-
-@dataclass(frozen=True, slots=True)
 class BatchTask:
-    """How all ranges of a batch are evaluated: `config` is a pickled `Config`, which reads and decodes.
+    """How all ranges of a batch are evaluated.
 
-    `most`: the offsets that it has at most, which limits the memory for sums.
+    `config`: a pickled `Config`, which reads and decodes. `plan`: a pickled `Plan` to sum up for. `knowledge`, `rests`:
+    of its `PartitionedEvaluator`. `most`: the offsets that it has at most, which limits the memory for sums.
     """
 
     config: bytes
-    cohorts: tuple[CohortTask, ...]
+    plan: bytes
+    knowledge: bytes | None = None
+    rests: Mapping[int, bytes] = field(default_factory=dict)
     most: int | None = None
 
     def of_partition(self, partition: int) -> BatchTask:
         """The task for the ranges of a partition."""
-        return replace(self, cohorts=tuple(each.of_partition(partition) for each in self.cohorts))
+        return replace(self, rests={number: rest for number, rest in self.rests.items() if number == partition})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +84,14 @@ class RangeTask:
 class RangeResult:
     """The result of an executor for a range.
 
-    `summaries`: the bytes of a `Summary` by the number of its `CohortTask`. `events`: how many counted; `delays`: the
+    `summary`: the bytes of a `Summary`. `events`: how many counted; `delays`: the
     seconds from their times to that of the batch. `rejected`: messages by reason, with one of its details in
     `examples`. `dead_letters` of them, and how many more there were. `problems`: fields that estimators need and no
     event has. `epoch`: that of the last message.
     """
 
     range: OffsetRange
-    summaries: Mapping[int, bytes]
+    summary: bytes
     events: int
     delays: Histogram
     rejected: Mapping[str, int]
@@ -128,7 +117,7 @@ def evaluate(task: RangeTask) -> RangeResult | RangeGone:
             other.close()
         _evaluators.clear()
         _evaluators[config] = RangeEvaluator(pickle.loads(config))
-    return _evaluators[config](task.range, task.now, task.batch.cohorts)
+    return _evaluators[config](task.range, task.now, task.batch)
 
 
 _evaluators: dict[bytes, RangeEvaluator] = {}
@@ -154,7 +143,7 @@ class RangeEvaluator:
         self._settings = source.model_copy(update={"client_options": options})
         self._client: Client | None = None
 
-    def __call__(self, range: OffsetRange, now: float, cohorts: Sequence[CohortTask]) -> RangeResult | RangeGone:
+    def __call__(self, range: OffsetRange, now: float, batch: BatchTask) -> RangeResult | RangeGone:
         """The result of a range.
 
         Raises:
@@ -162,7 +151,7 @@ class RangeEvaluator:
         """
         self._client = client = self._client or self._connect(self._settings, CONNECT_TIMEOUT, ConnectionGroup())
         try:
-            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, cohorts)
+            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, batch)
             return replace(result, epoch=client.epochs().get(range.partition))
         except OffsetsGoneError as gone:
             return RangeGone(dict(gone.resume))
@@ -178,14 +167,9 @@ class RangeEvaluator:
         if client is not None:
             client.close()
 
-    def _evaluated(
-        self, range: OffsetRange, messages: Iterator[Records], now: float, cohorts: Sequence[CohortTask]
-    ) -> RangeResult:
+    def _evaluated(self, range: OffsetRange, messages: Iterator[Records], now: float, task: BatchTask) -> RangeResult:
         place = range.partition, range.start
-        summarisers = {
-            each.number: Summariser(_plan_of(each.plan), *place, each.knowledge, each.rests.get(range.partition))
-            for each in cohorts
-        }
+        summariser = Summariser(_plan_of(task.plan), *place, task.knowledge, task.rests.get(range.partition))
         pipeline = pipeline_of(self._config, located=True)
         dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
@@ -197,16 +181,14 @@ class RangeEvaluator:
             return batch
 
         for batch in _gathered(messages, decoded):
-            for summariser in summarisers.values():
-                if len(batch) and not events:
-                    problems += [f"{each}; {each.hint}" for each in summariser.missing_fields(batch)]
-                summariser.update(batch)
+            if len(batch) and not events:
+                problems += [f"{each}; {each.hint}" for each in summariser.missing_fields(batch)]
+            summariser.update(batch)
             delays, events = delays.add(now - batch.timestamp), events + len(batch)
             for each in batch.rejected:
                 rejected[each.reason] += 1
                 examples[each.reason] = each.detail
-        summaries = {number: each.summary(range.end).to_bytes() for number, each in summarisers.items()}
-        found = range, summaries, events, delays, dict(rejected), examples
+        found = range, summariser.summary(range.end).to_bytes(), events, delays, dict(rejected), examples
         return RangeResult(*found, dead_letters.kept, dead_letters.dropped, problems)
 
 

@@ -17,7 +17,6 @@ from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ingest.stages import BufferStatus, ClockBehindError
-from streameval.ope.evaluator.cohorts import CohortEvaluator, ReportingEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
@@ -44,7 +43,7 @@ FEW_UNREAD = 1_000
 """Not zero: messages of open transactions count as unread until they are committed."""
 
 
-Reporting = TypeVar("Reporting", bound=ReportingEvaluator)
+Reporting = TypeVar("Reporting", bound=Evaluator)
 
 
 class DaemonLoop(ABC, Generic[Reporting]):
@@ -215,7 +214,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     def _collect(self) -> None:
         """Report new transitions and new frozen copies of policies that learn."""
-        made = self._evaluator.take_versions() if isinstance(self._evaluator, CohortEvaluator) else []
+        made = self._evaluator.take_versions()
         for each in made:
             log.info("version_made", policy=each.policy, of=each.of, events=each.event, retired=list(each.retired))
         self._decisions.collect(self._evaluator, made)
@@ -320,7 +319,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._late = 0 if buffered is None else buffered.late
 
 
-class Daemon(DaemonLoop[Evaluator | CohortEvaluator]):
+class Daemon(DaemonLoop[Evaluator]):
     """A daemon that decodes and evaluates in its own process."""
 
     def _take(self, records: list[Records]) -> None:

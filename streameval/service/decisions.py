@@ -19,7 +19,7 @@ import msgspec
 from streameval.common.arrays import State
 from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
-from streameval.ope.evaluator.cohorts import ReportingEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import NewVersion, Transition
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to send what waits, and then to abort
@@ -197,7 +197,7 @@ class DecisionOutbox:
         self._unconfirmed = {each["id"]: KeyedMessage(each["id"], each["key"], each["value"]) for each in saved}
         self.saved(saved)
 
-    def collect(self, evaluator: ReportingEvaluator, versions: Iterable[NewVersion] = ()) -> None:
+    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Keep the messages about new transitions and new frozen copies until a snapshot holds them."""
         named, origin = (self._production, self._configuration), evaluator.plan.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
@@ -243,7 +243,7 @@ class DecisionOutbox:
 class NoDecisions:
     """Sends nothing: there are no messages about transitions."""
 
-    def collect(self, evaluator: ReportingEvaluator, versions: Iterable[NewVersion] = ()) -> None:
+    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Do nothing."""
 
     def state(self) -> list[State]:

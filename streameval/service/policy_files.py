@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from streameval.common.arrays import State
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
 from streameval.ope.policies.versions import CONTENT_SUFFIX, number_of
 from streameval.service.snapshots import WRITING
@@ -25,7 +25,7 @@ def keep_files(directory: Path, state: State) -> None:
     A file that is there already stays unless its content differs. One that cannot be written is logged, and tried again
     with the next snapshot.
     """
-    made_of = state["cohorts"][0]["evaluator"]["settings"]["versions"]
+    made_of = state["settings"]["versions"]
     contents = dict(_files(state))
     try:
         for name, content in contents.items():
@@ -39,7 +39,7 @@ def keep_files(directory: Path, state: State) -> None:
 
 def _files(state: State) -> Iterator[tuple[str, bytes]]:
     """The name and the content of each file."""
-    for version, _, content in CohortEvaluator.versions_in(state):
+    for version, _, content in Evaluator.versions_in(state):
         if content is not None:
             yield version.file, content
 

@@ -13,7 +13,6 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
 from streameval.ingest.base import BackfillReader, SourceStatus, TopicPartition
 from streameval.ingest.pipeline import Decoder, EventPipeline, SecondReading
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import BackfillStatus
 
@@ -43,7 +42,7 @@ class Reload:
         self,
         path: Path,
         config: Config,
-        evaluator: CohortEvaluator,
+        evaluator: Evaluator,
         history: Callable[[Mapping[TopicPartition, int]], BackfillReader] | None = None,
     ) -> None:
         self._path, self._config, self._evaluator, self._history = path, config, evaluator, history
@@ -87,7 +86,7 @@ class Backfill:
 
     def __init__(
         self,
-        evaluator: CohortEvaluator,
+        evaluator: Evaluator,
         late: Evaluator,
         open: Callable[[Mapping[TopicPartition, int]], BackfillReader],
     ) -> None:
@@ -101,7 +100,7 @@ class Backfill:
         """Read for `SLICE_TIME` seconds and at least `at_least` events; True when the backfill has ended."""
         policies, before = list(self._policies), self._read
         if not self._evaluator.is_pending(self._late):
-            log.info("backfill_given_up", policies=policies, reason="no longer configured")
+            log.info("backfill_given_up", policies=policies, reason="a reload has changed the candidates")
         elif not live.positions:
             return False
         else:

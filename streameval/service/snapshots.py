@@ -57,7 +57,7 @@ WRONG_CONTENT = (
 )
 """Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
-SCHEMA = 12
+SCHEMA = 13
 PARTS: State = {
     "version": "",
     "written": 0.0,
@@ -65,7 +65,7 @@ PARTS: State = {
     "decisions": [],
     "offsets": {},
     "pipeline": {},
-    "evaluator": {"cohorts": [], "added": 0, "transitions": [], "versions": []},
+    "evaluator": {},
 }
 """Parts of a document with this schema."""
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"

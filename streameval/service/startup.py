@@ -18,7 +18,6 @@ from streameval.events import EventBatch
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
@@ -64,14 +63,14 @@ Made = TypeVar("Made")
 class StartState(Generic[E]):
     """The state that a daemon starts with, written to a snapshot at `written_at` (epoch seconds).
 
-    `late`: evaluators of parts that the snapshot does not have. `decisions`: messages whose delivery is not confirmed.
+    `late`: an evaluator of parts that the snapshot lacks. `decisions`: messages whose delivery is not confirmed.
     """
 
     evaluator: E
     pipeline: EventPipeline
     offsets: SourceOffsets
     written_at: float | None = None
-    late: Sequence[Evaluator] = ()
+    late: Evaluator | None = None
     decisions: Sequence[State] = ()
 
 
@@ -99,9 +98,9 @@ def configuration(config: Config) -> str:
     return fingerprint_of({**fingerprint(config), "plan": config.plan().for_policies(()).settings()})
 
 
-def start_fresh(config: Config) -> StartState[CohortEvaluator]:
+def start_fresh(config: Config) -> StartState[Evaluator]:
     """The state without a snapshot."""
-    return StartState(CohortEvaluator(config.plan()), pipeline_of(config), {})
+    return StartState(Evaluator.from_plan(config.plan()), pipeline_of(config), {})
 
 
 def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
@@ -134,7 +133,7 @@ def require_same_configuration(config: Config, path: Path, document: State) -> N
 
 def resume(
     config: Config, path: Path, document: State, reset_policies: Collection[str] = (), *, backfills: bool = False
-) -> StartState[CohortEvaluator]:
+) -> StartState[Evaluator]:
     """The state of a snapshot, with the changes of the configuration; `backfills`: of new candidates.
 
     Raises:
@@ -144,7 +143,7 @@ def resume(
     """
     require_same_configuration(config, path, document)
     plan, pipeline = config.plan(), pipeline_of(config)
-    evaluator = CohortEvaluator.from_state_without_code(
+    evaluator = Evaluator.from_state_without_code(
         document["evaluator"], config.reward_model, config.policies.candidates, config.propensity
     )
     evaluator.fold_pending()
@@ -284,7 +283,7 @@ def dead_letters_of_configuration(config: Config) -> DeadLetterQueue | None:
 def _assemble(
     path: Path,
     config: Config,
-    start: StartState[CohortEvaluator],
+    start: StartState[Evaluator],
     backfill: BackfillStart | None,
     snapshots: SnapshotWriter | None = None,
 ) -> Daemon:
@@ -323,5 +322,5 @@ def _assemble(
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(config),
         decisions=decisions,
-        backfills=[late for late in map(reloading.admit, start.late) if late is not None],
+        backfills=filter(None, [reloading.admit(start.late)]),
     )

@@ -56,7 +56,7 @@ def change_snapshot(schedule: Schedule) -> None:
     found = snapshots.found_in(schedule.state)
     for path in found[-1:]:
         document = snapshots.read_document(path)
-        evaluator = schedule.random.choice(document["evaluator"]["cohorts"])["evaluator"]
+        evaluator = document["evaluator"]
         if len(found) == 1 or schedule.random.random() < 0.5:
             part = schedule.random.choice([evaluator, document["pipeline"]])
             del part[schedule.random.choice(sorted(part.keys() - OTHER_VERSION))]

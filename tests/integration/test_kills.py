@@ -28,7 +28,7 @@ from kafka import KafkaProducer
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import KEPT_SNAPSHOTS, STEPS, WRITING, read_document
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
@@ -203,15 +203,15 @@ class Log:
     @cached_property
     def state_in_order_of_time(self) -> Any:
         """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
-        cohorts = CohortEvaluator(Config.model_validate(self.config()).plan())
-        decoder, columns = cohorts.plan.decoder(), self.columns
+        changing = Evaluator.from_plan(Config.model_validate(self.config()).plan())
+        decoder, columns = changing.plan.decoder(), self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):
             some = in_order[first : first + 6000]
             rows = zip(some.tolist(), *(columns[name][some].tolist() for name in FIELDS), strict=True)
-            cohorts.update(decoder.decode_batch([message(*row) for row in rows]))
-        state = settled(cohorts)
-        state["cohorts"][0]["evaluator"]["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
+            changing.update(decoder.decode_batch([message(*row) for row in rows]))
+        state = settled(changing)
+        state["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
         return state
 
     def expected(self) -> dict[tuple[str, str], float]:

@@ -21,11 +21,11 @@ ACTIONS = ["a", "b", "c"]
 
 KILLED = """
 import os, signal, sys
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import SnapshotWriter
 
 turns, least = int(sys.argv.pop()), int(sys.argv.pop())
-update, maybe_write, drawn, accepted = CohortEvaluator.update, SnapshotWriter.maybe_write, turns, 0
+update, maybe_write, drawn, accepted = Evaluator.update, SnapshotWriter.maybe_write, turns, 0
 
 def counted(evaluator, batch):
     global accepted
@@ -42,7 +42,7 @@ def write_or_kill(writer, document):
         os.kill(os.getpid(), signal.SIGKILL)
     turns -= 1
 
-CohortEvaluator.update, SnapshotWriter.maybe_write = counted, write_or_kill
+Evaluator.update, SnapshotWriter.maybe_write = counted, write_or_kill
 from streameval.cli.app import main
 main()
 """
@@ -109,8 +109,8 @@ def config(log: Path) -> dict[str, Any]:
 
 def learned(runs: DaemonRuns) -> dict[str, Any]:
     """By policy what it has learned, bit for bit as in the newest snapshot."""
-    cohorts = read_document(runs.snapshots()[-1])["evaluator"]["cohorts"]
-    return {name: state for each in cohorts for name, state in each["evaluator"]["learned_policies"].items()}
+    found: dict[str, Any] = read_document(runs.snapshots()[-1])["evaluator"]["learned_policies"]
+    return found
 
 
 def files(runs: DaemonRuns) -> dict[str, bytes]:

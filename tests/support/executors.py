@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streameval.config.model import Config
-from streameval.engines.daemon import EngineDaemon, PartitionedCohorts, daemon
+from streameval.engines.daemon import EngineDaemon, daemon
 from streameval.engines.ranges import BatchTask, RangeEvaluator, RangeGone, RangeResult, RangeTask
 from streameval.ingest.kafka.client import ClientError
 from support.fake_kafka import TOPIC, FakeCluster
@@ -39,7 +39,7 @@ def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> No
 
 def batch_task(config: Config) -> BatchTask:
     """How the ranges of the first batch of a configuration are evaluated."""
-    return BatchTask(pickle.dumps(config), PartitionedCohorts(config.plan()).tasks)
+    return BatchTask(pickle.dumps(config), pickle.dumps(config.plan()))
 
 
 class Executors:
@@ -66,7 +66,7 @@ class Executors:
 
     def _evaluated(self, task: RangeTask) -> RangeResult | RangeGone:
         evaluator = RangeEvaluator(pickle.loads(task.batch.config), self._cluster.connect)
-        return evaluator(task.range, task.now, task.batch.cohorts)
+        return evaluator(task.range, task.now, task.batch)
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -262,6 +262,10 @@ class Recorder:
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
 
+    def take_versions(self) -> list[Any]:
+        """Nothing is copied."""
+        return []
+
     def state(self) -> Any:
         """The rewards."""
         return {"rewards": list(self.rewards)}

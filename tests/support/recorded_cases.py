@@ -21,7 +21,7 @@ import numpy as np
 
 import streameval as se
 from streameval.config.model import Config
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from support import ranking_worlds
 from support import recorded_logs as logs
 
@@ -36,12 +36,13 @@ class Changing:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.evaluator = CohortEvaluator(Config.model_validate(settings).plan())
+        self.evaluator = Evaluator.from_plan(Config.model_validate(settings).plan())
 
     def change(self, settings: dict[str, Any]) -> None:
         """Continue with other candidates; new ones start from zero."""
         self.settings = settings
-        for late in self.evaluator.apply_plan(Config.model_validate(settings).plan()):
+        late = self.evaluator.apply_plan(Config.model_validate(settings).plan())
+        if late is not None:
             self.evaluator.activate(late)
 
     def update(self, events: se.EventBatch) -> None:
@@ -55,7 +56,7 @@ class Changing:
     def restarted(self) -> Changing:
         """Continue from the state, as after a restart."""
         again = Changing(self.settings)
-        again.evaluator = CohortEvaluator.from_state(written_and_read(self.evaluator.state()))
+        again.evaluator = Evaluator.from_state(written_and_read(self.evaluator.state()))
         again.evaluator.apply_plan(Config.model_validate(self.settings).plan())
         return again
 

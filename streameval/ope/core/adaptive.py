@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.common.component import strict
 from streameval.ope.core import drift_rate, kernel, past, ring
 from streameval.ope.core.bank import Bank
@@ -23,6 +23,7 @@ from streameval.ope.core.past import LONGER, Past
 from streameval.ope.core.reading import Lift, Reading
 from streameval.ope.core.ring import Ladder
 from streameval.ope.core.selection import Selection
+from streameval.ope.core.state import Company, joined
 from streameval.ope.core.summary import BlockSums
 
 VARIANCE_DECAY = 1 - 1 / 100_000
@@ -36,6 +37,8 @@ class WindowState(msgspec.Struct):
         recent: decayed sums behind the variance [P, E, 6]
         length: the length that a window has grown to, in events [P, E]
         tau: the chosen length [P, E]
+        past: the sums behind variances
+        events: the number of events of each policy [P]
     """
 
     buckets: Ladder
@@ -43,6 +46,7 @@ class WindowState(msgspec.Struct):
     length: Array
     tau: Array
     past: Past
+    events: Integers
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -106,6 +110,7 @@ class AdaptiveWindow(Adaptive):
             np.zeros(shape),
             np.full(shape, float(DEFAULT_TAU)),
             past.start(bank.policies, bank.apart),
+            np.zeros(bank.policies, dtype=np.int64),
         )
 
     def fold(self, state: WindowState, path: Path, bank: Bank) -> Lift | None:
@@ -118,6 +123,7 @@ class AdaptiveWindow(Adaptive):
             lengths = np.minimum.accumulate(np.concatenate([state.length[None], tau - grown]))[1:] + grown
         ring.climb(state.buckets, path.sums.rows[..., bank.kept], ring.is_maximum(bank.power))
         state.length, state.tau = lengths[-1].copy(), tau[-1].copy()
+        state.events = state.events + len(tau) * size
         past.fold(state.past, path.steps, bank.apart, np.exp(-size / (LONGER * np.maximum(lengths, SHORTEST))))
         return None
 
@@ -133,7 +139,7 @@ class AdaptiveWindow(Adaptive):
         assert rate is not None
         late = 0 if tail is None else tail.size
         buckets, lengths = ring.unrolled(state.buckets)
-        grown = state.length + late if self.growth == "by_event" else np.full_like(state.tau, LONGEST)
+        grown = (state.length if self.growth == "by_event" else state.events[:, None]) + late
         counts = np.floor((np.minimum(grown, state.tau) - late) / bank.block).astype(int)
         counts = np.maximum(counts, late == 0).ravel()  # finished blocks inside the window of each column
         places = np.searchsorted(lengths, counts, side="right")
@@ -151,13 +157,20 @@ class AdaptiveWindow(Adaptive):
         bias = drift_rate.window_bias(rate.ravel(), events)
         return reading(state.past, bank.apart, moments, tail, bias, details, bank)
 
+    def join(self, state: WindowState, late: WindowState, company: Company, bank: Bank) -> WindowState:
+        fewer, more = sorted((state, late), key=lambda each: ring.blocks(each.buckets))
+        if (fewer.buckets.numbers, fewer.buckets.first) != (more.buckets.numbers, more.buckets.first):
+            fewer.buckets = ring.laid_out(fewer.buckets, more.buckets, ring.is_maximum(bank.power))
+        found: WindowState = joined(state, late, company)
+        return found
+
     def select(self, state: WindowState, selection: Selection) -> WindowState:
         buckets = state.buckets
         buckets.levels = [np.ascontiguousarray(rows[..., selection.kept]) for rows in buckets.levels]
         recent, length, tau = (
             np.ascontiguousarray(each[:, selection.columns]) for each in (state.recent, state.length, state.tau)
         )
-        return WindowState(buckets, recent, length, tau, selection.past(state.past, alike=False))
+        return WindowState(buckets, recent, length, tau, selection.past(state.past, alike=False), state.events)
 
 
 class DecayState(Sums):
@@ -184,16 +197,17 @@ class AdaptiveDecay(Adaptive, Fading):
     def start(self, bank: Bank) -> DecayState:
         fresh, shape = super().start(bank), (bank.policies, bank.columns)
         recent = np.zeros((*shape, TERM_SUMS.stop))
-        return DecayState(fresh.moments, fresh.past, 0, recent, np.full(shape, DEFAULT_ALPHA))
+        return DecayState(fresh.moments, fresh.past, fresh.events, recent, np.full(shape, DEFAULT_ALPHA))
 
     def step(self, path: Path, state: DecayState, bank: Bank) -> Step:
         assert path.rate is not None
         size = path.sums.size
-        events = state.events + size * np.arange(1.0, len(path.rate) + 1)
-        shape = path.rate.shape
-        noise = self.variance(state.recent, path, bank)
-        rate = path.rate.reshape(shape[0], -1)
-        chosen = self.choose(rate, noise.reshape(rate.shape), events).reshape(shape)
+        added = size * np.arange(1.0, len(path.rate) + 1)
+        noise, chosen = self.variance(state.recent, path, bank), np.empty_like(path.rate)
+        for events in np.unique(state.events):  # policies that were added together
+            own = state.events == events
+            rate, spread = (each[:, own].reshape(len(added), -1) for each in (path.rate, noise))
+            chosen[:, own] = self.choose(rate, spread, events + added).reshape(len(added), -1, bank.columns)
         alpha = np.concatenate([state.alpha[None], chosen[:-1]])
         state.alpha = chosen[-1].copy()
         return _step(alpha, size)
@@ -218,7 +232,7 @@ class AdaptiveDecay(Adaptive, Fading):
         )
         return super().select(state, selection)
 
-    def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
+    def diagnose(self, state: Any, rate: Array | None, events: Array) -> tuple[Array | None, Mapping[str, Array]]:
         assert rate is not None
         alpha = state.alpha.ravel()
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.common.component import Component, strict
 from streameval.ope.core import kernel, past
 from streameval.ope.core.bank import Bank
@@ -20,6 +20,7 @@ from streameval.ope.core.moments import MomentRow
 from streameval.ope.core.past import LONGER, Past, Steps, Tables
 from streameval.ope.core.reading import Lift, Reading
 from streameval.ope.core.selection import Selection
+from streameval.ope.core.state import Company, joined
 from streameval.ope.core.summary import BlockSeries, BlockSums, View
 
 
@@ -128,13 +129,23 @@ class Average(Component):
         """Return the state for some of the estimators. The policies are selected before."""
         raise NotImplementedError
 
+    def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
+        """Return the state with the new policies of a late one, which may change. `bank`: of the first one."""
+        return joined(state, late, company)
+
 
 class Sums(msgspec.Struct):
-    """Hold the state of an average that fades: moments [P, E or 1, rows], and the past of its variance."""
+    """Hold the state of an average that fades.
+
+    Attributes:
+        moments: [P, E or 1, rows]
+        past: the sums behind its variance
+        events: the number of events since each policy was added [P]
+    """
 
     moments: Array
     past: Past
-    events: int = 0
+    events: Integers
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -145,7 +156,7 @@ class Fading(Average):
     """
 
     def step(self, path: Path, state: Any, bank: Bank) -> Step:
-        """Return how each of these blocks is taken in. `state.events`: how many events came before them."""
+        """Return how each of these blocks is taken in. `state.events`: how many events came before them [P]."""
         raise NotImplementedError
 
     def tail_step(self, state: Any, tail: BlockSums, bank: Bank) -> Step:
@@ -156,8 +167,8 @@ class Fading(Average):
         nothing = tail.rows[..., :0]
         return self.step(Path(tail, Steps(tail.rows, nothing, nothing), None), deepcopy(state), bank)
 
-    def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
-        """Return a bound on the bias from drift, and details, [columns] each."""
+    def diagnose(self, state: Any, rate: Array | None, events: Array) -> tuple[Array | None, Mapping[str, Array]]:
+        """Return a bound on the bias from drift, and details, [columns] each. `events`: since the start [columns]."""
         return None, {}
 
     def rows(self, sums: BlockSums) -> Array:
@@ -167,14 +178,15 @@ class Fading(Average):
     def start(self, bank: Bank) -> Sums:
         table = self._tables(bank)
         shape = bank.kept[None].shape if self.alike else bank.layout.moment_table.shape
-        return Sums(np.zeros((bank.policies, *shape)), past.start(bank.policies, table))
+        events = np.zeros(bank.policies, dtype=np.int64)
+        return Sums(np.zeros((bank.policies, *shape)), past.start(bank.policies, table), events)
 
     def fold(self, state: Any, path: Path, bank: Bank) -> Lift | None:
         step, blocks = self.step(path, state, bank), len(path.sums)
         self._accumulate(state.moments, self.rows(path.sums), step, bank, self.lost(state))
         fading = np.exp(-path.sums.size / (LONGER * _by_column(step.memory, blocks)))
         past.fold(state.past, path.steps, self._tables(bank), fading)
-        state.events += blocks * path.sums.size
+        state.events = state.events + blocks * path.sums.size
         return None
 
     def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
@@ -184,7 +196,8 @@ class Fading(Average):
             late = self.tail_step(state, tail, bank)
             self._accumulate(moments, self.rows(tail), late, bank, self.lost(state).copy())
         found = bank.moments(moments[:, 0]) if self.alike else moments.reshape(-1, moments.shape[-1])
-        bias, details = self.diagnose(state, None if rate is None else rate.ravel(), events)
+        columns = np.repeat(events.astype(float), bank.columns)
+        bias, details = self.diagnose(state, None if rate is None else rate.ravel(), columns)
         return reading(state.past, self._tables(bank), found, tail, bias, details, bank)
 
     def select(self, state: Any, selection: Selection) -> Any:

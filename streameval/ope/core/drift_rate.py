@@ -107,10 +107,10 @@ def window_bias(k: Array, tau: Array | float) -> Array:
     return k * (tau - 1.0) / 2
 
 
-def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
+def decay_bias(k: Array, alpha: Array | float, t: Array | float) -> Array:
     """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
     alpha = np.asarray(alpha)
-    return k * _bias_per_rate(alpha, alpha ** float(t), t, "published")
+    return k * _bias_per_rate(alpha, alpha**t, t, "published")
 
 
 def _bias_per_rate(alpha: Array, fading: Array, t: Array | float, bias: Bias) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, ratio
+from streameval.common.arrays import Array, Integers, Mask, ratio
 from streameval.common.component import strict
 from streameval.common.text import Duration, EventsOrDuration, counted, parse_duration
 from streameval.ope.core import past, ring
@@ -28,6 +28,7 @@ from streameval.ope.core.past import LONGER, Past
 from streameval.ope.core.reading import Lift, Reading
 from streameval.ope.core.ring import Ring
 from streameval.ope.core.selection import Selection
+from streameval.ope.core.state import Company, joined
 from streameval.ope.core.summary import REACHED_BY, BlockSeries, BlockSums, View
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
@@ -79,7 +80,7 @@ class Cumulative(Fading):
     def start(self, bank: Bank) -> CumulativeSums:
         fresh = super().start(bank)
         rates = np.zeros((bank.policies, bank.columns, 2, 2))
-        return CumulativeSums(fresh.moments, fresh.past, 0, rates, np.zeros_like(fresh.moments))
+        return CumulativeSums(fresh.moments, fresh.past, fresh.events, rates, np.zeros_like(fresh.moments))
 
     def lost(self, state: CumulativeSums) -> Array:
         return state.lost
@@ -87,11 +88,11 @@ class Cumulative(Fading):
     def step(self, path: Path, state: CumulativeSums, bank: Bank) -> Step:
         if path.rate is not None:
             size = path.sums.size
-            last = state.events + size * np.arange(1, len(path.rate) + 1)
-            sums = np.stack([np.full(len(last), size), size * (last - (size - 1) / 2)], axis=-1)
+            last = state.events + size * np.arange(1, len(path.rate) + 1)[:, None]
+            sums = np.stack([np.full(last.shape, size), size * (last - (size - 1) / 2)], axis=-1)
             known = np.isfinite(path.rate)
             moved = np.stack([known, np.where(known, path.rate, 0.0)], axis=-1)
-            state.rates += (moved[..., None] * sums[:, None, None, None]).sum(axis=0)
+            state.rates += (moved[..., None] * sums[:, :, None, None]).sum(axis=0)
         return Step(1.0, 1.0, math.inf)
 
     def tail_step(self, state: Any, tail: BlockSums, bank: Bank) -> Step:
@@ -102,7 +103,7 @@ class Cumulative(Fading):
         state.lost = np.ascontiguousarray(state.lost[..., selection.kept])
         return super().select(state, selection)
 
-    def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
+    def diagnose(self, state: Any, rate: Array | None, events: Array) -> tuple[Array | None, Mapping[str, Array]]:
         if rate is None:
             return None, {}
         rates = state.rates.reshape(-1, 2, 2)
@@ -111,10 +112,11 @@ class Cumulative(Fading):
 
 
 class Buckets(msgspec.Struct):
-    """Hold the state of a window of events, or of time: buckets and the past of the variance."""
+    """Hold the state of a window of events: buckets, the past of the variance, and the events of each policy [P]."""
 
     ring: Ring
     past: Past
+    events: Integers
 
 
 class TimeBuckets(msgspec.Struct):
@@ -200,7 +202,8 @@ class Window(Average):
         if self.time_span is not None:
             shape = (bank.policies, BUCKETS)
             return TimeBuckets(np.zeros((*shape, len(bank.kept))), np.zeros(shape), before)
-        return Buckets(ring.start(bank.policies, len(bank.kept), self.tau // self.bucket(bank.block)), before)
+        buckets = ring.start(bank.policies, len(bank.kept), self.tau // self.bucket(bank.block))
+        return Buckets(buckets, before, np.zeros(bank.policies, dtype=np.int64))
 
     def view(self, events: BlockSeries, state: Any) -> View | None:
         """Sum up buckets that are smaller than a block, or buckets of time."""
@@ -218,10 +221,12 @@ class Window(Average):
         horizon: Array | float = self.tau
         if self.time_span is not None:
             horizon = self._fold_time(state, sums, sums.views[self.label], bank, maxima)
-        elif self.label in sums.views:
-            ring.append(state.ring, sums.views[self.label].rows[..., bank.kept])
         else:
-            ring.push(state.ring, sums.rows[..., bank.kept], sums.size, self.bucket(bank.block), maxima)
+            state.events = state.events + len(sums) * sums.size
+            if self.label in sums.views:
+                ring.append(state.ring, sums.views[self.label].rows[..., bank.kept])
+            else:
+                ring.push(state.ring, sums.rows[..., bank.kept], sums.size, self.bucket(bank.block), maxima)
         fading = np.exp(-sums.size / (LONGER * np.broadcast_to(np.asarray(horizon, dtype=float), (len(sums),))))
         past.fold(state.past, path.steps, bank.shared, np.ascontiguousarray(fading[:, None, None]))
         return None
@@ -232,11 +237,12 @@ class Window(Average):
             rows, events = self._read_time(state, tail, bank, maxima)
             bias, details = None, {"window_events": np.repeat(events, bank.columns)}
         else:
-            rows, count = self._read_events(state.ring, tail, bank, maxima)
+            rows, length = self._read_events(state.ring, tail, bank, maxima)
             assert rate is not None
-            columns = rate.ravel()
+            late = 0 if tail is None else tail.size
+            columns, count = rate.ravel(), np.repeat(np.minimum(state.events + late, length), bank.columns)
             bias = window_bias(columns, count)
-            details = {"window_events": np.full_like(columns, count), "lipschitz_per_event": columns}
+            details = {"window_events": count.astype(float), "lipschitz_per_event": columns}
         return reading(state.past, bank.shared, bank.moments(rows), tail, bias, details, bank)
 
     def select(self, state: Any, selection: Selection) -> Any:
@@ -248,6 +254,17 @@ class Window(Average):
             )
         state.past = selection.past(state.past, alike=True)
         return state
+
+    def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
+        if isinstance(state, TimeBuckets):
+            clock = max(state.clock, late.clock)
+            for each in (state, late):
+                self._advance(each, clock)
+        else:
+            written = max(state.ring.written, late.ring.written)
+            for each in (state, late):
+                each.ring = ring.padded(each.ring, written)
+        return joined(state, late, company)
 
     def _read_events(self, kept: Ring, tail: BlockSums | None, bank: Bank, maxima: Mask) -> tuple[Array, int]:
         """Return rows and number of the newest events, from the first end of a bucket at most `tau` events ago."""
@@ -268,9 +285,8 @@ class Window(Average):
 
     def _fold_time(self, state: TimeBuckets, sums: BlockSums, view: View, bank: Bank, maxima: Mask) -> Array:
         clocks, width = clocks_of(state.clock, sums, bank.block), self._width
-        clock = float(clocks[-1])
-        left = ~self._within(state, clock)
-        state.moments[:, left] = state.events[:, left] = 0.0
+        clock, before = float(clocks[-1]), state.clock
+        self._advance(state, clock)
         first = self._first(clock)
         for rows, block, key, events in zip(view.rows, view.block, view.key, view.events, strict=True):
             number = min(key, math.floor(clocks[block] / width)) if clocks[block] > NEVER else NO_BUCKET
@@ -278,9 +294,13 @@ class Window(Average):
                 place = int(number) % BUCKETS
                 state.events[:, place] += events
                 state.moments[:, place] = ring.merge(state.moments[:, place], rows[:, bank.kept], maxima)
-        horizon = seconds_in_events(state.clock, clocks, self.time_span or 0.0, sums.size)
+        return seconds_in_events(before, clocks, self.time_span or 0.0, sums.size)
+
+    def _advance(self, state: TimeBuckets, clock: float) -> None:
+        """Move on to this time, and forget the buckets that the window leaves."""
+        left = ~self._within(state, clock)
+        state.moments[:, left] = state.events[:, left] = 0.0
         state.clock = clock
-        return horizon
 
     def _read_time(self, state: TimeBuckets, tail: BlockSums | None, bank: Bank, maxima: Mask) -> tuple[Array, Array]:
         clock = state.clock if tail is None else float(clocks_of(state.clock, tail, bank.block)[-1])
@@ -311,10 +331,15 @@ class Window(Average):
 
 
 class TimedSums(Sums):
-    """Hold the state of a decay by the clock: the time at the end of the last block, and the weight of all events."""
+    """Hold the state of a decay by the clock.
 
+    Attributes:
+        weight: the weight of all events [P]
+        clock: the time at the end of the last block
+    """
+
+    weight: Array
     clock: float = NEVER
-    weight: float = 0.0
 
 
 @dataclass(frozen=True, config=strict)
@@ -367,7 +392,9 @@ class Decay(Fading):
 
     def start(self, bank: Bank) -> Sums:
         fresh = super().start(bank)
-        return fresh if self.time_half_life is None else TimedSums(fresh.moments, fresh.past)
+        if self.time_half_life is None:
+            return fresh
+        return TimedSums(fresh.moments, fresh.past, fresh.events, np.zeros(bank.policies))
 
     def view(self, events: BlockSeries, state: Any) -> View:
         """Sum up the events of each block by their age."""
@@ -402,6 +429,16 @@ class Decay(Fading):
             return Step(self.decay**tail.size, 1.0, 1.0)
         return Step(0.5 ** (passed(state.clock, tail.views[self.label].key) / self.time_half_life), 1.0, 1.0)
 
+    def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
+        if self.time_half_life is not None:
+            clock = max(state.clock, late.clock)
+            for each in (state, late):
+                faded = 0.5 ** (passed(each.clock, np.array([clock])) / self.time_half_life)
+                nothing = np.zeros((1, len(each.moments), len(bank.layout.power)))
+                self._accumulate(each.moments, nothing, Step(faded, 1.0, 1.0), bank, self.lost(each))
+                each.weight, each.clock = each.weight * faded, clock
+        return joined(state, late, company)
+
     def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
         found = super().read(state, tail, rate, bank)
         if self.time_half_life is not None:
@@ -410,10 +447,10 @@ class Decay(Fading):
                 view = tail.views[self.label]
                 faded = 0.5 ** (passed(state.clock, view.key)[0] / self.time_half_life)
                 weight = weight * faded + view.events[0]
-            found.details = {"horizon_events": np.full(len(found.moments), float(weight))}
+            found.details = {"horizon_events": np.repeat(weight, bank.columns)}
         return found
 
-    def diagnose(self, state: Any, rate: Array | None, events: float) -> tuple[Array | None, Mapping[str, Array]]:
+    def diagnose(self, state: Any, rate: Array | None, events: Array) -> tuple[Array | None, Mapping[str, Array]]:
         if rate is None:
             return None, {}
         details = {

@@ -442,7 +442,7 @@ def mix(
     decays: cython.double[:, :, :, ::1],
     columns: cython.double[:, :, ::1],
     overlap: cython.double[:, :, ::1],
-    events: cython.double,
+    events: cython.double[::1],
     size: cython.double,
     terms: cython.const_double[:, :, :, ::1],
     squares: cython.const_double[:, ::1],
@@ -468,7 +468,7 @@ def mix(
         columns: six recent sums of moments, the prior, its square and two sums of the trend, changed in place
             [P, C, 10]
         overlap: sums of the products of two decays' weights, changed in place [P, J, J]
-        events: the number of events before the blocks
+        events: the number of events of each policy before the blocks, becomes the one after them [P]
         size: events in each block
         terms: sums of `q, q u, q v, q u^2, q u v, q v^2` of each block [B, P, C, 6]
         squares: sums of `q^2` of each block [B, P]
@@ -585,7 +585,8 @@ def mix(
             for j in range(decay_count):
                 for i in range(decay_count):
                     overlap[p, j, i] = horizons[1, j] * horizons[1, i] * overlap[p, j, i] + squares[b, p]
-        events += size
+        for p in range(policies):
+            events[p] += size
         _mixed(decays, columns, events, pools, rates, horizons, constants, scratch, estimates, shares, values)
         # the trend, and errors
         for c in range(components):
@@ -642,7 +643,7 @@ def _ratio(numerator: cython.double, denominator: cython.double) -> cython.doubl
 def _mixed(
     decays: cython.double[:, :, :, ::1],
     columns: cython.double[:, :, ::1],
-    events: cython.double,
+    events: cython.double[::1],
     pools: cython.const_longlong[::1],
     rates: cython.const_double[::1],
     horizons: cython.const_double[:, ::1],
@@ -665,11 +666,8 @@ def _mixed(
     z: cython.double
     prior: cython.double
     fading: cython.double
-    for j in range(decay_count):
-        scratch[3, j] = constants[0] * exp(-events / horizons[0, j])
-        x = horizons[0, j] if horizons[0, j] < events else events
-        x = constants[5] if x < constants[5] else x
-        scratch[4, j] = sqrt(constants[6] if x > constants[6] else x)
+    seen: cython.double
+    longest: cython.double
     for g in range(shares.shape[0]):
         for c in range(components):
             for j in range(decay_count):
@@ -678,7 +676,18 @@ def _mixed(
         for c in range(components):
             for j in range(decay_count):
                 shares[pools[p], c, j] += decays[p, c, 3, j]
+    longest = -1.0
     for g in range(shares.shape[0]):
+        seen = 0.0
+        for p in range(policies):
+            if pools[p] == g and events[p] > seen:
+                seen = events[p]
+        if seen != longest:
+            longest = seen
+            for j in range(decay_count):
+                x = horizons[0, j] if horizons[0, j] < seen else seen
+                x = constants[5] if x < constants[5] else x
+                scratch[4, j] = sqrt(constants[6] if x > constants[6] else x)
         for c in range(components):
             y = 0.0
             z = shares[g, c, decay_count - 1]
@@ -692,8 +701,12 @@ def _mixed(
                 y += shares[g, c, j]
             for j in range(decay_count):
                 shares[g, c, j] = shares[g, c, j] / y
-    fading = constants[1] * exp(-events / constants[3])
+    fading = 0.0
     for p in range(policies):
+        if p == 0 or events[p] != events[p - 1]:
+            fading = constants[1] * exp(-events[p] / constants[3])
+            for j in range(decay_count):
+                scratch[3, j] = constants[0] * exp(-events[p] / horizons[0, j])
         for c in range(components):
             prior = columns[p, c, 6]
             y = 0.0

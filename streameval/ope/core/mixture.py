@@ -60,7 +60,7 @@ class Decays(msgspec.Struct):
             of each estimator [P, 3 + 2 E, J]
         largest: the largest importance weight [P]
         past: the sums behind variances of whole terms
-        events: the number of events so far
+        events: the number of events since each policy was added [P]
     """
 
     decays: Array
@@ -69,7 +69,7 @@ class Decays(msgspec.Struct):
     faded: Array
     largest: Array
     past: Past
-    events: int = 0
+    events: Integers
 
 
 class MixtureState(msgspec.Struct):
@@ -183,7 +183,7 @@ class Mixture(Average):
         found = self._mix(state, blocks, bank, of_lifts)
         kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
         state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
-        state.events += len(blocks.terms) * blocks.size
+        state.events = state.events + len(blocks.terms) * blocks.size
         return found.path
 
     def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, of_lifts: bool) -> _Mixed:
@@ -198,7 +198,7 @@ class Mixture(Average):
             state.decays,
             state.columns,
             state.overlap,
-            float(state.events),
+            state.events.astype(float),
             float(blocks.size),
             np.ascontiguousarray(blocks.terms),
             np.ascontiguousarray(blocks.squares),
@@ -236,8 +236,8 @@ class Mixture(Average):
         known = now.known
         _, *variances = now.of_terms
         # no horizon is longer than the stream
-        limits = np.minimum(HORIZONS, max(state.events, 1))
-        horizon = _over_components((mixed.share * limits).sum(axis=-1), bank.layout, np.add)
+        limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
+        horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
         horizon = horizon / [len(each) for each in bank.layout.components]
         return Reading(
             now.moments.reshape(-1, ROWS),
@@ -275,6 +275,7 @@ def _start(policies: int, layout: Layout, tables: Tables) -> Decays:
         np.zeros((policies, 3 + 2 * len(layout.columns), decays)),
         np.zeros(policies),
         past.start(policies, tables),
+        np.zeros(policies, dtype=np.int64),
     )
 
 
@@ -476,7 +477,7 @@ class DecayReading:
     @cached_property
     def kernel(self) -> Array:
         """Return the weight in the mixture of an event of each decay, in which pseudo-events count too."""
-        left = PSEUDO_EVENTS * np.exp(-self.state.events / HORIZONS)
+        left = PSEUDO_EVENTS * np.exp(-self.state.events[:, None, None] / HORIZONS)
         pseudo_events = np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
         return ratio(self.mixed.share, self.weight + pseudo_events)
 
@@ -529,7 +530,7 @@ class DecayReading:
         learned = self.state.columns[..., 8:].copy()
         learned[self.candidates] = learned[self.candidates].sum(axis=0, keepdims=True)
         usual = ratio(learned[..., 0], learned[..., 1])
-        seen = 1 - np.exp(-self.state.events / MEMORY)
+        seen = 1 - np.exp(-self.state.events[:, None] / MEMORY)
         return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
 
     @property

@@ -85,6 +85,16 @@ def push(ring: Ring, blocks: Array, size: int, resolution: int, maxima: Mask) ->
     ring.open_events = place * size
 
 
+def padded(ring: Ring, written: int) -> Ring:
+    """Return a ring as if so many buckets had been written: the oldest ones have no events."""
+    if written == ring.written:
+        return ring
+    kept = np.arange(max(0, ring.written - ring.capacity), ring.written)
+    full = np.zeros((len(ring.full), _places(written, ring.capacity), ring.full.shape[2]))
+    full[:, (kept + written - ring.written) % ring.capacity] = ring.full[:, kept % ring.capacity]
+    return msgspec.structs.replace(ring, full=full, written=written)
+
+
 def newest(ring: Ring, count: int, maxima: Mask) -> Array:
     """Merge the newest `count` full buckets, or as many as there are, [P, rows]."""
     kept = min(count, ring.written, ring.capacity)
@@ -167,6 +177,29 @@ def _put(ladder: Ladder, level: int, buckets: Array, maxima: Mask) -> None:
             _put(ladder, level + 1, merge(oldest[::2], oldest[1::2], maxima), maxima)
     kept[:, (ladder.first[level] + np.arange(number, after)) % limit] = buckets.swapaxes(0, 1)
     ladder.numbers[level] = after
+
+
+def blocks(ladder: Ladder) -> int:
+    """Return the number of blocks that are kept."""
+    return sum(number << level for level, number in enumerate(ladder.numbers))
+
+
+def laid_out(ladder: Ladder, like: Ladder, maxima: Mask) -> Ladder:
+    """Return the same blocks in the buckets of a ladder with more blocks: each bucket goes to the one at its middle."""
+    rows, ends = unrolled(ladder)
+    _, edges = unrolled(like)
+    places = np.searchsorted(edges, (ends + np.append(0, ends)[:-1]) / 2)
+    added, largest = np.zeros((2, len(edges), len(rows), rows.shape[2]))
+    np.add.at(added, places, rows.swapaxes(0, 1))
+    np.maximum.at(largest, places, rows.swapaxes(0, 1))
+    every = np.where(maxima, largest, added).swapaxes(0, 1)
+    levels, start = [], 0
+    for level, (kept, number, first) in enumerate(zip(like.levels, like.numbers, like.first, strict=True)):
+        laid = np.zeros((len(rows), *kept.shape[1:]))
+        laid[:, (first + np.arange(number)[::-1]) % _limit(level)] = every[:, start : start + number]
+        levels.append(laid)
+        start += number
+    return Ladder(levels, list(like.numbers), list(like.first))
 
 
 def unrolled(ladder: Ladder) -> tuple[Array, Integers]:

@@ -6,7 +6,7 @@ A plain value has a schema number. One of an older schema is brought up to date 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -143,6 +143,46 @@ def _array(kind: Any, plain: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype != wanted:
         raise ValueError(f"expected an array {wanted.str}")
     return array
+
+
+class Company(NamedTuple):
+    """The numbers of policies when the state of late ones joins another state.
+
+    Attributes:
+        before: policies of the state that they join
+        late: policies of their own state, production first and the new ones last
+        new: the policies that are new
+    """
+
+    before: int
+    late: int
+    new: int
+
+
+def joined(state: Any, late: Any, company: Company) -> Any:
+    """Return a state with the new policies of a late one behind its own; what policies share stays as it is.
+
+    An array of candidates alone is one shorter than `company` says. Entries that only one of both has are kept.
+
+    >>> company = Company(before=2, late=2, new=1)
+    >>> joined({"events": 7, "sums": np.array([1.0, 2.0])}, {"events": 3, "sums": np.array([0.5, 3.0])}, company)
+    {'events': 7, 'sums': array([1., 2., 3.])}
+    """
+    if isinstance(state, np.ndarray) or isinstance(late, np.ndarray):
+        if state is None:
+            state = np.zeros((len(late) - company.late + company.before, *late.shape[1:]), late.dtype)
+        if late is None:
+            late = np.zeros((len(state) - company.before + company.late, *state.shape[1:]), state.dtype)
+        return np.concatenate([state, late[len(late) - company.new :]])
+    if isinstance(state, msgspec.Struct):
+        names = state.__struct_fields__
+        return type(state)(**{name: joined(getattr(state, name), getattr(late, name), company) for name in names})
+    if isinstance(state, dict):
+        both = {name: joined(each, late[name], company) if name in late else each for name, each in state.items()}
+        return {**late, **both}
+    if isinstance(state, list):
+        return [joined(*pair, company) for pair in zip(state, late, strict=True)]
+    return state
 
 
 def of_policies(state: Any, index: Sequence[int]) -> Any:

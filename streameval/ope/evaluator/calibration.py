@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
@@ -29,11 +29,11 @@ from streameval.common.text import significant
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
 from streameval.ope.core import past
 from streameval.ope.core.past import RatioPast
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.estimators import IPS, TermRange, Terms
 from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.room import Blocks, Present, Room
+from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
 from streameval.ope.evidence.evidence import Evidence, RecentState, start_recent
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.logged import LOGGING
@@ -245,10 +245,8 @@ def fresh(plan: Plan) -> CalibrationState:
 
 
 def resume(plan: Plan, before: Plan, state: CalibrationState | None) -> CalibrationState | None:
-    """Return the state of the plan `before` under another one; None if a policy or an average is new."""
-    if state is None or not set(plan.policies) <= set(before.policies):
-        return None
-    if any(before.averages.get(label) != average for label, average in plan.averages.items()):
+    """Return the state of the plan `before` under another one; None if an average is another one."""
+    if state is None or any(before.averages.get(label) != average for label, average in plan.averages.items()):
         return None
     index, part = [before.policies.index(name) for name in plan.policies], _grid(plan)
     whole = replace(part, candidates=(True,) * len(before.policies))
@@ -256,6 +254,19 @@ def resume(plan: Plan, before: Plan, state: CalibrationState | None) -> Calibrat
     others = structs.replace(state, **dict.fromkeys(grids))
     kept: CalibrationState = structs.replace(of_policies(others, index), **grids)
     return kept
+
+
+def join(both: Plan, own: Owned, late: Owned, company: Company) -> CalibrationState | None:
+    """Return the state of a plan of two; None while no event has named a candidate."""
+    if own.state is None and late.state is None:
+        return None
+    first, second = (fresh(each.plan) if each.state is None else each.state for each in (own, late))
+    grid, names = _grid(both), ["seen", "estimated", *(["base"] if first.base is not None else [])]
+    grids = {name: grid.join(getattr(first, name), getattr(second, name), company) for name in names}
+    none: dict[str, Any] = dict.fromkeys(names)
+    others = joined(structs.replace(first, **none), structs.replace(second, **none), company)
+    found: CalibrationState = structs.replace(others, **grids)
+    return found
 
 
 def _grid(plan: Plan) -> Grid:
@@ -364,4 +375,4 @@ def multiple(blocks: float, error: float) -> float:
     return math.sqrt((1 + 1 / time) * (math.log1p(time) + 2 * math.log(1 / error)))
 
 
-ROOM = Room("calibration", start, resume, fresh, observe=observe, rows=rows, checks=checks)
+ROOM = Room("calibration", start, resume, join, fresh, observe=observe, rows=rows, checks=checks)

@@ -13,7 +13,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Integers
 from streameval.ope.core import adwin
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
@@ -197,6 +197,16 @@ class DriftDetector:
             return RiverState(state.detections[list(index)], *lists)
         taken: AdwinState = of_policies(state, index)
         return taken
+
+
+def joined_detectors(state: DriftState | None, late: DriftState | None, company: Company) -> DriftState | None:
+    """Return the state with the new policies of a late one; None without a detector."""
+    if isinstance(state, RiverState) and isinstance(late, RiverState):
+        first = company.late - company.new
+        detections = joined(state.detections, late.detections, company)
+        return RiverState(detections, state.seen + late.seen[first:], state.detectors + late.detectors[first:])
+    found: DriftState | None = joined(state, late, company)
+    return found
 
 
 def saved(state: DriftState | None) -> DriftState | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -18,15 +18,15 @@ from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
 from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
-from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated, of_policies
+from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import drift_detection, halves, learning, propensities, rooms
+from streameval.ope.evaluator import changes, copies, drift_detection, halves, learning, propensities, rooms
 from streameval.ope.evaluator.drift_detection import DriftDetector
-from streameval.ope.evaluator.grid import Grid, GridState, Pair
+from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.learners import learner_rows, with_notes
 from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
-from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan
+from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan, Product
 from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
@@ -44,6 +44,7 @@ from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
+from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.promotion import (
     Lift,
     Promotion,
@@ -51,13 +52,33 @@ from streameval.ope.promotion import (
     with_checks,
 )
 from streameval.ope.promotion.guardrails import Reward
-from streameval.ope.report import Estimate, EventCounts, Report, Transition
+from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 4_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
+
+
+class _Late(NamedTuple):
+    """An evaluator of parts that are not evaluated yet; `policies`: the new ones that are still in the plan.
+
+    `replaces`: it will take the place of the evaluator that waits for it.
+    """
+
+    evaluator: Evaluator
+    policies: tuple[str, ...]
+    replaces: bool
+
+    def has(self, new: Sequence[str], products: Sequence[Product], plan: Plan) -> bool:
+        """Whether it has these policies and products, so that no other one is needed."""
+        own = self.evaluator.plan
+        known = set(changes.same_policies(own, plan))
+        if self.replaces:
+            return known == set(own.policies) == set(plan.policies)
+        return known.issuperset(new) and set(own.products).issuperset(products)
+
 
 _Present: TypeAlias = tuple[EventBatch | None, Sequence[Evidence] | None, EvaluatorState, LearnedCurve | None]
 
@@ -146,8 +167,6 @@ class Evaluator:
             propensity,
         )
         self.plan.reward_model.check()
-        if self.plan.versions:
-            raise ValueError(f"{', '.join(self.plan.versions)}: only `run` and `replay` make frozen copies of policies")
         self._start()
 
     @classmethod
@@ -170,14 +189,15 @@ class Evaluator:
         return full_bytes(self._state)
 
     def _start(self) -> None:
-        plan = self.plan
-        self._computed = prepared(plan.computed_policies)
-        self._use_grids()
+        self._use_plan()
+        self._late: _Late | None = None
+        self._starts_again = False
         self._pending: list[EventBatch] = []
         self._pending_events = 0
-        self._state = learning.start(plan, self._grids, self._monitor)
+        self._state = learning.start(self.plan, self._grids, self._monitor)
 
-    def _use_grids(self) -> None:
+    def _use_plan(self) -> None:
+        self._computed = prepared(self.plan.computed_policies)
         self._grids = self.plan.grids()
         self.promotion_lifts = self.plan.promotion_lifts(self._grids)
         self._monitor = self.plan.monitor(self.promotion_lifts)
@@ -197,86 +217,185 @@ class Evaluator:
         """The time of the newest accepted event, in epoch seconds; None if none has a time."""
         return self._state.events.newest
 
-    def continued(self, plan: Plan) -> Evaluator:
-        """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The policies, estimators and averages that are evaluated: see `Plan.parts`."""
+        return self.plan.parts
 
-        `plan` has the same production, reward range and block. Its policies, and its pairs of an estimator and an
-        average, are among those of this evaluator. A confidence sequence, drift detector or promotion rule of another
-        kind starts from zero. So does a promotion rule that looks at a lift, where that lift is gone.
+    def change_candidates(self, plan: Plan) -> Evaluator | None:
+        """Remove the candidates that the plan does not have; return an evaluator of those that it adds, if any.
+
+        A candidate that is computed in another way counts as another one. The new evaluator has no rows here until
+        `activate`. The caller may give it earlier events before. It takes the place of one that still waits.
+
+        Args:
+            plan: differs from the present one in its candidates only
+
+        Raises:
+            ConfigError: A candidate cannot be created, and nothing has changed.
+
+        >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
+        >>> evaluator = Evaluator(candidates=["early"])
+        >>> evaluator.update(batch)
+        >>> late = evaluator.change_candidates(Evaluator(candidates=["early", "late"]).plan)
+        >>> evaluator.activate(late)
+        >>> evaluator.update(batch)
+        >>> [(policy.policy, policy.events) for policy in evaluator.report().policies]
+        [('logging', 2), ('early', 2), ('late', 1)]
         """
-        if plan == self.plan:
-            return self
-        self.fold_pending()
-        kept = replace(
-            self.plan.with_products(plan.products),
-            policies=plan.policies,
-            computed_policies=plan.computed_policies,
-            candidate_order=plan.candidate_order,
-            reward_model=plan.reward_model,
-        )
-        selected, evaluator = self._selected(kept), Evaluator.from_plan(plan)
-        state, monitor = selected._state, evaluator._monitor
-        evaluator._state = structs.replace(
-            state,
-            rooms=rooms.resume(plan, self.plan, state.rooms),
-            grids=[
-                grid.resume(before, known)
-                for grid, before, known in zip(evaluator._grids, selected._grids, state.grids, strict=True)
-            ],
-            drift=state.drift if plan.drift == self.plan.drift else evaluator._state.drift,
-            promotion=evaluator._state.promotion
-            if monitor is None or state.promotion is None
-            else monitor.resume(state.promotion),
-        )
-        evaluator._pending, evaluator._pending_events = selected._pending, selected._pending_events
-        return evaluator
+        plan = copies.with_copies(plan, self.plan)
+        kept = changes.same_policies(self.plan, plan)
+        numbered = self._numbered(plan)
+        present = numbered.for_policies(kept).with_products(changes.same_products(self.plan, plan).products)
+        new, awaited = [name for name in plan.policies if name not in kept], self._late
+        lacking = plan.for_pairs([pair for pair in plan.pairs if pair not in present.pairs]).products
+        late = None
+        if awaited is not None and awaited.has(new, lacking, plan):
+            self._late = awaited._replace(policies=tuple(new)) if new or lacking or awaited.replaces else None
+        else:
+            replaces = awaited is not None and awaited.replaces
+            if new or lacking or replaces:
+                products = (*present.products, *lacking) if new else lacking
+                part = numbered.for_policies(plan.policies if lacking else new).with_products(products)
+                late = Evaluator.from_plan(numbered if replaces else part)
+            self._late = None if late is None else _Late(late, tuple(new), replaces)
+        self._restrict(present)
+        self._state.added = max(self._state.added, *numbered.candidate_order.values(), 0)
+        return late
 
-    def _selected(self, plan: Plan) -> Evaluator:
-        """Return a copy with some of the policies, estimators and averages.
+    def apply_plan(self, plan: Plan, buffered: int = 0) -> Evaluator | None:
+        """Continue under any other plan; return an evaluator of what is new, as `change_candidates` does.
 
-        `plan` differs from the present one in nothing else, but for a reward model that no estimator uses.
+        An estimator or average with other parameters counts as another one; so does an estimator that uses another
+        reward model. Parts of the present plan alone are forgotten. Everything starts from zero if `restarts` is true.
+
+        Args:
+            plan: the plan from now on
+            buffered: how many events that will count were decoded without the new candidates. Another reading of the
+                log is to give them
         """
-        part, before, index = copy(self), self._state, [self.policies.index(name) for name in plan.policies]
-        part.plan = plan
-        part._use_grids()
-        part._pending = [batch.with_policies(part.plan.columns) for batch in self._pending]
-        promotion = None
-        if self._monitor is not None and part._monitor is not None and before.promotion is not None:
-            promotion = self._monitor.select_candidates(before.promotion, [place - 1 for place in index[1:]])
-            promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
-        fresh, mixes = learning.start(plan, (), None), any(grid.mixes_components for grid in part._grids)
-        part._state = structs.replace(
-            before,
-            failures={name: before.failures[name] for name in part.plan.columns if name in before.failures},
-            counts=of_policies(before.counts, index),
-            learned_policies={name: before.learned_policies[name] for name in plan.learned_policies},
-            recent=of_policies(before.recent, index) if mixes else fresh.recent,
-            slates=of_policies(before.slates, index) if learning.forms(part._grids) else fresh.slates,
-            weights=of_policies(before.weights, index),
-            predictions=before.predictions if learning.predicts(plan, part._grids) else fresh.predictions,
-            by_rank=of_policies(before.by_rank, index),
-            drift=None
-            if self.plan.drift is None or before.drift is None
-            else self.plan.drift.take(before.drift, index),
-            promotion=promotion,
-            grids=[self._selected_grid(grid, index) for grid in part._grids],
-        )
-        return part
-
-    def _selected_grid(self, part: Grid, index: Sequence[int]) -> GridState:
-        """The state of a grid that lies in one of the grids of this evaluator."""
-        return next(
-            grid.select(state, part, index)
-            for grid, state in zip(self._grids, self._state.grids, strict=True)
-            if set(part.estimators) <= set(grid.estimators) and set(part.averages) <= set(grid.averages)
-        )
-
-    def replaced(self, plan: Plan) -> Evaluator:
-        """An evaluator of any plan, before the first accepted event; the numbers of rejected events are kept."""
-        evaluator = Evaluator.from_plan(plan)
         events = self._state.events
-        evaluator._state.events = EventState(rejected=events.rejected, arrivals=events.arrivals)
-        return evaluator
+        if not events.accepted and not buffered:
+            self._adopt(plan, None)
+            self._state.events = EventState(rejected=events.rejected, arrivals=events.arrivals)
+            return None
+        if not self.restarts(plan):
+            return self.change_candidates(plan)
+        numbered = self._numbered(plan)
+        self._adopt(numbered, None)
+        self._state.added = max(self._state.added, *numbered.candidate_order.values(), 0)
+        late = Evaluator.from_plan(numbered)
+        self._late = _Late(late, plan.policies, replaces=True)
+        return late
+
+    def restarts(self, plan: Plan) -> bool:
+        """Whether the plan has another production policy, or other propensities, which every lift depends on."""
+        production = plan.policies[0]
+        if (self.plan.propensity, self.policies[0]) != (plan.propensity, production) or self._starts_again:
+            return True
+        return self.plan.policy(production) != plan.policy(production)
+
+    def reset_policy(self, name: str) -> None:
+        """Forget a policy, which starts from zero when a plan with it is applied; with production everything does.
+
+        Its frozen copies are forgotten too.
+        """
+        self._starts_again |= name == self.policies[0]
+        made = {each for each, versions in self.plan.versions.items() if versions.policy == name}
+        self._forget([name, *(each for each, copy in copies.made(self.plan).items() if copy.of in made)])
+
+    def is_pending(self, late: Evaluator) -> bool:
+        """Whether an evaluator has not been activated yet, and has a part that is still in the plan."""
+        return self._late is not None and self._late.evaluator is late
+
+    def activate(self, late: Evaluator, *, from_zero: bool = False) -> None:
+        """Evaluate what another evaluator was made for; `from_zero`: without the events that it has been given.
+
+        Its unfinished block is filled up with events that do not count.
+        """
+        if self._late is None or not self.is_pending(late):
+            return
+        _, new, replaces = self._late
+        self._late = None
+        if replaces:
+            if not from_zero:
+                late._state.added = self._state.added
+                self.plan, self._state, self._pending = late.plan, late._state, late._pending
+                self._pending_events = late._pending_events
+                self._use_plan()
+            return
+        late = Evaluator.from_plan(late.plan) if from_zero else late
+        late.fold_pending()
+        late._end_block()
+        known = [name for name in late.policies if name in (*self.policies, *new)]
+        late._restrict(late.plan.for_policies(known))
+        extends = not set(late.plan.products) <= set(self.plan.products)
+        if extends:  # all policies have the new estimators or averages
+            missing = [name for name in self.policies if name not in late.policies]
+            if missing:
+                late._join(Evaluator.from_plan(self.plan.for_policies(missing).with_products(late.plan.products)))
+            late._restrict(replace(late.plan, policies=tuple(dict.fromkeys((*self.policies, *late.policies)))))
+        self.fold_pending()
+        if late.accepted and (extends or any(name in late.plan.learned_policies for name in new)):
+            self._end_block()  # new estimators, and policies that learn, would get its events again
+        self._join(late)
+
+    def _numbered(self, plan: Plan) -> Plan:
+        """Return the plan with the number of each candidate among all that were ever added."""
+        awaited = self._late.evaluator.plan.candidate_order if self._late is not None else {}
+        known = {**awaited, **self.plan.candidate_order}
+        kept = set(changes.same_policies(self.plan, plan))
+        if self._late is not None:
+            kept.update(changes.same_policies(self._late.evaluator.plan, plan))
+        if self.restarts(plan):
+            kept = set(plan.policies)
+        last, order = max(self._state.added, *known.values(), 0), {}
+        for name in plan.policies[1:]:
+            if name in known and name in kept:
+                order[name] = known[name]
+            else:
+                order[name] = last = last + 1
+        return replace(plan, candidate_order=order)
+
+    def _restrict(self, plan: Plan) -> None:
+        """Continue with some of the policies and products; transitions that were not taken are kept."""
+        if plan != self.plan:
+            self.fold_pending()
+            self._state.waiting = self.take_transitions()
+            self._adopt(plan, changes.continued(self.plan, self._state, plan))
+
+    def _forget(self, names: Collection[str]) -> None:
+        self._restrict(self.plan.for_policies([name for name in self.policies if name not in names]))
+
+    def _join(self, late: Evaluator) -> None:
+        """Take in the new parts of another evaluator, which must not be used any more; no whole block is pending."""
+        transitions = [
+            *self._state.waiting,
+            *(each for each in late.take_transitions() if each.policy not in self.policies),
+        ]
+        state = changes.of_both(self.plan, self._state, late.plan, late._state, self._pending_events)
+        state.waiting = transitions
+        self._adopt(changes.plan_of_both(self.plan, late.plan), state)
+
+    def _adopt(self, plan: Plan, state: EvaluatorState | None) -> None:
+        """Continue under a plan, with its state; from zero without one."""
+        self.plan = plan
+        self._use_plan()
+        if state is None:
+            self._start()
+        else:
+            self._state = state
+            self._pending = [batch.with_policies(plan.columns) for batch in self._pending]
+
+    def _end_block(self) -> None:
+        """Fold the unfinished block, filled up with events that do not count."""
+        rest = self._pending_events % self.plan.block
+        if rest:
+            last = EventBatch.concat(self._pending)[-1:].with_policies([])
+            none = replace(last.with_policies(self.plan.columns), sampling_probability=np.full(1, np.inf))
+            self._pending += [none] * (self.plan.block - rest)
+            self._pending_events += self.plan.block - rest
+            self.fold_pending()
 
     def __repr__(self) -> str:
         events, plan = counted(self.accepted, "event"), self.plan
@@ -305,6 +424,8 @@ class Evaluator:
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; rejected events are counted by reason.
 
+        Frozen copies of policies that learn become candidates after exact numbers of events, wherever batches end.
+
         Raises:
             TypeError: this is not an `EventBatch`; the message names the way to one.
             ValueError: the events are rankings and the evaluator has no `ranking`, or the other way round.
@@ -315,6 +436,31 @@ class Evaluator:
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
         propensities.require(self.plan.propensity, batch)
+        rest: EventBatch | None = batch
+        while rest is not None:
+            due = copies.due(self.plan, self._state)
+            part, rest = (rest, None) if due is None or due >= len(rest) else (rest[:due], rest[due:])
+            self._take(part)
+            self._make_copies(part)
+
+    def _make_copies(self, events: EventBatch) -> None:
+        """Add the frozen copies that are due after these events, and forget the ones that they replace."""
+        for made, retired in copies.after(self.plan, self._state):
+            policy = self.plan.versions[made.of].policy
+            learned = {made.name: self.learned(policy)}
+            plan = replace(self.plan, policies=(self.policies[0], made.name), computed_policies={made.name: made})
+            self._join(Evaluator.from_plan(self._numbered(plan), learned))
+            self._state.added = max(self.plan.candidate_order.values())
+            self._forget(retired)
+            new = copies.announced(made, policy, learned[made.name], self.plan, self._state, retired, events)
+            self._state.copies = [*self._state.copies, new][-copies.KEPT :]
+
+    def take_versions(self) -> list[NewVersion]:
+        """The frozen copies that were made since the last call, at most 200."""
+        made, self._state.copies = self._state.copies, []
+        return made
+
+    def _take(self, batch: EventBatch) -> None:
         batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
         self._state.events = halves.EventSums.of(batch).fold(self._state.events)
         if not len(batch):
@@ -455,7 +601,7 @@ class Evaluator:
                 policy_counts(
                     plan,
                     events.accepted,
-                    learned.counts["present"],
+                    learned.counts,
                     state.failures,
                     None if state.drift is None else state.drift.detections,
                 )
@@ -509,7 +655,8 @@ class Evaluator:
     def take_transitions(self) -> list[Transition]:
         """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
         monitor, state = self._monitor, self._state.promotion
-        return [] if monitor is None or state is None else monitor.take_transitions(state)
+        waiting, self._state.waiting = self._state.waiting, []
+        return waiting if monitor is None or state is None else [*waiting, *monitor.take_transitions(state)]
 
     def _folded(self) -> Evaluator:
         """A copy in which no whole block is pending."""
@@ -545,10 +692,17 @@ class Evaluator:
         )
 
     @staticmethod
-    def describe(state: State) -> State:
-        """The products and settings of a state, and its numbers of events, as values that JSON has."""
+    def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
+        """The frozen copies in a state, with what each has learned and the content of its file, if it has one."""
         state = migrated(state)
-        return {**Plan.describe(state["settings"]), "events": state["events"]}
+        return copies.in_state(Plan.without_code(state["settings"], None, ())[0], state)
+
+    @staticmethod
+    def describe(state: State) -> State:
+        """The policies, products and settings of a state, and its numbers of events, as values that JSON has."""
+        state = migrated(state)
+        policies = list(state["settings"]["policies"])
+        return {"policies": policies, **Plan.describe(state["settings"]), "events": state["events"]}
 
     @staticmethod
     def without_code(
@@ -567,6 +721,32 @@ class Evaluator:
         if plan.propensity is not None:
             changed["propensities"] = plan.propensity.without_code(state["propensities"], propensity)
         return state | changed, plan, kept
+
+    @classmethod
+    def from_state_without_code(
+        cls,
+        state: State,
+        reward_model: AnyRewardModel | None = None,
+        candidates: Candidates = (),
+        propensity: EstimatedPropensity | None = None,
+    ) -> Self:
+        """Continue from a state without the code that the caller does not name, which is not run.
+
+        A policy in code that is not among `candidates` loses its rows; without any `candidates`, which is for looking
+        at a state only, it keeps them. Estimators lose their rows if their reward model is foreign code other than
+        `reward_model`.
+
+        Raises:
+            StateError: The state cannot be read.
+        """
+        known, before, plan = cls.without_code(state, reward_model, candidates, propensity)
+        evaluator = cls.from_state(known, reward_model, candidates, propensity)
+        names = [name for name in plan.policies if not candidates or before.policy(name) == plan.policy(name)]
+        if names != list(plan.policies) or plan.reward_model != before.reward_model:
+            pairs = [pair for pair, (*_, model) in plan.pairs.items() if model is None or model == before.reward_model]
+            evaluator._starts_again = plan.policies[0] not in names
+            evaluator._restrict(plan.for_policies(names).for_pairs(pairs))
+        return evaluator
 
     @classmethod
     def from_state(

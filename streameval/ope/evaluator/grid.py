@@ -19,7 +19,7 @@ from streameval.ope.core.layout import Layout
 from streameval.ope.core.mixture import MixtureState
 from streameval.ope.core.past import History
 from streameval.ope.core.selection import Selection
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.core.summary import BlockSeries, BlockSums
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import FORMS, Form, Requirements
@@ -374,6 +374,19 @@ class Grid:
             for known, new in zip(state.rewards, self.start().rewards, strict=True)
         ]
         return GridState(state.seen, rewards)
+
+    def join(self, state: GridState, late: GridState, company: Company) -> GridState:
+        """Return the state with the new policies of a late one, which may change. Averages of one alone are kept."""
+        rewards = []
+        for own, other in zip(state.rewards, late.rewards, strict=True):
+            averages = {**other.averages, **own.averages}
+            for average in self.averages:
+                if average.label in own.averages and average.label in other.averages:
+                    both = own.averages[average.label], other.averages[average.label]
+                    averages[average.label] = average.join(*both, company, self.bank)
+            first, second = (msgspec.structs.replace(each, averages={}) for each in (own, other))
+            rewards.append(msgspec.structs.replace(joined(first, second, company), averages=averages))
+        return GridState(joined(state.seen, late.seen, company), rewards)
 
     def select(self, state: GridState, part: Grid, index: Sequence[int]) -> GridState:
         """Return the state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.

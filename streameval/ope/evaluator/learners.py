@@ -22,8 +22,12 @@ def learner_rows(plan: Plan, learned: Mapping[str, dict[str, Any]], of_goal: Seq
     """A row of each policy that learns and of each frozen copy; `of_goal`: the estimates of the goal."""
     cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
     regrets = {row.policy: -row.lift for row in reversed(of_goal) if row.average in cumulative and row.lift is not None}
+    copies = [each for each in plan.learned_policies.values() if isinstance(each, FrozenPolicy)]
     for name, policy in plan.learned_policies.items():
-        own, version = learned[name], policy.number if isinstance(policy, FrozenPolicy) else None
+        made = {each for each, versions in plan.versions.items() if versions.policy == name}
+        own, version = learned[name], max((copy.number for copy in copies if copy.of in made), default=None)
+        if isinstance(policy, FrozenPolicy):
+            version = policy.number
         yield Learner(
             policy=name,
             learns=keeps_learning(policy),

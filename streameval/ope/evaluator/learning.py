@@ -58,6 +58,9 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
         promotion=None if monitor is None else monitor.start(),
         rooms=rooms.start(plan),
         grids=[grid.start() for grid in grids],
+        added=policies - 1,
+        waiting=[],
+        copies=[],
     )
 
 

@@ -31,8 +31,8 @@ from streameval.ope.report import Estimate, Examined, Failure, PolicyCounts
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
-COUNTS = ("present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
-"""The names of the counts of each policy."""
+COUNTS = ("since", "present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
+"""The names of the counts of each policy: `since` is the number of accepted events before it was added."""
 
 
 class KnownEvents(NamedTuple):
@@ -227,12 +227,20 @@ def numbers_of(
 def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int) -> dict[str, Array]:
     """Lifts over the size of production's value; unknown where the interval of that value is not away from 0.
 
+    Production's value is the one on the events of both policies, if the average keeps it: a candidate that was added
+    later, or that events lack, has fewer events. Its interval is then wider in proportion to the standard error.
+
     The covariance of a lift and production follows from the variances of both values and of their difference.
     """
     own, paired = reading.spread["variance"], _after_production(estimators, lift.spread["variance"])
     production = np.resize(own[:estimators], own.shape)
     correlation = np.clip(np.nan_to_num(ratio(own - production - paired, 2 * np.sqrt(paired * production))), -1, 1)
     value, lower, upper = (np.resize(numbers[name][:estimators], own.shape) for name in ("value", "lower", "upper"))
+    if lift.pairs is not None:
+        count = np.resize(reading.count[:estimators], own.shape)
+        wider = np.sqrt(np.fmax(ratio(count, _after_production(estimators, lift.count)), 1.0))
+        both = np.where(np.isnan(numbers["lift"]), value, numbers["value"] - numbers["lift"])
+        value, lower, upper = both, both - wider * (value - lower), both + wider * (upper - value)
     is_loss = value < 0
     base = np.abs(value), np.where(is_loss, -upper, lower), np.where(is_loss, -lower, upper)
     lifts = numbers["lift"], numbers["lift_lower"], numbers["lift_upper"]
@@ -335,7 +343,7 @@ def _without_sign(row: Estimate) -> Estimate:
 def policy_counts(
     plan: Plan,
     accepted: int,
-    present: Array,
+    counts: Mapping[str, Array],
     failures: Mapping[str, Mapping[str, tuple[int, str]]],
     detections: Integers | None,
 ) -> Iterator[PolicyCounts]:
@@ -344,17 +352,20 @@ def policy_counts(
     Args:
         plan: with the policies
         accepted: the number of accepted events
-        present: events that have each policy [policies]
+        counts: [policies] each, by `COUNTS`
         failures: of policies in code, by policy and reason
         detections: of drift [policies], None without a detector
     """
+    present, missing = (
+        each.astype(int) for each in (counts["present"], accepted - counts["since"] - counts["present"])
+    )
     for place, policy in enumerate(plan.policies):
         own = failures.get(policy, {}).items()
         yield PolicyCounts(
             policy,
             policy == plan.policies[0],
             int(present[place]),
-            accepted - int(present[place]),
+            int(missing[place]),
             tuple(Failure(reason, *counted) for reason, counted in own),
             None if detections is None else int(detections[place]),
         )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
+from streameval.ope.core.state import Company
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import LargestState
@@ -33,6 +34,13 @@ class Present(NamedTuple):
     estimates: Sequence[Estimate]
 
 
+class Owned(NamedTuple):
+    """Hold the state of a room, None if the plan does without it."""
+
+    plan: Plan
+    state: Any
+
+
 class Room(NamedTuple):
     """Hold what a room does, as functions of the plan and of its state, which is None if the plan does without it.
 
@@ -40,6 +48,7 @@ class Room(NamedTuple):
         name: of its state and of its rows in a Report
         start: return the state before the first event
         resume: return the state under another plan, from the plan and the state before
+        join: return the state of a plan of two, each with its state: the second one has new policies last
         fresh: return what a state that is not None is decoded by, if `start` returns None
         prepare: return events with other propensities, before they are weighed, and the state after them
         observe: return the state after whole blocks, which come in order; not called for events summed up apart
@@ -53,6 +62,7 @@ class Room(NamedTuple):
     name: str
     start: Callable[[Plan], Any]
     resume: Callable[[Plan, Plan, Any], Any]
+    join: Callable[[Plan, Owned, Owned, Company], Any] | None = None
     fresh: Callable[[Plan], Any] | None = None
     prepare: Callable[[Plan, Any, EventBatch], tuple[EventBatch, Any]] | None = None
     observe: Callable[[Plan, Any, Blocks], Any] | None = None

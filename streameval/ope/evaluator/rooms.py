@@ -9,11 +9,12 @@ from msgspec import convert
 
 from streameval.common.arrays import State, from_plain
 from streameval.events import EventBatch
+from streameval.ope.core.state import Company
 from streameval.ope.evaluator.calibration import ROOM as CALIBRATION
 from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.ramp import ROOM as RAMP
-from streameval.ope.evaluator.room import Blocks, Present, Room
+from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
 from streameval.ope.evaluator.segments import ROOM as SEGMENTS
 from streameval.ope.report import TrustCheck
 
@@ -45,6 +46,17 @@ def start(plan: Plan) -> State:
 def resume(plan: Plan, before: Plan, states: State) -> State:
     """The states under another plan; `before`: the plan of these."""
     return {room.name: room.resume(plan, before, states[room.name]) for room in ROOMS}
+
+
+def join(both: Plan, own: tuple[Plan, State], late: tuple[Plan, State], company: Company) -> State:
+    """The states under a plan of two: those of a room without policies are the own ones."""
+    found = {}
+    for room in ROOMS:
+        first, second = (Owned(plan, states[room.name]) for plan, states in (own, late))
+        found[room.name] = second.state if first.state is None else first.state
+        if room.join is not None:
+            found[room.name] = room.join(both, first, second, company)
+    return found
 
 
 def fresh(plan: Plan, plain: Mapping[str, Any]) -> State:

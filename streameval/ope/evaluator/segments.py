@@ -21,13 +21,13 @@ from streameval.common.arrays import Array, decayed_path, ratio
 from streameval.ope.core import AnyAverage, Reading, past
 from streameval.ope.core.layout import Layout
 from streameval.ope.core.moments import ALL_ROWS, fade, merge, nothing, pair_weight
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
-from streameval.ope.evaluator.room import Blocks, Present, Room
+from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
 from streameval.ope.evidence.evidence import fading_of
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
@@ -91,13 +91,24 @@ def start(plan: Plan) -> SegmentState | None:
 
 
 def resume(plan: Plan, before: Plan, state: SegmentState | None) -> SegmentState | None:
-    """Return the state of the plan `before` under another one; from zero if segments differ, or a policy is new."""
-    if state is None or not plan.segments or not set(plan.policies) <= set(before.policies):
+    """Return the state of the plan `before` under another one; from zero if segments differ, None without pairs."""
+    if not plan.pairs:
+        return None
+    if state is None or not plan.segments or not before.pairs:
         return start(plan)
     if (list(plan.segments.items()), whole_of(plan)) != (list(before.segments.items()), whole_of(before)):
         return start(plan)
     kept: SegmentState = of_policies(state, [before.policies.index(name) for name in plan.policies])
     return kept
+
+
+def join(both: Plan, own: Owned, late: Owned, company: Company) -> SegmentState | None:
+    """Return the state of a plan of two."""
+    if own.state is None or late.state is None or whole_of(both) != whole_of(own.plan):
+        found: SegmentState | None = late.state if len(late.plan.policies) == len(both.policies) else own.state
+    else:
+        found = joined(own.state, late.state, company)
+    return found
 
 
 class SegmentSums(Struct, frozen=True, eq=False):
@@ -222,4 +233,4 @@ def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tupl
     return reading, lift
 
 
-ROOM = Room("segments", start, resume, summarise=summarise, sums=SegmentSums, fold=fold, rows=segment_rows)
+ROOM = Room("segments", start, resume, join, summarise=summarise, sums=SegmentSums, fold=fold, rows=segment_rows)

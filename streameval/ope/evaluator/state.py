@@ -15,6 +15,7 @@ from streameval.ope.evidence.evidence import RecentState, SlateState
 from streameval.ope.evidence.examination import ExaminationState
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.promotion import ArrivalState, MonitorState
+from streameval.ope.report import NewVersion, Transition
 from streameval.ope.reward_models.online import ModelState
 
 
@@ -56,6 +57,9 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
         promotion: None without promotion
         rooms: the states of rooms by name, see `evaluator.rooms`
         grids: the state of each grid
+        added: the number of candidates that were ever added
+        waiting: transitions of policies that are gone, until they are taken
+        copies: frozen copies that were made, until they are taken
     """
 
     events: EventState
@@ -74,3 +78,6 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     promotion: MonitorState | None
     rooms: dict[str, Any]
     grids: list[GridState]
+    added: int
+    waiting: list[Transition]
+    copies: list[NewVersion]

@@ -194,7 +194,7 @@ class Summariser(Evaluator):
         if knowledge is not None:
             self._know(_decoded(knowledge, Knowledge))
         if rest is not None:
-            self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest))]
+            self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest)).with_policies(plan.columns)]
             self._pending_events = len(self._pending[0])
         before = partition * PARTITION_NUMBERS + start - self._pending_events
         self._state.units = msgspec.structs.replace(self._state.units, events=before)
@@ -284,9 +284,21 @@ class PartitionedEvaluator(Evaluator):
     def _start(self) -> None:
         require_halves(self.plan)
         super()._start()
-        self._fingerprint = fingerprint(self.plan)
         self._partitions: dict[int, PartitionState] = {}
         self._held: Ordered | None = None
+
+    def _use_plan(self) -> None:
+        super()._use_plan()
+        self._fingerprint = fingerprint(self.plan)
+
+    def change_candidates(self, plan: Plan) -> Evaluator | None:
+        """Change candidates between two batches: see `Evaluator.change_candidates`. New ones start from zero."""
+        require_halves(plan)
+        self._release([], np.inf)
+        late = super().change_candidates(plan)
+        if late is not None:
+            self.activate(late)
+        return late
 
     def offset(self, partition: int) -> int | None:
         """Return the next offset of a partition, None if none of its ranges has come."""
@@ -396,7 +408,8 @@ class PartitionedEvaluator(Evaluator):
         found._state, found._partitions = state, {}
         found._release([], np.inf)
         rests = [self._partitions[number].rest for number in sorted(self._partitions)]
-        found._pending = [EventBatch.from_state(rest) for rest in rests if rest is not None]
+        columns = self.plan.columns
+        found._pending = [EventBatch.from_state(rest).with_policies(columns) for rest in rests if rest is not None]
         found._pending_events = sum(map(len, found._pending))
         return found
 

@@ -148,6 +148,15 @@ def start_rule(rule: PromotionRule, context: RuleContext) -> RuleState:
     )
 
 
+def with_same_numbers(one: R, other: R) -> tuple[R, R]:
+    """Return two states of a rule with the same numbers of the last judgement, NaN in the one that has none."""
+    found = []
+    for state, names in ((one, other.last), (other, one.last)):
+        unknown = np.full(len(state.last["events"]), np.nan)
+        found.append(structs.replace(state, last={**dict.fromkeys(names, unknown), **state.last}))
+    return found[0], found[1]
+
+
 def of_candidates(rules: Mapping[str, R], policies: Sequence[int]) -> dict[str, R]:
     """Return the state of rules for some policies, production first."""
     candidates = [place - 1 for place in policies[1:]]

@@ -19,12 +19,20 @@ from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
 from streameval.ope.core import Lift
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
 from streameval.ope.promotion.clusters import ClusterState
-from streameval.ope.promotion.guardrails import Guardrail, GuardrailState, Reward, RuleState, of_candidates, start_rule
+from streameval.ope.promotion.guardrails import (
+    Guardrail,
+    GuardrailState,
+    Reward,
+    RuleState,
+    of_candidates,
+    start_rule,
+    with_same_numbers,
+)
 from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import bound_reason
@@ -440,6 +448,27 @@ class PromotionMonitor:
                 if each.candidate in candidates
             ],
         )
+
+    def join(self, state: MonitorState, late: MonitorState, company: Company) -> MonitorState:
+        """Return the state with the new candidates of a late one, in which later events have larger numbers.
+
+        What a late one knows of the whole stream is forgotten, and so are its transitions.
+        """
+        shift = np.array([state.events - late.events, 0.0, 0.0])
+        rules = {}
+        for label, each in late.rules.items():
+            hold = structs.replace(each.hold, since=each.hold.since + shift, first=each.hold.first + shift)
+            rules[label] = structs.replace(each, hold=hold)
+        shared = {name: getattr(state, name) for name in ("clusters", "transitions")}
+        none: dict[str, Any] = dict.fromkeys(shared)
+        own, other = structs.replace(state, **none), structs.replace(late, **none, rules=rules)
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [(own.rules, other.rules)]
+        pairs += [(own.guardrails[name].rules, other.guardrails[name].rules) for name in own.guardrails]
+        for first, second in pairs:
+            for label in first:
+                first[label], second[label] = with_same_numbers(first[label], second[label])
+        found: MonitorState = joined(own, other, company)
+        return structs.replace(found, **shared)
 
     def with_lifts(self, state: MonitorState, before: Sequence[str]) -> MonitorState:
         """Return the state when the lifts were others `before`; those with the same name are the same.

@@ -21,7 +21,7 @@ import yaml
 from streameval.common.arrays import from_plain
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.core import ring
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import found_in, read_document
 from support.asking import asking, report_of
 from support.factories import wait_until
@@ -174,17 +174,16 @@ def final_state(state: Path) -> Any:
     document = read_document(found_in(state)[-1])
     buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
     assert "buffered events" not in buffers
-    return settled(CohortEvaluator.from_state_without_code(document["evaluator"]))
+    return settled(Evaluator.from_state_without_code(document["evaluator"]))
 
 
-def settled(cohorts: CohortEvaluator) -> Any:
-    """The state of an evaluator of cohorts with all whole blocks folded, however its events were cut into batches."""
-    cohorts.fold_pending()
-    cohorts.take_transitions()
-    state = from_plain(cohorts.state())
-    for cohort in state["cohorts"]:
-        if cohort["evaluator"]["pending"] is not None:
-            cohort["evaluator"]["pending"]["origin"] = None
+def settled(changing: Evaluator) -> Any:
+    """The state of an evaluator with all whole blocks folded, however its events were cut into batches."""
+    changing.fold_pending()
+    changing.take_transitions()
+    state = from_plain(changing.state())
+    if state["pending"] is not None:
+        state["pending"]["origin"] = None
     return with_rows_in_order(state)
 
 

@@ -26,7 +26,6 @@ class PolynomialDecay(Fading):
 
     def step(self, path: Path, state: Any, bank: Bank) -> Step:
         blocks, size = len(path.sums), path.sums.size
-        event = state.events + np.arange(1.0, blocks * size + 1).reshape(blocks, size)
-        newest = (self.eta + 1) / (event + self.eta)
-        factor = np.prod(1 - newest, axis=1)
+        event = state.events[:, None] + np.arange(1.0, blocks * size + 1).reshape(blocks, size, 1, 1)
+        factor = np.prod(1 - (self.eta + 1) / (event + self.eta), axis=1)
         return Step(factor, share=(1 - factor) / size, memory=event[:, -1] / (self.eta + 1))

@@ -91,7 +91,7 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
         ("logging", 0.5),
         ("challenger", 0.5),
     ]
-    assert reported["cohorts"][0]["policies"] == ["logging", "challenger"]
+    assert reported["policies"] == ["logging", "challenger"]
     assert reported["bytes"] == found_in(state)[0].stat().st_size
 
 
@@ -155,10 +155,9 @@ def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
     assert (ids["count"], ids["oldest"], ids["bytes"]) == (later["count"], None, later["bytes"]) == (10, None, 80)
     assert (reported["watermark"], reported["released_early"]) == (START + 15.0, 0)
     assert reported["rewards"] == {"joined": 2, "late": 0, "unmatched": 0}
-    (evaluator,) = reported["cohorts"]
-    assert evaluator["policies"] == ["logging", "challenger"]
-    assert evaluator["production"] == "logging"
-    assert evaluator["events"]["accepted"] == reported["report"]["events"]["accepted"] == 15
+    assert reported["policies"] == ["logging", "challenger"]
+    assert reported["production"] == "logging"
+    assert reported["events"]["accepted"] == reported["report"]["events"]["accepted"] == 15
 
 
 @pytest.mark.parametrize("schema", [4, 99, None])
@@ -193,7 +192,7 @@ def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_
     run: Run, state: Path, options: tuple[str, ...]
 ) -> None:
     document = read_document(found_in(state)[-1])
-    document["evaluator"]["cohorts"][0]["evaluator"]["events"]["newest"] = "yesterday"
+    document["evaluator"]["events"]["newest"] = "yesterday"
     snapshots = SnapshotStore(state)
     newest = snapshots.write(document)
     snapshots.close()

@@ -56,9 +56,9 @@ def evaluated(cluster: FakeCluster, config: Config, start: int) -> PartitionedEv
     summaries = []
     for partition, log in cluster.logs.items():
         place = OffsetRange(TOPIC, partition, start, len(log))
-        result = RangeEvaluator(config, cluster.connect)(place, 1e9, batch_task(config).cohorts)
+        result = RangeEvaluator(config, cluster.connect)(place, 1e9, batch_task(config))
         assert isinstance(result, RangeResult)
-        summaries.append(Summary.from_bytes(result.summaries[0]))
+        summaries.append(Summary.from_bytes(result.summary))
     evaluator = PartitionedEvaluator.from_plan(config.plan())
     evaluator.fold(summaries)
     return evaluator
@@ -230,7 +230,7 @@ def test_a_snapshot_shows_the_report(cluster: FakeCluster, tmp_path: Path) -> No
         report = reported(daemon, EVENTS)
     found = shown(tmp_path, lambda contents: contents)
     assert found["report"].estimates == report.estimates
-    assert found["cohorts"][0]["policies"] == ["logging", "bold", "shy"]
+    assert found["policies"] == ["logging", "bold", "shy"]
 
 
 def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None:
@@ -300,7 +300,9 @@ def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
     assert late is not None
     for row in whole.report().estimates:
         if row.policy == "shy":
-            assert late.get(row.policy, row.estimator, row.average).value == pytest.approx(row.value, rel=1e-9)
+            alike = row.average not in ("adaptive_decay", "mixture")  # which depend on where blocks begin
+            found = late.get(row.policy, row.estimator, row.average).value
+            assert found == pytest.approx(row.value, rel=1e-9 if alike else 1e-3)
 
 
 def test_candidates_that_changed_while_the_daemon_was_down_start_from_zero(

@@ -18,7 +18,7 @@ from support.executors import batch_task, config_of, fill
 from support.fake_kafka import TOPIC, FakeCluster
 
 NOW = 1e6
-COHORTS = batch_task(config_of()).cohorts
+TASK = batch_task(config_of())
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def cluster() -> FakeCluster:
 
 
 def result_of(evaluator: RangeEvaluator, start: int, end: int, epoch: int | None = None) -> RangeResult:
-    result = evaluator(OffsetRange(TOPIC, 0, start, end, epoch), NOW, COHORTS)
+    result = evaluator(OffsetRange(TOPIC, 0, start, end, epoch), NOW, TASK)
     assert isinstance(result, RangeResult)
     return result
 
@@ -50,7 +50,7 @@ def test_a_range_has_its_messages_and_no_other(cluster: FakeCluster) -> None:
 
 
 def summary_of(result: RangeResult) -> Summary:
-    return Summary.from_bytes(result.summaries[0])
+    return Summary.from_bytes(result.summary)
 
 
 @pytest.mark.parametrize("at_once", [70, 10_000])
@@ -64,8 +64,8 @@ def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number
     monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", at_once)
     evaluator = RangeEvaluator(config, cluster.connect)
     for start in range(0, 1000, cut):
-        cohort = replace(COHORTS[0], knowledge=parts.knowledge(), rests=parts.rests())
-        result = evaluator(OffsetRange(TOPIC, 0, start, min(start + cut, 1000)), NOW, [cohort])
+        task = replace(TASK, knowledge=parts.knowledge(), rests=parts.rests())
+        result = evaluator(OffsetRange(TOPIC, 0, start, min(start + cut, 1000)), NOW, task)
         assert isinstance(result, RangeResult)
         parts.fold([summary_of(result)])
     assert parts.offset(0) == whole.offset(0) == 1000
@@ -146,7 +146,7 @@ def test_a_range_returns_dead_letters_up_to_a_limit_and_counts_the_others(
 
 def test_a_range_that_the_log_has_lost_is_reported_and_not_counted(cluster: FakeCluster) -> None:
     cluster.first[0] = 500
-    assert RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 100, 200), NOW, COHORTS) == RangeGone(
+    assert RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 100, 200), NOW, TASK) == RangeGone(
         {0: None}
     )
 
@@ -160,14 +160,14 @@ def test_a_log_that_was_cut_and_has_grown_again_is_recognised_by_its_epochs() ->
     cluster.cut(0, 10)
     for value in [b"{"] * 20:
         cluster.append(0, value)
-    assert evaluator(OffsetRange(TOPIC, 0, 15, 25, epoch=0), NOW, COHORTS) == RangeGone({0: 10})
+    assert evaluator(OffsetRange(TOPIC, 0, 15, 25, epoch=0), NOW, TASK) == RangeGone({0: 10})
 
 
 def test_after_a_failure_the_next_range_connects_again(cluster: FakeCluster) -> None:
     evaluator = RangeEvaluator(config_of(), cluster.connect)
     cluster.faults = [ClientError("the leader moved")]
     with pytest.raises(ClientError, match="the leader moved"):
-        evaluator(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)
+        evaluator(OffsetRange(TOPIC, 0, 0, 100), NOW, TASK)
     assert cluster.clients[0].closed
     assert result_of(evaluator, 0, 100).events == 99
     assert result_of(evaluator, 100, 200).events == 99
@@ -177,11 +177,11 @@ def test_after_a_failure_the_next_range_connects_again(cluster: FakeCluster) -> 
 def test_a_clock_that_is_far_behind_the_events_fails_the_range(cluster: FakeCluster) -> None:
     cluster.logs[0] = [event.replace(b'"timestamp": ', b'"timestamp": 17000000') for event in cluster.logs[0]]
     with pytest.raises(ClientError, match="the clock of this machine is"):
-        RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)
+        RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, TASK)
 
 
 def test_a_partition_whose_messages_do_not_come_is_unblocked_in_the_end(cluster: FakeCluster) -> None:
     cluster.deaf = {0}
     config = config_of(source={"kind": "kafka", "topic": TOPIC, "stall_timeout": "50ms"})
     with pytest.raises(ClientError, match="no message comes"):
-        RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, COHORTS)
+        RangeEvaluator(config, cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, TASK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect
 from operator import itemgetter
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.ingest.base import Records
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 
 DECISIONS, REWARDS = "decisions", "clicks"
 START, EVENTS, SECONDS = 1_700_000_000.0, 1_500, 300.0
@@ -63,7 +62,7 @@ def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
 def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]:
     """By policy the weights after all events; `every`: seconds between two polls of the reader."""
     form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
-    intake, evaluator = EventPipeline(form, CONFIG.required_source()), CohortEvaluator(CONFIG.plan())
+    intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_plan(CONFIG.plan())
     read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
     for number, now in enumerate(np.arange(0.0, SECONDS + 100.0, every).tolist()):
         records, ended = [], dict[tuple[str, int], float | None]()
@@ -77,12 +76,11 @@ def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]
         evaluator.update(intake.take(records, ended))
         if restarts and number % 5 == 3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = EventPipeline(form, CONFIG.required_source()), CohortEvaluator.from_state(state[1])
+            intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_state(state[1])
             intake.restore(state[0])
     evaluator.fold_pending()
     assert evaluator.accepted == EVENTS
-    parts: list[dict[str, Any]] = [part["evaluator"]["learned_policies"] for part in evaluator.state()["cohorts"]]
-    return {name: state["weights"]["data"] for part in parts for name, state in part.items()}
+    return {name: state["weights"]["data"] for name, state in evaluator.state()["learned_policies"].items()}
 
 
 @pytest.mark.parametrize(("every", "seed", "restarts"), [(7.0, 2, False), (1.3, 3, True)])

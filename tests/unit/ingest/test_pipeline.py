@@ -437,15 +437,15 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.partitions()))
     continued = resume(settings, Path("a snapshot"), snapshot_document(settings, daemon), ["a"])
-    cohorts, intake = continued.evaluator, continued.pipeline
+    changing, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
-        cohorts.activate(late)
+        changing.activate(late)
     second = [event(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
-    cohorts.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.partitions()))
-    cohorts.update(intake.take([], log.partitions(ended=True), 1e9))
-    counts = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
+    changing.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.partitions()))
+    changing.update(intake.take([], log.partitions(ended=True), 1e9))
+    counts = {each.policy: (each.events, each.missing) for each in changing.report().policies}
     assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
-    assert cohorts.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
+    assert changing.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
 
 
 @pytest.mark.parametrize("backfills", [False, True])

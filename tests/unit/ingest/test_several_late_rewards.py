@@ -13,7 +13,7 @@ import pytest
 
 from streameval.config.model import Config
 from streameval.ingest.base import Records
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.startup import pipeline_of
 from support.rewards import assert_equal
@@ -83,7 +83,7 @@ def report(
     settings = {"candidates": ["baseline"]}, list(estimators), ["cumulative", "mixture"]
     parts = dict(zip(("policies", "estimators", "averages"), settings, strict=True))
     config = Config.model_validate({"source": source, "rewards": rewards, "drift": "off", **parts})
-    pipeline, evaluator = pipeline_of(config), CohortEvaluator(config.plan())
+    pipeline, evaluator = pipeline_of(config), Evaluator.from_plan(config.plan())
     ends: dict[tuple[str, int], float | None] = {(part.topic, part.partition): None for part in read}
     for first in range(0, EVENTS, 100):
         polled = [replace(part, offsets=part.offsets[first:][:100], values=part.values[first:][:100]) for part in read]

@@ -96,12 +96,12 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
     first.update(EventBatch.from_arrays(**columns))
     first.fold_pending()
     before = from_plain(first.state()["rooms"]["ramp"]["balance"]["counts"])
-    again = first.continued(evaluator(logging={"arms": ARMS[::-1]}).plan)
-    assert from_plain(again.state()["rooms"]["ramp"]["balance"]["counts"]).tolist() == before[::-1].tolist()
+    assert first.apply_plan(evaluator(logging={"arms": ARMS[::-1]}).plan) is None
+    assert from_plain(first.state()["rooms"]["ramp"]["balance"]["counts"]).tolist() == before[::-1].tolist()
     assert before.all()
-    configured = again.continued(evaluator(logging={"arms": {"production": 0.5, "challenger": 0.5}}).plan)
-    configured.update(EventBatch.from_arrays(**columns))
-    assert configured.report().events.accepted == 4000
+    first.apply_plan(evaluator(logging={"arms": {"production": 0.5, "challenger": 0.5}}).plan)
+    first.update(EventBatch.from_arrays(**columns))
+    assert first.report().events.accepted == 4000
 
 
 @pytest.mark.parametrize(

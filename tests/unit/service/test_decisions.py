@@ -21,7 +21,6 @@ from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ingest.background import RetryError
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Transition
 from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedMessage
@@ -72,7 +71,7 @@ def decided(messages: Sequence[KeyedMessage]) -> list[dict[str, Any]]:
 
 
 def undisturbed(events: EventBatch) -> list[Transition]:
-    evaluator = CohortEvaluator(Config.model_validate(CONFIG).plan())
+    evaluator = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
     evaluator.update(events)
     evaluator.fold_pending()
     return evaluator.take_transitions()
@@ -84,7 +83,7 @@ def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
 
 def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
     events, topic = log(3), Topic()
-    evaluator, box = CohortEvaluator(Config.model_validate(CONFIG).plan()), outbox(topic)
+    evaluator, box = Evaluator.from_plan(Config.model_validate(CONFIG).plan()), outbox(topic)
     evaluator.update(events)
     evaluator.fold_pending()
     box.collect(evaluator)
@@ -129,7 +128,7 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
 
 def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
     plan = Config.model_validate(CONFIG | {"promotion": {**PROMOTION, "rule": "sea"}}).plan()
-    evaluator = CohortEvaluator(plan)
+    evaluator = Evaluator.from_plan(plan)
     rewards = np.random.default_rng(1).integers(0, 2, 20_000)
     policies = {"challenger": np.where(rewards, 0.6, 0.4)}
     evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=np.full(20_000, 0.5), policies=policies))
@@ -144,7 +143,7 @@ def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_
 
 
 def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
-    topic, evaluator = Topic(), CohortEvaluator(Config.model_validate(CONFIG).plan())
+    topic, evaluator = Topic(), Evaluator.from_plan(Config.model_validate(CONFIG).plan())
     box = outbox(topic)
     evaluator.update(log(3))
     evaluator.fold_pending()
@@ -164,14 +163,14 @@ class Runs:
 
     def __init__(self, events: EventBatch, seed: int) -> None:
         self.events, self.chance, self.topic = events, random.Random(seed), Topic()
-        first = CohortEvaluator(Config.model_validate(CONFIG).plan())
+        first = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
         self.snapshot: tuple[int, Any, list[Any]] = 0, first.state(), []
         self._resume()
 
     def _resume(self) -> None:
         self.place, state, waiting = self.snapshot
         self.topic.takes = self.topic.confirms = True
-        self.evaluator, self.box = CohortEvaluator.from_state(state), outbox(self.topic, waiting)
+        self.evaluator, self.box = Evaluator.from_state(state), outbox(self.topic, waiting)
 
     def read(self, polls: int) -> None:
         """Read on, with snapshots now and then; the topic may lose the messages from one on, or their confirmation."""
@@ -232,7 +231,7 @@ def test_frozen_copies_have_messages_without_promotion() -> None:
     copies = {"kind": "versions_of", "policy": "apprentice", "every": 1_000}
     policies = {"candidates": {"apprentice": learner, "frozen": copies}}
     topic, settings = Topic(), CONFIG | {"policies": policies, "promotion": "off"}
-    evaluator, box = CohortEvaluator(Config.model_validate(settings).plan()), outbox(topic)
+    evaluator, box = Evaluator.from_plan(Config.model_validate(settings).plan()), outbox(topic)
     evaluator.update(learnable(2_000))
     evaluator.fold_pending()
     box.collect(evaluator, evaluator.take_versions())
@@ -276,11 +275,11 @@ def test_settings_that_cannot_send_decisions_are_refused(changed: dict[str, Any]
 
 def test_the_transitions_before_a_resumed_state_are_not_taken_again() -> None:
     events = log(4)
-    evaluator = CohortEvaluator(Config.model_validate(CONFIG).plan())
+    evaluator = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
     evaluator.update(events[: 2 * STRETCH])
     evaluator.fold_pending()
     before = evaluator.take_transitions()
-    resumed = CohortEvaluator.from_state(evaluator.state())
+    resumed = Evaluator.from_state(evaluator.state())
     resumed.update(events[2 * STRETCH :])
     resumed.fold_pending()
     assert [*before, *resumed.take_transitions()] == undisturbed(events)

@@ -18,7 +18,7 @@ from streameval.config.model import Config
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.base import Log
 from streameval.service.decisions import DecisionOutbox, KeyedMessage, VersionMessage
 from streameval.service.policy_files import keep_files
@@ -29,14 +29,14 @@ from support.paths import ROOT
 FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": 300, "keep": 2}
 
 
-def evaluator() -> CohortEvaluator:
+def evaluator() -> Evaluator:
     candidates = {"apprentice": {"kind": "learned", "per_action": True}, "frozen": FROZEN}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
-    return CohortEvaluator(Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan())
+    return Evaluator.from_plan(Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan())
 
 
-def state_of(cohorts: CohortEvaluator) -> Any:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state()))
+def state_of(changing: Evaluator) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state()))
 
 
 def placed(events: int) -> EventBatch:
@@ -46,13 +46,13 @@ def placed(events: int) -> EventBatch:
 
 
 def test_files_are_those_of_the_copies_that_are_candidates(tmp_path: Path) -> None:
-    cohorts = evaluator()
+    changing = evaluator()
     other = tmp_path / "frozen-x.npz"
     other.write_bytes(b"not ours")
     seen = []
     for _ in range(4):
-        cohorts.update(log(300))
-        keep_files(tmp_path, state_of(cohorts))
+        changing.update(log(300))
+        keep_files(tmp_path, state_of(changing))
         seen.append(sorted(path.name for path in tmp_path.iterdir() if path != other))
     one, two, three, four = (f"frozen-{number}.npz" for number in (1, 2, 3, 4))
     assert seen == [[one], [one, two], [two, three], [three, four]]
@@ -60,30 +60,29 @@ def test_files_are_those_of_the_copies_that_are_candidates(tmp_path: Path) -> No
 
 
 def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) -> None:
-    cohorts = evaluator()
-    cohorts.update(log(700))
-    keep_files(tmp_path, state_of(cohorts))
+    changing = evaluator()
+    changing.update(log(700))
+    keep_files(tmp_path, state_of(changing))
     content = (tmp_path / "frozen-2.npz").read_bytes()
     with np.load(io.BytesIO(content)) as file:
         about, weights = json.loads(str(file["description"])), file["weights"]
-    parts = [part["evaluator"]["learned_policies"] for part in cohorts.state()["cohorts"]]
-    assert to_plain(weights) == parts[-1]["frozen-2"]["weights"]
+    assert to_plain(weights) == changing.state()["learned_policies"]["frozen-2"]["weights"]
     assert (about["kind"], about["per_action"], about["events"]) == ("learned", True, 600)
-    keep_files(tmp_path, state_of(cohorts))
+    keep_files(tmp_path, state_of(changing))
     assert (tmp_path / "frozen-2.npz").read_bytes() == content
 
 
-def of_code(name: str) -> CohortEvaluator:
+def of_code(name: str) -> Evaluator:
     code = {"kind": "python", "target": f"support.coded_policies:{name}", "learns": True}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
     policies = {"candidates": {"apprentice": code, "frozen": FROZEN}}
-    return CohortEvaluator(Config.model_validate({"policies": policies, **settings}).plan())
+    return Evaluator.from_plan(Config.model_validate({"policies": policies, **settings}).plan())
 
 
 def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> None:
-    cohorts, batch = of_code("Served"), log(1_000)
-    cohorts.update(batch[:300])
-    keep_files(tmp_path, state_of(cohorts))
+    changing, batch = of_code("Served"), log(1_000)
+    changing.update(batch[:300])
+    keep_files(tmp_path, state_of(changing))
     content = (tmp_path / "frozen-1.bin").read_bytes()
     weight = 1 / batch.propensity[:300]
     index = batch.action_sets.index[:300]  # type: ignore[union-attr]
@@ -92,10 +91,10 @@ def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> N
         for action in range(ACTIONS)
     }
     assert json.loads(content) == pytest.approx(means)
-    cohorts.update(batch[300:])
-    keep_files(tmp_path, state_of(cohorts))
+    changing.update(batch[300:])
+    keep_files(tmp_path, state_of(changing))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-2.bin", "frozen-3.bin"]
-    assert [made.file for made in cohorts.take_versions()] == ["frozen-1.bin", "frozen-2.bin", "frozen-3.bin"]
+    assert [made.file for made in changing.take_versions()] == ["frozen-1.bin", "frozen-2.bin", "frozen-3.bin"]
 
 
 def test_code_that_gives_no_bytes_is_named() -> None:
@@ -104,12 +103,12 @@ def test_code_that_gives_no_bytes_is_named() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_path: Path) -> None:
-    cohorts = evaluator()
-    cohorts.update(log(300))
+    changing = evaluator()
+    changing.update(log(300))
     directory = tmp_path / "state"
-    keep_files(directory, state_of(cohorts))
+    keep_files(directory, state_of(changing))
     directory.mkdir()
-    keep_files(directory, state_of(cohorts))
+    keep_files(directory, state_of(changing))
     assert [path.name for path in directory.iterdir()] == ["frozen-1.npz"]
 
 
@@ -130,11 +129,11 @@ class Topic:
 
 @pytest.mark.parametrize("cut", [950, 170])
 def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> None:
-    cohorts, topic, batch = evaluator(), Topic(), placed(950)
+    changing, topic, batch = evaluator(), Topic(), placed(950)
     box = DecisionOutbox(topic, "logging", "0123456789abcdef")
     for first in range(0, 950, cut):
-        cohorts.update(batch[first : min(first + cut, 950)])
-        box.collect(cohorts, cohorts.take_versions())
+        changing.update(batch[first : min(first + cut, 950)])
+        box.collect(changing, changing.take_versions())
     assert not topic.messages
     box.saved(box.state())
     wait_until(lambda: box.status().done == 3)
@@ -152,10 +151,10 @@ def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> N
 
 
 def test_new_copies_are_reported_after_an_interruption_too() -> None:
-    cohorts = evaluator()
-    cohorts.update(placed(700))
-    resumed = CohortEvaluator.from_state(state_of(cohorts))
-    assert resumed.take_versions() == cohorts.take_versions() != []
+    changing = evaluator()
+    changing.update(placed(700))
+    resumed = Evaluator.from_state(state_of(changing))
+    assert resumed.take_versions() == changing.take_versions() != []
     assert resumed.take_versions() == []
 
 
@@ -165,10 +164,10 @@ exec(READER.partition("```python\n")[2].partition("```")[0], NAMES)
 
 
 def test_the_reader_of_the_deployment_guide_gives_the_probabilities_of_the_copy(tmp_path: Path) -> None:
-    cohorts, batch = evaluator(), log(400)
-    cohorts.update(batch)
-    keep_files(tmp_path, state_of(cohorts))
-    version, learned, _ = next(iter(CohortEvaluator.versions_in(state_of(cohorts))))
+    changing, batch = evaluator(), log(400)
+    changing.update(batch)
+    keep_files(tmp_path, state_of(changing))
+    version, learned, _ = next(iter(Evaluator.versions_in(state_of(changing))))
     sets = batch.action_sets
     assert sets is not None
     (expected, _), _ = version.fold(learned, Log(sets, batch.propensity, batch.reward, np.ones(400), 100))
@@ -184,7 +183,7 @@ FOLLOWERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def following(policy: dict[str, Any], model: dict[str, Any]) -> CohortEvaluator:
+def following(policy: dict[str, Any], model: dict[str, Any]) -> Evaluator:
     follower = {"kind": "of_reward_model", **policy}
     settings: dict[str, Any] = {
         "estimators": ["ips"],
@@ -193,27 +192,27 @@ def following(policy: dict[str, Any], model: dict[str, Any]) -> CohortEvaluator:
         "reward_model": model,
     }
     policies = {"candidates": {"apprentice": follower, "frozen": FROZEN}}
-    return CohortEvaluator(Config.model_validate({"policies": policies, **settings}).plan())
+    return Evaluator.from_plan(Config.model_validate({"policies": policies, **settings}).plan())
 
 
 @pytest.mark.parametrize("name", FOLLOWERS)
 def test_a_copy_of_the_reward_models_policy_is_a_file_for_the_same_reader(name: str, tmp_path: Path) -> None:
     options, model = FOLLOWERS[name]
-    cohorts, batch = following(options, {"kind": "ridge", **model}), log(700)
-    cohorts.update(batch[:600])
-    keep_files(tmp_path, state_of(cohorts))
+    changing, batch = following(options, {"kind": "ridge", **model}), log(700)
+    changing.update(batch[:600])
+    keep_files(tmp_path, state_of(changing))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-1.npz", "frozen-2.npz"]
-    cohorts.update(batch[600:])
+    changing.update(batch[600:])
     features = np.asarray(batch.action_sets.features.values).reshape(700, ACTIONS, WIDTH)[600:]  # type: ignore[union-attr]
     found = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", each) for each in features])
     logged = batch.action_sets.index[600:]  # type: ignore[union-attr]
     value = np.mean(found[np.arange(100), logged] / batch.propensity[600:] * batch.reward[600:])
-    cohorts.fold_pending()
-    assert cohorts.report().get("frozen-2", "ips", "cumulative").value == pytest.approx(value, rel=1e-9)
+    changing.fold_pending()
+    assert changing.report().get("frozen-2", "ips", "cumulative").value == pytest.approx(value, rel=1e-9)
 
 
 def test_a_copy_that_follows_means_of_actions_has_no_file(tmp_path: Path) -> None:
-    cohorts = following({}, {"kind": "tabular"})
-    cohorts.update(log(300))
-    keep_files(tmp_path, state_of(cohorts))
+    changing = following({}, {"kind": "tabular"})
+    changing.update(log(300))
+    keep_files(tmp_path, state_of(changing))
     assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.simulated import SimulatedSettings
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.reload import Backfill, Change, Reload, needing_restart
@@ -324,13 +324,13 @@ def test_an_impossible_start_is_refused_before_the_daemon_starts(
 def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    cohorts = CohortEvaluator(config.plan())
+    changing = Evaluator.from_plan(config.plan())
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
     with capture_logs() as logs:
-        assert Reload(path, config, cohorts)() is None
+        assert Reload(path, config, changing)() is None
     assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
-    assert cohorts.policies == ("logging", "early")
+    assert changing.policies == ("logging", "early")
 
 
 def written(path: Path, **parts: Any) -> Path:
@@ -342,28 +342,28 @@ def written(path: Path, **parts: Any) -> Path:
 def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    cohorts = CohortEvaluator(config.plan())
-    reload = Reload(path, config, cohorts)
+    changing = Evaluator.from_plan(config.plan())
+    reload = Reload(path, config, changing)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
     with capture_logs() as logs:
         assert reload() is None
     assert "cannot change policies.production, reward.field, source.topic" in logs[0]["error"]
     assert "restart" in logs[0]["hint"]
-    assert cohorts.policies == ("logging", "early")
+    assert changing.policies == ("logging", "early")
 
 
 def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    cohorts = CohortEvaluator(config.plan())
-    reload = Reload(path, config, cohorts)
+    changing = Evaluator.from_plan(config.plan())
+    reload = Reload(path, config, changing)
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
         change = reload()
     assert change is not None
     assert change.backfill is None
-    assert cohorts.policies == ("logging", "even", "late")
+    assert changing.policies == ("logging", "even", "late")
     assert [(entry["added"], entry["removed"]) for entry in logs] == [(["even", "late"], ["early"])]
 
 
@@ -371,7 +371,7 @@ def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> Non
 def test_an_unusable_file_is_logged_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    reload = Reload(path, config, CohortEvaluator(config.plan()))
+    reload = Reload(path, config, Evaluator.from_plan(config.plan()))
     path.write_text(text)
     with capture_logs() as logs:
         assert reload() is None

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 import streameval as se
 from streameval.common.arrays import to_plain
 from streameval.errors import StateError, StreamevalError
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import (
     DAMAGED,
     STEPS,
@@ -453,22 +453,22 @@ import msgspec
 from pathlib import Path
 import numpy as np
 import streameval as se
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter
 
 names = [f"candidate-{number}" for number in range(110)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-cohorts = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
+changing = Evaluator.from_plan(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
 taken = []
 store = SnapshotStore(Path(sys.argv[1]))
 writer = SnapshotWriter(store, 0.0, after=taken.append)
 rng = np.random.default_rng(1)
 for _ in range(4):
     policies = {name: rng.random(6000) for name in names}
-    cohorts.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
+    changing.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
 for number in range(2):
     started = time.thread_time()
-    writer.maybe_write(lambda: {"cohorts": cohorts.state()})
+    writer.maybe_write(lambda: {"evaluator": changing.state()})
     print(time.thread_time() - started)
     while len(taken) == number:
         time.sleep(0.01)
@@ -488,7 +488,9 @@ def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_se
 
 def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    cohorts = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
+    changing = Evaluator.from_plan(
+        se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan
+    )
     released, kept = threading.Event(), []
 
     class Slow(SnapshotStore):
@@ -502,15 +504,15 @@ def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> No
 
     writer = SnapshotWriter(Slow(tmp_path), interval=0.0)
     for _ in range(3):
-        cohorts.update(batch())
+        changing.update(batch())
         released.clear()
-        writer.maybe_write(lambda: {"cohorts": cohorts.state()})
-        kept.append(msgspec.msgpack.encode(cohorts.state()))
-        cohorts.update(batch())
+        writer.maybe_write(lambda: {"evaluator": changing.state()})
+        kept.append(msgspec.msgpack.encode(changing.state()))
+        changing.update(batch())
         released.set()
         writer.settle(60.0)
     writer.close()
-    written = [read_document(path)["cohorts"] for path in found_in(tmp_path)]
+    written = [read_document(path)["evaluator"] for path in found_in(tmp_path)]
     assert [msgspec.msgpack.encode(each) for each in written] == kept
     assert len(set(kept)) == 3
 

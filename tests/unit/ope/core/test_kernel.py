@@ -338,7 +338,7 @@ class Mixed:
             numbers_of = self.ratios, POOLS, RATES, np.stack([HORIZONS, FADING, LOSS_FADING]), CONSTANTS
             room = [np.empty((6, DECAYS)), np.empty((POLICIES, 2, DECAYS)), np.empty((2, 2, DECAYS))]
             room.append(np.empty((2, POLICIES, 2)))
-            events = SIZE * (part.start or 0)
+            events = np.full(POLICIES, SIZE * (part.start or 0))
             kernel.mix(decays, columns, overlap, events, SIZE, *blocks, *numbers_of, *room, errors, path[part])
 
         in_parts(fold, cut)

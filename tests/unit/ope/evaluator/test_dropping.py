@@ -12,8 +12,8 @@ import pytest
 
 import streameval as se
 from streameval.common.arrays import from_plain
-from streameval.ope.evaluator.cohorts import CohortEvaluator
-from support.cohorts import adopt, events, plan
+from streameval.ope.evaluator.evaluator import Evaluator
+from support.changes import adopt, events, plan
 from support.logs import Log
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
@@ -27,7 +27,8 @@ AVERAGES = (
     se.Mixture(),
 )
 INTERVALS = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
-RULES = ["paired", "sea", "anytime"]
+PROMOTION = {"rule": ["paired", "sea", "anytime"], "family_size": 3}
+TAKEN = ["candidate_order", "added", "promotion.taken"]
 
 
 def evaluator(
@@ -36,10 +37,10 @@ def evaluator(
     averages: Sequence[Any] = AVERAGES,
 ) -> se.Evaluator:
     intervals = {each.label: INTERVALS[each.label] for each in averages if each.label in INTERVALS}
-    return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=RULES)
+    return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=PROMOTION)
 
 
-def reported(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
+def reported(some: se.Evaluator, *keys: tuple[str, str, str]) -> list[str]:
     """The rows of the report to the last bit, of these policies, estimators and averages."""
     report = some.report()
     return [msgspec.json.encode(report.get(*key)).decode() for key in keys]
@@ -95,11 +96,11 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.fold_pending()
-    some = some.continued(some.plan.with_products([(tuple(estimators), tuple(averages))]))
+    assert some.apply_plan(some.plan.with_products([(tuple(estimators), tuple(averages))])) is None
     for each in (some, others):
         each.update(log.batch(1_730))
         each.fold_pending()
-    leaving_out = []
+    leaving_out = [*TAKEN]
     if se.SNIPS() not in estimators:
         # of the first block, in which no ratio is known yet, the lifts have nothing
         leaving_out += ["lifts", "averages.mixture.history", "promotion"]
@@ -118,8 +119,8 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
         for average in AVERAGES
     ]
     before = reported(some, *keys)
-    cut = some.continued(some.plan.with_products([(ESTIMATORS[::2], AVERAGES)]))
-    here, there = (list(map(msgspec.json.decode, each)) for each in (reported(cut, *keys), before))
+    assert some.apply_plan(some.plan.with_products([(ESTIMATORS[::2], AVERAGES)])) is None
+    here, there = (list(map(msgspec.json.decode, each)) for each in (reported(some, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
             assert one == other
@@ -134,12 +135,11 @@ def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.fold_pending()
-    plan = replace(some.plan, policies=("logging", *kept), candidate_order=others.plan.candidate_order)
-    some = some.continued(plan)
+    assert some.apply_plan(replace(some.plan, policies=("logging", *kept))) is None
     for each in (some, others):
         each.update(log.batch(1_730))
         each.fold_pending()
-    assert_as_if_nothing_else_had_been(some, others)
+    assert_as_if_nothing_else_had_been(some, others, TAKEN)
 
 
 NOISY = {"rule": ["bsea", "paired"], "min_events": 200, "hold": 1, "trust": {"effective_sample_size": 1.0}}
@@ -156,10 +156,10 @@ def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() ->
     before = decided(some, "b")
     assert len(before) > 2, "something must have changed, to be remembered"
     assert decided(some, "a")
-    alone = some.continued(some.plan.for_policies(["b"]))
-    assert decided(alone, "b") == before
-    assert not decided(alone, "a")
-    again = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(alone.state())))
+    assert some.change_candidates(some.plan.for_policies(["b"])) is None
+    assert decided(some, "b") == before
+    assert not decided(some, "a")
+    again = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(some.state())))
     assert decided(again, "b") == before
 
 
@@ -168,7 +168,7 @@ def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     some.update(Log(5, 1_030).batch())
     by_sums, by_lift = some.report().promotion
     assert by_lift.events == 1_000
-    some = some.continued(some.plan.with_products([((se.IPS(),), (se.Mixture(),))]))
+    assert some.apply_plan(some.plan.with_products([((se.IPS(),), (se.Mixture(),))])) is None
     assert some.report().promotion[0] == by_sums
     assert some.report().promotion[1].events == 0
     some.update(Log(6, 500).batch())
@@ -183,7 +183,7 @@ def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
     )
     for each in (some, others):
         each.update(log[:1_730])
-    some = some.continued(some.plan.for_policies(["early", "later"]))
+    assert some.change_candidates(some.plan.for_policies(["early", "later"])) is None
     for each in (some, others):
         each.update(log[1_730:])
     for policy in ("logging", "early", "later"):
@@ -197,105 +197,90 @@ FEW = {
 }
 
 
-def computed(cohorts: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
-    """The policies and cells of each evaluator of an evaluator of cohorts, shown or not."""
-    found = []
-    for member in cohorts.state()["cohorts"]:
-        report = se.Evaluator.from_state(member["evaluator"]).report()
-        cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
-        found.append(([each.policy for each in report.policies], list(cells)))
-    return found
+def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
+    """The policies and cells of an evaluator."""
+    report = se.Evaluator.from_state(changing.state()).report()
+    cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
+    return [each.policy for each in report.policies], list(cells)
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
-    cohorts = CohortEvaluator(plan("early", "late", **FEW))
-    cohorts.update(events(500))
-    size = len(msgspec.msgpack.encode(cohorts.state()))
+    changing = Evaluator.from_plan(plan("early", "late", **FEW))
+    changing.update(events(500))
+    size = len(msgspec.msgpack.encode(changing.state()))
     if live:
-        assert cohorts.change_candidates(plan("late", **FEW)) is None
+        assert changing.change_candidates(plan("late", **FEW)) is None
     else:
-        adopt(cohorts, plan("late", **FEW))
-    assert [policies for policies, _ in computed(cohorts)] == [["logging", "late"]]
-    assert len(msgspec.msgpack.encode(cohorts.state())) < 0.75 * size
-    assert b"early" not in msgspec.msgpack.encode(cohorts.state())
+        adopt(changing, plan("late", **FEW))
+    assert computed(changing)[0] == ["logging", "late"]
+    assert len(msgspec.msgpack.encode(changing.state())) < 0.75 * size
+    assert b"early" not in msgspec.msgpack.encode(changing.state())
 
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
-    cohorts = CohortEvaluator(plan("early", **FEW))
-    late = cohorts.change_candidates(plan("early", "late", "later", **FEW))
+    changing = Evaluator.from_plan(plan("early", **FEW))
+    late = changing.change_candidates(plan("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
-    cohorts.change_candidates(plan("early", "later", **FEW))
-    cohorts.activate(late)
-    assert [policies for policies, _ in computed(cohorts)] == [["logging", "early"], ["logging", "later"]]
-    cohorts.update(events(10))
-    assert {each.policy: each.events for each in cohorts.report().policies}["later"] == 310
+    changing.change_candidates(plan("early", "later", **FEW))
+    changing.activate(late)
+    assert computed(changing)[0] == ["logging", "early", "later"]
+    changing.update(events(10))
+    assert {each.policy: each.events for each in changing.report().policies}["later"] == 310
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
-    cohorts = CohortEvaluator(plan("early", "late", **FEW))
-    cohorts.update(events(100))
-    cohorts.change_candidates(plan("late", **FEW))
-    adopt(cohorts, plan("late", "early", **FEW))
-    (first, second) = cohorts.state()["cohorts"]
-    assert (first["evaluator"]["settings"]["candidate_order"], second["evaluator"]["settings"]["candidate_order"]) == (
-        {"late": 2},
-        {"early": 3},
-    )
+    changing = Evaluator.from_plan(plan("early", "late", **FEW))
+    changing.update(events(100))
+    changing.change_candidates(plan("late", **FEW))
+    adopt(changing, plan("late", "early", **FEW))
+    assert changing.plan.candidate_order == {"late": 2, "early": 3}
 
 
 def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
-    cohorts, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
-    for each in (cohorts, straight):
+    changing, straight = Evaluator.from_plan(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    for each in (changing, straight):
         each.update(events(500))
-    adopt(cohorts, plan("early"))  # the published estimators on the published averages, and the best on the mixture
-    cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
+    adopt(changing, plan("early"))  # the published estimators on the published averages, and the best on the mixture
+    changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
-    assert computed(cohorts)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
-    for cell in computed(cohorts)[0][1]:
-        assert reported(cohorts, ("early", *cell)) == reported(straight, ("early", *cell))
-    adopt(cohorts, plan("early", **FEW))
-    assert reported(cohorts, ("early", "snips", "window")) == reported(straight, ("early", "snips", "window"))
-
-
-def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> None:
-    cohorts = CohortEvaluator(plan("early", "late", **FEW))
-    cohorts.update(events(500))
-    state = cohorts.state()
-    state["cohorts"][0] |= {"policies": ["logging", "late"], "pairs": [["ips", "window"], ["snips", "window"]]}
-    read = CohortEvaluator.from_state(state)
-    assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
-    assert reported(read, ("late", "snips", "window")) == reported(cohorts, ("late", "snips", "window"))
+    policies, cells = computed(changing)
+    assert policies == ["logging", "early"]
+    assert {*published, ("stratified_ips", "mixture")} < set(cells)
+    for cell in (*published, ("stratified_ips", "mixture")):
+        assert reported(changing, ("early", *cell)) == reported(straight, ("early", *cell))
+    adopt(changing, plan("early", **FEW))
+    assert reported(changing, ("early", "snips", "window")) == reported(straight, ("early", "snips", "window"))
 
 
 def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
-    cohorts = CohortEvaluator(plan("early", **options))
-    cohorts.update(events(500, described=True))
-    model = cohorts.state()["cohorts"][0]["evaluator"]["predictions"]
-    adopt(cohorts, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
-    cohorts.update(events(500, described=True))
-    after = cohorts.state()["cohorts"][0]["evaluator"]["predictions"]
-    assert cohorts.report().reward_model is None
+    changing = Evaluator.from_plan(plan("early", **options))
+    changing.update(events(500, described=True))
+    model = changing.state()["predictions"]
+    adopt(changing, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
+    changing.update(events(500, described=True))
+    after = changing.state()["predictions"]
+    assert changing.report().reward_model is None
     assert len(msgspec.msgpack.encode(after)) <= len(msgspec.msgpack.encode(model))
     assert after == se.Evaluator(["early"], **options).state()["predictions"]
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
-    cohorts = CohortEvaluator(plan("early"))
-    cohorts.update(events(150, described=first))
-    adopt(cohorts, plan("early", "late"))
-    cohorts.update(events(150, described=not first))
+    changing = Evaluator.from_plan(plan("early"))
+    changing.update(events(150, described=first))
+    adopt(changing, plan("early", "late"))
+    changing.update(events(150, described=not first))
     cells = {
-        policy: {(each.estimator, each.average) for each in cohorts.report().estimates if each.policy == policy}
-        for policy in cohorts.policies
+        policy: {(each.estimator, each.average) for each in changing.report().estimates if each.policy == policy}
+        for policy in changing.policies
     }
     best = ("stratified_dr", "mixture")
     assert best in cells["early"]
     assert cells["early"] == cells["logging"]
     assert cells["late"] == cells["early"] - ({best} if first else set())
-    adopt(cohorts, plan("early", "late", **FEW))
-    adopt(cohorts, plan("early", "late"))
-    assert {each.policy for each in cohorts.report().estimates} == {"logging", "early", "late"}
+    adopt(changing, plan("early", "late", **FEW))
+    adopt(changing, plan("early", "late"))
+    assert {each.policy for each in changing.report().estimates} == {"logging", "early", "late"}

@@ -9,22 +9,22 @@ import streameval as se
 from streameval.errors import StateError
 from streameval.events import JsonDecoder
 from streameval.ope.core.state import STATE_SCHEMA
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.reward_models import PythonModel
 from support.bandits import CANDIDATE, Bandit, logging_with
 from support.messages import message
 
 
-def cohorts() -> CohortEvaluator:
+def changing() -> Evaluator:
     evaluator = se.Evaluator(["a"])
     batch = se.EventBatch.from_arrays(reward=np.ones(250), propensity=np.ones(250), policies={"a": np.ones(250)})
-    evaluated = CohortEvaluator(evaluator.plan)
+    evaluated = Evaluator.from_plan(evaluator.plan)
     evaluated.update(batch)
     return evaluated
 
 
 def test_a_state_of_this_version_is_left_as_it_is() -> None:
-    assert CohortEvaluator.from_state_without_code(cohorts().state()).report() == cohorts().report()
+    assert Evaluator.from_state_without_code(changing().state()).report() == changing().report()
 
 
 @pytest.mark.parametrize(
@@ -36,45 +36,38 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
     ],
 )
 def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, found: str, hint: str) -> None:
-    state = cohorts().state()
-    (cohort,) = state["cohorts"]
-    one = se.Evaluator(["a"]).state()
-    inside = {**state, "cohorts": [{**cohort, "evaluator": {**cohort["evaluator"], "schema": schema}}]}
-    for read, plain in (
-        (CohortEvaluator.from_state, {**state, "schema": schema}),
-        (CohortEvaluator.from_state_without_code, inside),
-        (se.Evaluator.from_state, {**one, "schema": schema}),
-    ):
+    state = changing().state()
+    for read in (Evaluator.from_state, Evaluator.from_state_without_code):
         with pytest.raises(StateError, match=found) as error:
-            read(plain)
+            read({**state, "schema": schema})
         assert error.value.hint.endswith(hint)
 
 
 def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:
     model = PythonModel(target="support.own_models:Mean")
     world = Bandit(logging_with(0.1, 2, 1), np.full((1, 2), 0.5), np.array([[0.2, 0.8]]))
-    evaluator = CohortEvaluator(
+    evaluator = Evaluator.from_plan(
         se.Evaluator([CANDIDATE], [se.IPS(), se.DR()], [se.Cumulative()], reward_model=model).plan
     )
     evaluator.update(world.log(250, seed=1))
     state, report = evaluator.state(), evaluator.report()
     assert {row.estimator for row in report.estimates} == {"ips", "dr"}
     with pytest.raises(StateError):
-        CohortEvaluator.from_state(state)
-    left = CohortEvaluator.from_state_without_code(state).report()
+        Evaluator.from_state(state)
+    left = Evaluator.from_state_without_code(state).report()
     assert list(left.estimates) == [row for row in report.estimates if row.estimator == "ips"]
-    assert CohortEvaluator.from_state_without_code(state, model).report() == report
-    (described,) = CohortEvaluator.describe(state)
+    assert Evaluator.from_state_without_code(state, model).report() == report
+    described = Evaluator.describe(state)
     assert described["policies"] == ["logging", CANDIDATE]
     assert described["events"]["accepted"] == 250
 
 
 def test_a_policy_in_code_that_is_not_named_loses_its_rows() -> None:
     coded = se.PythonPolicy("support.coded_policies:favourite")
-    evaluator = CohortEvaluator(se.Evaluator({"a": "logged", "coded": coded}, [se.IPS()], [se.Cumulative()]).plan)
+    evaluator = Evaluator.from_plan(se.Evaluator({"a": "logged", "coded": coded}, [se.IPS()], [se.Cumulative()]).plan)
     sets = {"propensity": ..., "actions": ["a", "b"], "propensities": [0.5, 0.5], "context": {"likes": "b"}}
     evaluator.update(JsonDecoder(["a"]).decode_batch([message(1, **sets, policies={"a": [0.5, 0.5]})]))
     state, report = evaluator.state(), evaluator.report()
-    left = CohortEvaluator.from_state_without_code(state, candidates=["a"]).report()
+    left = Evaluator.from_state_without_code(state, candidates=["a"]).report()
     assert list(left.estimates) == [row for row in report.estimates if row.policy != "coded"]
-    assert CohortEvaluator.from_state_without_code(state, candidates={"a": "logged", "coded": coded}).report() == report
+    assert Evaluator.from_state_without_code(state, candidates={"a": "logged", "coded": coded}).report() == report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import streameval as se
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
@@ -122,8 +122,8 @@ def test_after_a_restart_everything_continues_to_the_last_bit() -> None:
 
 
 def test_rules_that_are_configured_later_start_from_zero() -> None:
-    before = evaluated(log(6_000), promotion=None)
-    evaluator = before.continued(replace(before.plan, promotion=se.Promotion()))
+    evaluator = evaluated(log(6_000), promotion=None)
+    assert evaluator.apply_plan(replace(evaluator.plan, promotion=se.Promotion())) is None
     evaluator.update(log(1_000))
     report = evaluator.report()
     assert report.events.accepted == 7_000
@@ -170,65 +170,60 @@ def plan(*candidates: str, **options: Any) -> Plan:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).plan
 
 
-def join(cohorts: CohortEvaluator, new: Plan) -> None:
-    for late in cohorts.apply_plan(new):
-        cohorts.activate(late)
+def join(changing: Evaluator, new: Plan) -> None:
+    late = changing.apply_plan(new)
+    if late is not None:
+        changing.activate(late)
 
 
-def plans(cohorts: CohortEvaluator) -> Iterator[tuple[Plan, list[str]]]:
-    """The plan of each cohort with the policies that it shows."""
-    for cohort in cohorts.state()["cohorts"]:
-        yield se.Evaluator.from_state(cohort["evaluator"]).plan, cohort["policies"]
-
-
-def ranks(cohorts: CohortEvaluator) -> dict[str, int]:
-    return {name: plan.candidate_order[name] for plan, shown in plans(cohorts) for name in shown if name in TARGETS}
+def ranks(changing: Evaluator) -> dict[str, int]:
+    return dict(changing.plan.candidate_order)
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    cohorts = CohortEvaluator(plan("second"))
-    cohorts.update(log(300))
-    join(cohorts, plan("second", "third"))
-    assert ranks(cohorts) == {"second": 1, "third": 2}
-    join(cohorts, plan("third"))
-    cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
-    join(cohorts, plan("third", "same", "second"))
-    assert ranks(cohorts) == {"third": 2, "same": 3, "second": 4}
-    assert min(plan.errors.min() for plan, _ in plans(cohorts)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
+    changing = Evaluator.from_plan(plan("second"))
+    changing.update(log(300))
+    join(changing, plan("second", "third"))
+    assert ranks(changing) == {"second": 1, "third": 2}
+    join(changing, plan("third"))
+    changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
+    join(changing, plan("third", "same", "second"))
+    assert ranks(changing) == {"third": 2, "same": 3, "second": 4}
+    assert changing.plan.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
-    cohorts, batch = CohortEvaluator(plan("second")), log(8_000)
-    cohorts.update(batch[:6_000])
-    before = decisions(cohorts.report())["second", "sea"]
+    changing, batch = Evaluator.from_plan(plan("second")), log(8_000)
+    changing.update(batch[:6_000])
+    before = decisions(changing.report())["second", "sea"]
     assert before.promotable
-    join(cohorts, plan("second", promotion=replace(EARLY, hold=5)))
-    after = decisions(cohorts.report())["second", "sea"]
+    join(changing, plan("second", promotion=replace(EARLY, hold=5)))
+    after = decisions(changing.report())["second", "sea"]
     assert (after.promotable, after.held) == (False, 0)
     assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
-    cohorts.update(batch[6_000:6_500])
-    assert decisions(cohorts.report())["second", "sea"].since_event == 6_500
+    changing.update(batch[6_000:6_500])
+    assert decisions(changing.report())["second", "sea"].since_event == 6_500
 
 
 def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
-    cohorts, batch = CohortEvaluator(plan("second", promotion="paired")), log(8_000)
-    cohorts.update(batch[:6_000])
-    join(cohorts, plan("second", promotion=["bsea"]))
-    cohorts.update(batch[6_000:])
-    (decision,) = cohorts.report().promotion
+    changing, batch = Evaluator.from_plan(plan("second", promotion="paired")), log(8_000)
+    changing.update(batch[:6_000])
+    join(changing, plan("second", promotion=["bsea"]))
+    changing.update(batch[6_000:])
+    (decision,) = changing.report().promotion
     assert (decision.rule, decision.events) == ("bsea", 2_000)
 
 
-def test_decisions_come_from_the_cohort_with_their_lift() -> None:
+def test_decisions_come_from_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    cohorts, batch = CohortEvaluator(plan("second", **few)), log(8_000)
-    cohorts.update(batch[:1_000])
-    nothing = decisions(cohorts.report())["second", "paired"]
+    changing, batch = Evaluator.from_plan(plan("second", **few)), log(8_000)
+    changing.update(batch[:1_000])
+    nothing = decisions(changing.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith("no lift can decide: add the average mixture, with an estimator such as ")
-    join(cohorts, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
-    cohorts.update(batch[1_000:])
-    decision = decisions(cohorts.report())["second", "paired"]
+    join(changing, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    changing.update(batch[1_000:])
+    decision = decisions(changing.report())["second", "paired"]
     assert decision.lift is not None
     assert decision.events == 7_000
 

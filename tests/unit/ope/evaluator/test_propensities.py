@@ -16,7 +16,6 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import JsonDecoder, json_schema
 from streameval.events.origin import fingerprints
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.propensities import FOR_ESTIMATES, ChoiceCounts, EstimatedPropensity, LoggedChoices
 from streameval.ope.report import Estimate, Report
 from support import parts
@@ -316,13 +315,13 @@ def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
 def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
-    cohorts = with_a_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
-    alone = CohortEvaluator(Evaluator(before, **options).plan)
+    changing = with_a_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
+    alone = Evaluator.from_plan(Evaluator(before, **options).plan)
     for part in (batch[:1_100], batch[1_100:]):  # rounding depends on how many blocks are folded together
         alone.update(part)
         alone.fold_pending()
-    assert [each.missing for each in cohorts.report().policies if each.policy == "even"] == [0]
-    assert of_challenger(cohorts.report()) == of_challenger(alone.report())
+    assert [each.missing for each in changing.report().policies if each.policy == "even"] == [0]
+    assert of_challenger(changing.report()) == of_challenger(alone.report())
 
 
 def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> None:
@@ -332,9 +331,9 @@ def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> Non
     with pytest.raises(StateError, match="a classifier of propensities, which is code"):
         Evaluator.from_state(state)
     plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).plan
-    evaluator = CohortEvaluator(plan)
+    evaluator = Evaluator.from_plan(plan)
     evaluator.update(decoded(world(3, 1_400), BY_RIVER))
-    shown = CohortEvaluator.from_state_without_code(evaluator.state())
+    shown = Evaluator.from_state_without_code(evaluator.state())
     assert of_challenger(shown.report()).value is not None
 
 
@@ -441,7 +440,7 @@ def test_events_without_propensities_need_an_evaluator_that_estimates_them() -> 
 
 def test_other_propensities_start_an_evaluator_from_zero() -> None:
     plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).plan
-    evaluator = CohortEvaluator(plan)
+    evaluator = Evaluator.from_plan(plan)
     evaluator.update(world(0, 300).batch())
     assert not evaluator.restarts(plan)
     assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").plan)
@@ -457,14 +456,14 @@ def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so
     }
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_COUNTRY}
     batch = EventBatch.from_arrays(policies={"early": late, "late": late}, **columns)
-    cohorts = with_a_late_candidate(batch, start, ["early"], ["early", "late"], **options)
+    changing = with_a_late_candidate(batch, start, ["early"], ["early", "late"], **options)
     absent = np.where(np.arange(len(late)) < start, np.nan, late)
     whole = Evaluator(["late"], **options)
     whole.update(EventBatch.from_arrays(policies={"late": absent}, **columns))
-    found, expected = (each.report().get("late", "snips", "cumulative") for each in (cohorts, whole))
+    found, expected = (each.report().get("late", "snips", "cumulative") for each in (changing, whole))
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
-    assert [each.missing for each in cohorts.report().policies if each.policy == "late"] == [0]
+    assert [each.missing for each in changing.report().policies if each.policy == "late"] == [0]
 
 
 def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
@@ -472,25 +471,25 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
     apprentice = {"kind": "learned", "objective": "snips", "per_action": True}
     candidates = {"apprentice": apprentice, "frozen": {"kind": "versions_of", "policy": "apprentice", "every": 1_200}}
     settings = {"policies": {"candidates": candidates}, "averages": ["cumulative"], "propensity": "estimated"}
-    cohorts = CohortEvaluator(Config.model_validate(settings).plan())
+    changing = Evaluator.from_plan(Config.model_validate(settings).plan())
     features = np.eye(ACTIONS)[None].repeat(len(log.action), axis=0)
     whole = log.candidate[log.context]
-    cohorts.update(
+    changing.update(
         EventBatch.from_arrays(reward=log.reward, action=log.action, features=features, policies={"any": whole})
     )
-    found = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
+    found = {each.policy: (each.events, each.missing) for each in changing.report().policies}
     assert (found["apprentice"], found["frozen-1"]) == ((500, 1_000), (300, 0))
 
 
-def with_a_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> CohortEvaluator:
+def with_a_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> Evaluator:
     """An evaluator of the events to which a candidate is added after the event `start`."""
-    cohorts = CohortEvaluator(Evaluator(before, **options).plan)
-    cohorts.update(batch[:start])
-    added = cohorts.change_candidates(Evaluator(after, **options).plan)
+    changing = Evaluator.from_plan(Evaluator(before, **options).plan)
+    changing.update(batch[:start])
+    added = changing.change_candidates(Evaluator(after, **options).plan)
     assert added is not None
-    cohorts.activate(added)
-    cohorts.update(batch[start:])
-    return cohorts
+    changing.activate(added)
+    changing.update(batch[start:])
+    return changing
 
 
 # --- The events ---

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from streameval import Evaluator, EventBatch
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.report import Report, TrustCheck
 from support.ramps import ARMS, sessions, three_actions
 
@@ -231,10 +230,10 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut_or_resumed() -> None
 
 def test_the_comparison_continues_on_the_averages_that_a_changed_plan_keeps() -> None:
     batch = EventBatch.from_arrays(**three_actions(10, 5000))
-    cohorts = CohortEvaluator(evaluator().plan)
-    cohorts.update(batch)
-    before = cohorts.report().calibration
-    again = CohortEvaluator.from_state(cohorts.state())
+    changing = Evaluator.from_plan(evaluator().plan)
+    changing.update(batch)
+    before = changing.report().calibration
+    again = Evaluator.from_state(changing.state())
     assert again.report().calibration == before
     again.apply_plan(evaluator(averages=["cumulative"]).plan)
     kept = tuple(each for each in before if each.average == "cumulative")

@@ -9,7 +9,6 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.report import Report, SegmentEstimate
 
 EVENTS = 2_350
@@ -142,13 +141,13 @@ def test_the_error_share_of_intervals_is_spread_over_all_values(log: EventBatch)
 
 def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(log: EventBatch) -> None:
     plan = Evaluator(CANDIDATES, segments=SEGMENTS).plan
-    cohorts = CohortEvaluator(plan)
-    cohorts.update(log[:1_000])
-    late = cohorts.change_candidates(Evaluator(["two", "named"], segments=SEGMENTS).plan)
+    changing = Evaluator.from_plan(plan)
+    changing.update(log[:1_000])
+    late = changing.change_candidates(Evaluator(["two", "named"], segments=SEGMENTS).plan)
     assert late is not None
-    cohorts.activate(late)
-    cohorts.update(log[1_000:])
-    report = cohorts.report()
+    changing.activate(late)
+    changing.update(log[1_000:])
+    report = changing.report()
     expected = evaluated(log).report()
     assert list(dict.fromkeys(each.policy for each in report.segments)) == ["logging", "two", "named"]
     for found, whole in zip(

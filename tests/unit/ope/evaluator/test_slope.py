@@ -181,7 +181,8 @@ def test_other_parts_may_come_and_go() -> None:
     )
     ips = evaluator_of(batch, [IPS()])
     for part in (alone, ips):
-        kept = both.continued(part.plan).report()
+        assert both.apply_plan(part.plan) is None
+        kept = both.report()
         assert [(e.estimator, e.value, e.lower) for e in kept.estimates] == [
             (e.estimator, close(e.value), close(e.lower)) for e in part.report().estimates
         ]

@@ -14,7 +14,7 @@ import streameval as se
 from streameval.config.errors import problems_of
 from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 from streameval.ope.reward_models import Ridge, Tabular
@@ -33,10 +33,10 @@ def plan(**changes: Any) -> Plan:
     return Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan()
 
 
-def given(cohorts: CohortEvaluator, batch: EventBatch, size: int) -> CohortEvaluator:
+def given(changing: Evaluator, batch: EventBatch, size: int) -> Evaluator:
     for first in range(0, len(batch), size):
-        cohorts.update(batch[first : min(first + size, len(batch))])
-    return cohorts
+        changing.update(batch[first : min(first + size, len(batch))])
+    return changing
 
 
 def counts(report: Report) -> dict[str, int]:
@@ -48,10 +48,12 @@ def values(report: Report) -> dict[tuple[str, str, str], float]:
 
 
 def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> None:
-    cohorts, seen = CohortEvaluator(plan()), {}
+    changing, seen = Evaluator.from_plan(plan()), {}
     for events in (599, 1, 1, 600, 600, 649):
-        cohorts.update(log(events))
-        seen[cohorts.accepted] = {name: events for name, events in counts(cohorts.report()).items() if "frozen" in name}
+        changing.update(log(events))
+        seen[changing.accepted] = {
+            name: events for name, events in counts(changing.report()).items() if "frozen" in name
+        }
     assert seen == {
         599: {},
         600: {"frozen-1": 0},
@@ -64,7 +66,7 @@ def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> 
 
 def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
     batch = log(1_900)
-    report = given(CohortEvaluator(plan()), batch, 333).report()
+    report = given(Evaluator.from_plan(plan()), batch, 333).report()
     apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
     apprentice.update(batch[:1_200])
     state = apprentice.learned("apprentice")
@@ -94,9 +96,9 @@ def of_model(model: Any) -> Plan:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) -> None:
     model, batch = MODELS[name], log(1_900)
-    cohorts = given(CohortEvaluator(of_model(model)), batch, 333)
+    changing = given(Evaluator.from_plan(of_model(model)), batch, 333)
     files = [None] * 3 if name == "tabular" else ["frozen-1.npz", "frozen-2.npz", "frozen-3.npz"]
-    assert [made.file for made in cohorts.take_versions()] == files
+    assert [made.file for made in changing.take_versions()] == files
     sets = batch.action_sets
     assert sets is not None
     learned, rest = (
@@ -108,15 +110,15 @@ def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) 
     chances = 0.1 / ACTIONS + 0.9 * best / best.sum(axis=1, keepdims=True)
     later = slice(1_200, 1_900)
     terms = chances[np.arange(700), sets.index[later]] / batch.propensity[later] * batch.reward[later]
-    assert values(cohorts.report())["frozen-2", "ips", "cumulative"] == pytest.approx(terms.mean(), rel=1e-9)
+    assert values(changing.report())["frozen-2", "ips", "cumulative"] == pytest.approx(terms.mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_another_model(name: str) -> None:
     settings, batch = of_model(MODELS[name]), log(2_450)
-    whole = given(CohortEvaluator(settings), batch, len(batch))
-    cut = given(CohortEvaluator(settings), batch[:1_350], 77)
-    resumed = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cut.state())))
+    whole = given(Evaluator.from_plan(settings), batch, len(batch))
+    cut = given(Evaluator.from_plan(settings), batch[:1_350], 77)
+    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cut.state())))
     resumed.apply_plan(settings)
     for each in (cut, resumed):
         given(each, batch[1_350:], 77)
@@ -129,9 +131,9 @@ def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_an
 @pytest.mark.parametrize("size", [1_000, 77])
 def test_versions_depend_neither_on_cuts_nor_on_an_interruption(size: int) -> None:
     batch = log(2_450)
-    whole = given(CohortEvaluator(plan()), batch, len(batch))
-    cut = given(CohortEvaluator(plan()), batch[:1_350], size)
-    resumed = CohortEvaluator.from_state(cut.state())
+    whole = given(Evaluator.from_plan(plan()), batch, len(batch))
+    cut = given(Evaluator.from_plan(plan()), batch[:1_350], size)
+    resumed = Evaluator.from_state(cut.state())
     for each in (cut, resumed):
         given(each, batch[1_350:], size)
     packed = [msgspec.msgpack.encode(each.state()) for each in (resumed, cut)]
@@ -141,65 +143,65 @@ def test_versions_depend_neither_on_cuts_nor_on_an_interruption(size: int) -> No
     assert weights(cut) == weights(whole)
 
 
-def weights(cohorts: CohortEvaluator) -> dict[str, bytes]:
+def weights(changing: Evaluator) -> dict[str, bytes]:
     """Of each policy that learned the bytes of its weights."""
-    parts = [part["evaluator"]["learned_policies"] for part in cohorts.state()["cohorts"]]
-    return {name: learned["weights"]["data"] for part in parts for name, learned in part.items()}
+    return {name: learned["weights"]["data"] for name, learned in changing.state()["learned_policies"].items()}
 
 
 def test_versions_share_the_error_of_all_candidates_that_were_ever_added() -> None:
-    cohorts = given(CohortEvaluator(plan(candidates={"even": "uniform"})), log(1_900), 500)
-    orders = [part["evaluator"]["settings"]["candidate_order"] for part in cohorts.state()["cohorts"]]
-    assert orders == [{"apprentice": 1, "even": 2}, {"frozen-2": 4}, {"frozen-3": 5}]
+    changing = given(Evaluator.from_plan(plan(candidates={"even": "uniform"})), log(1_900), 500)
+    assert changing.plan.candidate_order == {"apprentice": 1, "even": 2, "frozen-2": 4, "frozen-3": 5}
 
 
 def test_a_new_plan_keeps_versions_of_a_policy_that_it_keeps() -> None:
-    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
-    assert cohorts.change_candidates(plan(candidates={"even": "uniform"})) is not None
-    assert cohorts.policies == ("logging", "apprentice", "frozen-1", "frozen-2")
-    cohorts.change_candidates(plan(frozen={"keep": 1}))
-    assert cohorts.policies == ("logging", "apprentice", "frozen-2")
-    resumed = CohortEvaluator.from_state(cohorts.state())
+    changing = given(Evaluator.from_plan(plan()), log(1_300), 1_300)
+    assert changing.change_candidates(plan(candidates={"even": "uniform"})) is not None
+    assert changing.policies == ("logging", "apprentice", "frozen-1", "frozen-2")
+    changing.change_candidates(plan(frozen={"keep": 1}))
+    assert changing.policies == ("logging", "apprentice", "frozen-2")
+    resumed = Evaluator.from_state(changing.state())
     resumed.apply_plan(plan(frozen={"keep": 1}, estimators=["ips", "snips", "dm"]))
     assert resumed.policies == ("logging", "apprentice", "frozen-2")
-    given(cohorts, log(600), 200)
-    assert cohorts.policies == ("logging", "apprentice", "frozen-3")
-    cohorts.change_candidates(plan(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
-    assert cohorts.policies == ("logging",)
+    given(changing, log(600), 200)
+    assert changing.policies == ("logging", "apprentice", "frozen-3")
+    changing.change_candidates(plan(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
+    assert changing.policies == ("logging",)
 
 
 def test_versions_are_forgotten_when_they_are_made_at_other_events() -> None:
-    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
-    cohorts.change_candidates(plan(frozen={"every": 700}))
-    assert cohorts.policies == ("logging", "apprentice")
-    cohorts.update(log(100))
-    assert cohorts.policies == ("logging", "apprentice", "frozen-2")
+    changing = given(Evaluator.from_plan(plan()), log(1_300), 1_300)
+    changing.change_candidates(plan(frozen={"every": 700}))
+    assert changing.policies == ("logging", "apprentice")
+    changing.update(log(100))
+    assert changing.policies == ("logging", "apprentice", "frozen-2")
 
 
 def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
-    cohorts = given(CohortEvaluator(plan()), log(1_300), 1_300)
-    cohorts.reset_policy("apprentice")
-    assert cohorts.policies == ("logging",)
-    (late,) = cohorts.apply_plan(plan())
-    cohorts.activate(late)
-    given(cohorts, log(600), 100)
-    assert cohorts.policies == ("logging", "apprentice", "frozen-1")
+    changing = given(Evaluator.from_plan(plan()), log(1_300), 1_300)
+    changing.reset_policy("apprentice")
+    assert changing.policies == ("logging",)
+    late = changing.apply_plan(plan())
+    assert late is not None
+    changing.activate(late)
+    given(changing, log(600), 100)
+    assert changing.policies == ("logging", "apprentice", "frozen-1")
 
 
 def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> None:
-    cohorts = CohortEvaluator(plan(candidates={"even": "uniform"}).for_policies(["even"]))
-    cohorts.update(log(250))
-    late = cohorts.change_candidates(plan(candidates={"even": "uniform"}))
+    changing = Evaluator.from_plan(plan(candidates={"even": "uniform"}).for_policies(["even"]))
+    changing.update(log(250))
+    late = changing.change_candidates(plan(candidates={"even": "uniform"}))
     assert late is not None
-    cohorts.activate(late)
-    given(cohorts, log(700), 700)
-    assert counts(cohorts.report()) == {"logging": 950, "even": 950, "apprentice": 700, "frozen-1": 100}
+    changing.activate(late)
+    given(changing, log(700), 700)
+    # it learns from whole blocks, and starts with the unfinished one
+    assert counts(changing.report()) == {"logging": 950, "even": 950, "apprentice": 750, "frozen-1": 150}
 
 
 def test_transitions_of_a_retired_version_are_still_taken() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
     settings = plan(frozen={"keep": 1, "every": 3_000}, promotion=rule)
-    one, other = (CohortEvaluator(settings) for _ in range(2))
+    one, other = (Evaluator.from_plan(settings) for _ in range(2))
     batch = log(9_500)
     one.update(batch)
     taken = []
@@ -207,7 +209,7 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
         other.update(batch[first : first + 500])
         other.fold_pending()
         taken += other.take_transitions()
-    found = CohortEvaluator.from_state(one.state()).take_transitions()
+    found = Evaluator.from_state(one.state()).take_transitions()
     assert one.policies == ("logging", "apprentice", "frozen-3")
     assert {each.policy for each in found} >= {"frozen-1", "frozen-2"}
     assert sorted((each.policy, each.event) for each in found) == sorted((each.policy, each.event) for each in taken)
@@ -233,14 +235,9 @@ def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], probl
     assert "kind: versions_of" in found.hint
 
 
-def test_an_evaluator_alone_makes_no_versions() -> None:
-    with pytest.raises(ValueError, match="only `run` and `replay` make frozen copies"):
-        se.Evaluator({"apprentice": "learned", "frozen": FROZEN})
-
-
 def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
-    cohorts = given(CohortEvaluator(plan()), log(1_250), 250)
-    report = cohorts.report()
+    changing = given(Evaluator.from_plan(plan()), log(1_250), 250)
+    report = changing.report()
     rows = {each.policy: each for each in report.learners}
     assert {name: (row.version, row.steps) for name, row in rows.items()} == {
         "apprentice": (2, 12),
@@ -262,15 +259,15 @@ def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
 
 def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
-    cohorts = given(CohortEvaluator(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
-    decisions = {each.policy: each for each in cohorts.report().promotion if each.promotable}
+    changing = given(Evaluator.from_plan(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
+    decisions = {each.policy: each for each in changing.report().promotion if each.promotable}
     assert "`versions_of` makes copies that do not change" in decisions["apprentice"].reason
     assert "versions_of" not in decisions["frozen-1"].reason
 
 
 def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
     settings = plan(promotion={"rule": "paired", "min_events": 100_000}, candidates={"even": "uniform", "fixed": STILL})
-    report = given(CohortEvaluator(settings), log(1_300), 500).report()
+    report = given(Evaluator.from_plan(settings), log(1_300), 500).report()
     (apprentice, *others) = report.promotion
     assert (apprentice.policy, apprentice.promotable) == ("apprentice", False)
     assert apprentice.lower is not None

@@ -326,9 +326,9 @@ def test_an_interval_that_includes_the_bias_of_a_cumulative_mean_covers_the_pres
 def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> None:
     n = 150_000
     stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
-    before = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
+    evaluator = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
     plan = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).plan
-    evaluator = before.continued(plan)
+    assert evaluator.apply_plan(plan) is None
     assert evaluator.report().get(CANDIDATE, "ips", "cumulative").lower is None
     evaluator.update(stream[60_000:].batch())
     again = Evaluator.from_state(evaluator.state()).report()

@@ -15,7 +15,6 @@ from streameval.config.errors import problems_of
 from streameval.config.model import Config
 from streameval.errors import StateError
 from streameval.events import EventBatch, RawFields
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.report import Report
 
 ACTIONS = ["a", "b", "c"]
@@ -61,7 +60,7 @@ def value(report: Report, policy: str = "apprentice") -> float:
     return report.get(policy, "ips", "cumulative").value or 0.0
 
 
-def packed(evaluator: Evaluator | CohortEvaluator) -> Any:
+def packed(evaluator: Evaluator) -> Any:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state()))
 
 
@@ -98,21 +97,21 @@ def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
     batch, cuts = log(1_150), ([1_150], [333, 333, 484])
     found = []
     for sizes in cuts:
-        cohorts, first = CohortEvaluator(plan), 0
+        changing, first = Evaluator.from_plan(plan), 0
         for size in sizes:
-            cohorts.update(batch[first : first + size])
+            changing.update(batch[first : first + size])
             first += size
-        found.append(cohorts)
-        (made,) = cohorts.take_versions()
+        found.append(changing)
+        (made,) = changing.take_versions()
         assert made.file is None
     one, other = (value(each.report(), "frozen-1") for each in found)
     assert one == pytest.approx(other, rel=1e-12)
     trusted = Config.model_validate({"policies": {"candidates": candidates}, **settings}).policies.candidates
-    assert CohortEvaluator.from_state(packed(found[0]), candidates=trusted).report() == found[0].report()
+    assert Evaluator.from_state(packed(found[0]), candidates=trusted).report() == found[0].report()
     with pytest.raises(StateError, match="runs only if the caller names it"):
-        CohortEvaluator.from_state(packed(found[0]))
+        Evaluator.from_state(packed(found[0]))
     found[0].fold_pending()
-    shown = CohortEvaluator.from_state_without_code(packed(found[0])).report()
+    shown = Evaluator.from_state_without_code(packed(found[0])).report()
     assert {each.policy: each.events for each in shown.policies}["frozen-1"] == 500  # the unfinished block needs code
 
 

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from streameval import DM, DR, Evaluator, Learned, OfRewardModel, PythonModel, Ridge, Tabular
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch
-from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.policies.base import Log
 from streameval.ope.power import LogSummary
 
@@ -197,25 +196,26 @@ def test_a_model_in_code_is_taught_every_event_once_whatever_is_asked_meanwhile(
 def test_another_reward_model_makes_another_policy() -> None:
     batch = log(1_000)
     before = evaluated(OfRewardModel()).plan
-    cohorts = CohortEvaluator(before)
-    cohorts.update(batch)
+    changing = Evaluator.from_plan(before)
+    changing.update(batch)
     changed = evaluated(OfRewardModel(), reward_model=Tabular()).plan
-    late = cohorts.apply_plan(changed)
-    assert [each.policies for each in late] == [("logging", "apprentice")]
-    kept = CohortEvaluator(before)
+    late = changing.apply_plan(changed)
+    assert late is not None
+    assert late.policies == ("logging", "apprentice")
+    kept = Evaluator.from_plan(before)
     kept.update(batch)
-    assert kept.apply_plan(evaluated(OfRewardModel()).plan) == []
+    assert kept.apply_plan(evaluated(OfRewardModel()).plan) is None
 
 
 def test_a_state_with_a_foreign_model_forgets_the_policies_that_need_it() -> None:
     mine = PythonModel(target=f"{__name__}:counting")
     candidates = {"apprentice": OfRewardModel(), "plain": Learned()}
     plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).plan
-    cohorts = CohortEvaluator(plan)
-    cohorts.update(log(500))
-    resumed = CohortEvaluator.from_state_without_code(cohorts.state(), None, candidates)
+    changing = Evaluator.from_plan(plan)
+    changing.update(log(500))
+    resumed = Evaluator.from_state_without_code(changing.state(), None, candidates)
     assert resumed.policies == ("logging", "plain")
-    trusted = CohortEvaluator.from_state_without_code(cohorts.state(), mine, candidates)
+    trusted = Evaluator.from_state_without_code(changing.state(), mine, candidates)
     assert trusted.policies == ("logging", "apprentice", "plain")
 
 
@@ -224,7 +224,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     one = evaluated(OfRewardModel(), batch)
     two = Evaluator({"other": Learned(), "apprentice": OfRewardModel()}, ["ips"], ["cumulative"], drift=None)
     two.update(batch[:600])
-    two = two.continued(evaluated(OfRewardModel()).plan)
+    assert two.apply_plan(evaluated(OfRewardModel()).plan) is None
     two.update(batch[600:])
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 

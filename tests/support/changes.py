@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import streameval as se
-from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 
 NAMES = ("early", "late", "later")
@@ -31,6 +31,7 @@ def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
     )
 
 
-def adopt(cohorts: CohortEvaluator, changed: Plan) -> None:
-    for late in cohorts.apply_plan(changed):
-        cohorts.activate(late)
+def adopt(changing: Evaluator, changed: Plan) -> None:
+    late = changing.apply_plan(changed)
+    if late is not None:
+        changing.activate(late)

@@ -1,0 +1,400 @@
+"""Candidates that come and go: each from its own start, and none affects the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+import streameval as se
+from streameval import PythonPolicy
+from streameval.errors import ConfigError, StateError
+from streameval.events import Rejected
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import EventCounts, Report
+from streameval.ope.reward_models import Tabular
+from support.changes import adopt, events, plan
+
+
+def rows(report: Report, policy: str) -> list[Any]:
+    return [each for each in report.estimates if each.policy == policy]
+
+
+def counts(report: Report) -> dict[str, tuple[int, int]]:
+    return {each.policy: (each.events, each.missing) for each in report.policies}
+
+
+NUMBERS = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "lift_ratio", "effective_sample_size")
+
+
+@pytest.mark.parametrize("described", [False, True])
+@pytest.mark.parametrize("start", [700, 777])
+def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: int, described: bool) -> None:
+    batch = events(1234, described=described)
+    changing = Evaluator.from_plan(plan("early"))
+    changing.update(batch[:start])
+    late = changing.change_candidates(plan("early", "late"))
+    assert late is not None
+    changing.activate(late)
+    changing.update(batch[start:])
+    alone, whole = se.Evaluator(["late"]), se.Evaluator(["early"])
+    alone.update(batch[start:])
+    whole.update(batch)
+    report = changing.report()
+    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+        assert (found.estimator, found.average) == (expected.estimator, expected.average)
+        pairs = {name: (getattr(found, name), getattr(expected, name)) for name in NUMBERS}
+        if expected.average == "mixture":  # starts at the mean of all rewards that came before
+            assert abs(found.value - expected.value) < 0.5 * expected.details["se"]
+        elif expected.average == "adaptive_decay" and start % 100:  # weighs whole blocks
+            assert all(one == pytest.approx(other, rel=0.01) for one, other in pairs.values())
+        else:
+            assert all(one == pytest.approx(other, rel=1e-9) for one, other in pairs.values())
+    assert [each for each in report.estimates if each.policy != "late"] == list(whole.report().estimates)
+    assert counts(report) == {"logging": (1234, 0), "early": (1234, 0), "late": (1234 - start, 0)}
+    assert report.events.accepted == 1234
+    assert report.production == "logging"
+    assert changing.policies == ("logging", "early", "late")
+
+
+def test_an_evaluator_of_one_cohort_reports_like_a_plain_evaluator() -> None:
+    changing, evaluator = Evaluator.from_plan(plan("early", "late")), se.Evaluator(["early", "late"])
+    for each in (changing, evaluator):
+        each.update(events(350))
+    assert changing.report() == evaluator.report()
+
+
+def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    late = changing.change_candidates(plan("early", "late"))
+    assert late is not None
+    late.update(events(100, seed=2))
+    changing.update(events(50))
+    assert changing.is_pending(late)
+    assert set(counts(changing.report())) == {"logging", "early"}
+    changing.activate(late)
+    assert not changing.is_pending(late)
+    changing.update(events(5))
+    assert counts(changing.report()) == {"logging": (55, 0), "early": (55, 0), "late": (105, 0)}
+
+
+def test_joining_again_forgets_the_earlier_events() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    late = changing.change_candidates(plan("early", "late"))
+    assert late is not None
+    late.update(events(100))
+    changing.activate(late, from_zero=True)
+    changing.update(events(7))
+    assert counts(changing.report())["late"] == (7, 0)
+
+
+def test_joining_twice_counts_once() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    late = changing.change_candidates(plan("early", "late"))
+    assert late is not None
+    changing.activate(late)
+    changing.activate(late)
+    changing.update(events(3))
+    assert [each.policy for each in changing.report().policies] == ["logging", "early", "late"]
+
+
+def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    late = changing.change_candidates(plan("early", "late", "later"))
+    assert late is not None
+    changing.activate(late)
+    changing.update(events(150))
+    assert changing.change_candidates(plan("late")) is None
+    changing.update(events(150))
+    assert counts(changing.report()) == {"logging": (300, 0), "late": (300, 0)}
+    assert {each.policy for each in changing.report().estimates} == {"logging", "late"}
+
+
+def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    late = changing.change_candidates(plan("early", "late"))
+    assert late is not None
+    changing.change_candidates(plan("early"))
+    assert not changing.is_pending(late)
+    changing.activate(late)
+    assert changing.policies == ("logging", "early")
+
+
+def test_a_candidate_that_returns_starts_from_zero() -> None:
+    changing = Evaluator.from_plan(plan("early", "late"))
+    changing.update(events(200))
+    changing.change_candidates(plan("early"))
+    again = changing.change_candidates(plan("early", "late"))
+    assert again is not None
+    changing.activate(again)
+    changing.update(events(10))
+    assert counts(changing.report()) == {"logging": (210, 0), "early": (210, 0), "late": (10, 0)}
+
+
+def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
+    changing = Evaluator.from_plan(plan(named={"early": "uniform", "late": "first"}))
+    changing.update(events(100))
+    changed = changing.change_candidates(plan(named={"early": "uniform", "late": "uniform"}))
+    assert changed is not None
+    assert changed.policies == ("logging", "late")
+    changing.activate(changed)
+    changing.update(events(10))
+    assert counts(changing.report()) == {"logging": (110, 0), "early": (110, 0), "late": (10, 0)}
+
+
+def test_a_change_that_cannot_be_made_changes_nothing() -> None:
+    changing = Evaluator.from_plan(plan("early", "late"))
+    broken = PythonPolicy("math:sqrt", options={"no": 1})
+    with pytest.raises(ConfigError, match="math:sqrt fails"):
+        changing.change_candidates(replace(plan("early", "code"), computed_policies={"code": broken}))
+    assert changing.policies == ("logging", "early", "late")
+
+
+def test_an_evaluator_of_cohorts_continues_from_its_state_to_the_last_bit() -> None:
+    batch = events(900)
+    changing = Evaluator.from_plan(plan("early", "late"))
+    changing.update(batch[:333])
+    later = changing.change_candidates(plan("early", "later"))
+    assert later is not None
+    changing.activate(later)
+    changing.update(batch[333:610])
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state()), strict=False)
+    other = Evaluator.from_state(saved)
+    for each in (changing, other):
+        each.update(batch[610:])
+    assert other.report() == changing.report()
+    assert counts(other.report()) == {"logging": (900, 0), "early": (900, 0), "later": (567, 0)}
+
+
+def test_a_state_of_another_schema_is_refused() -> None:
+    with pytest.raises(StateError, match="schema 99"):
+        Evaluator.from_state({"schema": 99})
+
+
+def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
+    """An evaluator that has had this many of 2,000 events."""
+    batch = events(2000, described=True)
+    changing = Evaluator.from_plan(plan("early", **options))
+    if count:
+        changing.update(batch[:count])
+    return changing, batch
+
+
+def ranks_of(changing: Evaluator) -> dict[str, int]:
+    """The position of each candidate among all that were ever added, which determines its part of the error."""
+    ranks: dict[str, int] = changing.state()["settings"]["candidate_order"]
+    return ranks
+
+
+def values(report: Report) -> dict[tuple[str, str, str], Any]:
+    return {(each.policy, each.estimator, each.average): each for each in report.estimates}
+
+
+FEW = {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Cumulative(), se.Window(tau=500)]}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_parts_that_a_plan_adds_start_from_zero_and_others_continue(saved: bool) -> None:
+    changing, batch = opened(1000, **FEW)
+    more = {
+        "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)],
+        "averages": [*FEW["averages"], se.Decay(half_life=100)],
+    }
+    adopt(changing, plan("early", "late", **more))
+    if saved:
+        changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
+    changing.update(batch[1000:])
+    long, short = se.Evaluator(["early"], **more), se.Evaluator(["early", "late"], **more)
+    long.update(batch)
+    short.update(batch[1000:])
+    report = values(changing.report())
+    assert report.keys() == values(short.report()).keys()
+    old = {(estimator.label, average.label) for estimator in FEW["estimators"] for average in FEW["averages"]}
+    for (policy, estimator, average), estimate in report.items():
+        known = policy != "late" and (estimator, average) in old
+        expected = (long if known else short).report().get(policy, estimator, average)
+        assert estimate.value == pytest.approx(expected.value, rel=1e-9)  # the order of sums depends on the company
+        assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+    assert counts(changing.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
+
+
+def test_parts_that_a_plan_no_longer_has_are_dropped() -> None:
+    changing, _ = opened(1000, **FEW)
+    adopt(changing, plan("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
+    assert set(values(changing.report())) == {(policy, "snips", "window") for policy in ("logging", "early")}
+    assert changing.report().events.accepted == 1000
+
+
+def test_other_parameters_make_another_average_under_the_same_name() -> None:
+    changing, batch = opened(1000, **FEW)
+    before = values(changing.report())
+    adopt(changing, plan("early", estimators=FEW["estimators"], averages=[se.Cumulative(), se.Window(tau=100)]))
+    changing.update(batch[1000:1050])
+    report = changing.report()
+    assert report.get("logging", "ips", "window").effective_sample_size == 50
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1050
+    assert set(values(report)) == set(before)
+
+
+def test_everything_exchanged_leaves_the_counts_of_events() -> None:
+    changing, batch = opened(1000, **FEW)
+    adopt(changing, plan("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
+    changing.update(batch[1000:])
+    report = changing.report()
+    assert report.events.accepted == 2000
+    assert set(values(report)) == {(policy, "clipped_ips", "decay") for policy in ("logging", "late")}
+    assert counts(report) == {"logging": (2000, 0), "late": (1000, 0)}
+
+
+def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_values() -> None:
+    changing, _ = opened(1000, **FEW)
+    changed = plan("early", **FEW, confidence=0.8, intervals={"window": "empirical_bernstein"})
+    before = values(changing.report())
+    adopt(changing, changed)
+    after = changing.report()
+    assert {key: each.value for key, each in values(after).items()} == {key: each.value for key, each in before.items()}
+    assert after.get("early", "ips", "window").kind == "empirical_bernstein"
+    assert after.confidence == 0.8
+    wide, narrow = before["early", "ips", "cumulative"], after.get("early", "ips", "cumulative")
+    assert narrow.upper - narrow.lower < 0.7 * (wide.upper - wide.lower)
+
+
+def test_the_defaults_continue_next_to_named_estimators_and_vice_versa() -> None:
+    changing, batch = opened(1000)
+    adopt(changing, plan("early", **FEW))
+    changing.update(batch[1000:1500])
+    assert changing.report().get("logging", "ips", "cumulative").effective_sample_size == 1500
+    assert set(values(changing.report())) == set(values(se.Evaluator(["early"], **FEW).report()))
+    adopt(changing, plan("early"))
+    changing.update(batch[1500:])
+    whole = se.Evaluator(["early"])
+    whole.update(batch[:1])
+    assert set(values(changing.report())) == set(values(whole.report()))
+    assert changing.report().get("logging", "ips", "cumulative").effective_sample_size == 2000
+
+
+def test_estimators_of_another_reward_model_are_new_ones() -> None:
+    options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
+    changing, batch = opened(1000, **options)
+    adopt(changing, plan("early", **options, reward_model=Tabular()))
+    changing.update(batch[1000:1100])
+    report = changing.report()
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1100
+    assert report.get("early", "dr", "cumulative").effective_sample_size <= 100
+    assert report.reward_model is not None
+    assert report.reward_model.model == "tabular"
+
+
+def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
+    changing, batch = opened(1000)
+    changing.reset_policy("early")
+    adopt(changing, plan("early", "late"))
+    changing.update(batch[1000:1010])
+    assert counts(changing.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
+
+
+def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
+    changing, batch = opened()
+    assert changing.apply_plan(plan("late", **FEW)) is None
+    changing.update(batch)
+    alone = se.Evaluator(["late"], **FEW)
+    alone.update(batch)
+    assert changing.report() == alone.report()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("production", ["early", "late", "never-seen"])
+def test_a_new_production_starts_everything_from_zero(production: str, saved: bool) -> None:
+    changing, batch = opened(1000, **FEW)
+    others = [name for name in ("early", "late") if name != production]
+    adopt(changing, se.Evaluator(others, production=production, **FEW).plan)
+    if saved:
+        changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
+    changing.update(batch[1000:])
+    fresh = se.Evaluator(others, production=production, **FEW)
+    fresh.update(batch[1000:])
+    assert values(changing.report()) == values(fresh.report())
+    assert changing.report().events == fresh.report().events
+
+
+def test_a_retrained_production_starts_everything_from_zero() -> None:
+    plan = se.Evaluator(["late"], production="early", **FEW).plan
+    changing = Evaluator.from_plan(plan)
+    changing.update(events(300))
+    changing.reset_policy("early")
+    assert changing.restarts(plan)
+    adopt(changing, plan)
+    changing.update(events(10))
+    assert counts(changing.report()) == {"early": (10, 0), "late": (10, 0)}
+
+
+def test_after_a_restart_an_evaluator_with_the_history_takes_the_place_of_the_one_without() -> None:
+    changing, batch = opened(1000, **FEW)
+    late = changing.apply_plan(se.Evaluator(["late"], production="early", **FEW).plan)
+    assert late is not None
+    late.update(batch[:1000])
+    changing.update(batch[1000:1100])
+    late.update(batch[1000:1100])
+    assert counts(changing.report()) == {"early": (100, 0), "late": (100, 0)}
+    changing.activate(late)
+    changing.update(batch[1100:])
+    assert counts(changing.report()) == {"early": (2000, 0), "late": (2000, 0)}
+    assert changing.report().events.accepted == 2000
+
+
+def test_after_a_restart_without_a_readable_history_the_numbers_since_the_restart_stay() -> None:
+    changing, batch = opened(1000, **FEW)
+    late = changing.apply_plan(se.Evaluator(["late"], production="early", **FEW).plan)
+    assert late is not None
+    late.update(batch[:500])
+    changing.update(batch[1000:1100])
+    changing.activate(late, from_zero=True)
+    changing.update(batch[1100:])
+    assert counts(changing.report()) == {"early": (1000, 0), "late": (1000, 0)}
+
+
+def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
+    changing = Evaluator.from_plan(plan("early", "late", production="later", **FEW))
+    changing.update(events(300))
+    assert ranks_of(changing) == {"early": 1, "late": 2}
+    adopt(changing, se.Evaluator(["late", "later"], production="early", **FEW).plan)
+    assert ranks_of(changing) == {"late": 2, "later": 3}
+    changing.update(events(300))
+    adopt(changing, se.Evaluator(["late", "later", "new"], production="early", **FEW).plan)
+    assert ranks_of(changing) == {"late": 2, "later": 3, "new": 4}
+    changing = Evaluator.from_state(changing.state())
+    adopt(changing, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).plan)
+    assert ranks_of(changing) == {"late": 2, "new": 4, "early": 5, "newer": 6}
+
+
+def test_messages_rejected_before_the_first_event_stay_rejected() -> None:
+    changing, batch = opened()
+    changing.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
+    changing.apply_plan(plan("early", "late"))
+    changing.update(batch[:10])
+    assert changing.report().events == EventCounts(10, {"duplicate": 1}, None)
+
+
+def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
+    changing, batch = opened(1000, **FEW, drift=None)
+    before = values(changing.report())
+    for detector in ("PageHinkley", "ADWIN", None):
+        adopt(changing, plan("early", **FEW, drift=detector))
+        found = [each.drift_detections for each in changing.report().policies]
+        assert found == [None if detector is None else 0] * 2
+        assert {key: each.value for key, each in values(changing.report()).items()} == {
+            key: each.value for key, each in before.items()
+        }
+    changing.update(batch[1000:])
+    assert changing.report().events.accepted == 2000
+
+
+def test_other_rules_of_promotion_decide_from_then_on() -> None:
+    averages = [se.Cumulative(), se.Mixture()]
+    changing, batch = opened(600, averages=averages, promotion="paired")
+    for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
+        adopt(changing, plan("early", averages=averages, promotion=rules))
+        changing.update(batch[600:900])
+        assert {each.rule for each in changing.report().promotion} == set(rules or ())
