@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.ope.core import kernel
 
 Bias = Literal["published", "exact"]
@@ -29,13 +29,13 @@ UNKNOWN_DRIFT_RATE: Array = np.array(np.nan)
 
 
 class DriftState(msgspec.Struct):
-    """Hold the memory of a drift rate, see `kernel.follow_values`. `blocks`: the number of blocks so far."""
+    """Hold the memory of a drift rate, see `kernel.follow_values`. `blocks`: since each policy was added [P]."""
 
     smoothed: Array
     values: Array
     latest: Array
     mean: Array
-    blocks: int = 0
+    blocks: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class DriftRateEstimator:
             np.full((*shape, max(1, -(-self.span // block))), np.nan),
             np.full((*shape, LATEST_RATES), np.nan),
             np.full(shape, np.nan),
+            np.zeros(policies, dtype=np.int64),
         )
 
     def fold(self, state: DriftState, terms: Array, block: int) -> Array:
@@ -89,7 +90,7 @@ class DriftRateEstimator:
             span,
             rates,
         )
-        state.blocks += len(terms)
+        state.blocks = state.blocks + len(terms)
         return rates
 
 

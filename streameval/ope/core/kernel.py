@@ -844,7 +844,7 @@ def follow_values(
     values: cython.double[:, :, ::1],
     latest: cython.double[:, :, ::1],
     mean: cython.double[:, ::1],
-    number: cython.Py_ssize_t,
+    before: cython.const_longlong[::1],
     fading: cython.double,
     least: cython.Py_ssize_t,
     span: cython.double,
@@ -858,7 +858,7 @@ def follow_values(
         values: the smoothed values of the blocks of one span, changed in place [P, E, L]
         latest: the rates at the last block ends, changed in place [P, E, 5]
         mean: the mean of the rates after the last block with events, changed in place [P, E]
-        number: the number of blocks before
+        before: the number of blocks of each policy before [P]
         fading: the factor of a decayed sum over one block; 0 for a window
         least: the number of blocks before a value counts
         span: in events
@@ -867,6 +867,7 @@ def follow_values(
     window: cython.Py_ssize_t = smoothed.shape[2]
     length: cython.Py_ssize_t = values.shape[2]
     kept: cython.Py_ssize_t = latest.shape[2]
+    number: cython.Py_ssize_t
     b: cython.Py_ssize_t
     p: cython.Py_ssize_t
     e: cython.Py_ssize_t
@@ -878,6 +879,7 @@ def follow_values(
     total: cython.double
     known: cython.double
     for p in range(sums.shape[1]):
+        number = before[p]
         for e in range(sums.shape[2]):
             for b in range(sums.shape[0]):
                 u = v = 0.0

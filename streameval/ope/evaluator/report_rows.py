@@ -129,7 +129,8 @@ def _by_average(
         choice = slope.choose(reading, grid.estimators * several, plan.reward_range[1] - plan.reward_range[0])
         of_curve = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
-        numbers = numbers_of(plan, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve)
+        late = np.repeat(known.counts["since"] > 0, len(reading.value) // policies)
+        numbers = numbers_of(plan, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve, late)
         details = _details(interval, reading, lift, supported, terms) | {"cap": choice.caps}
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
@@ -184,11 +185,13 @@ def numbers_of(
     terms: TermRange,
     wider: Array,
     errors: Array,
+    late: Mask,
 ) -> dict[str, Array]:
     """The numbers of all columns by field; lifts are within plus and minus the width of the reward range.
 
     `wider` [columns]: what is added to both sides of an interval. `errors` [2, columns]: half-widths of the values and
-    lifts that come from a learned curve, independent of the others.
+    lifts that come from a learned curve, independent of the others. `late` [columns]: whether the policy was added
+    after production.
     """
     estimators, (low, high) = len(reading.value) - len(lift.value), plan.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
@@ -221,14 +224,16 @@ def numbers_of(
         "lift_lower": _after_production(estimators, below),
         "lift_upper": _after_production(estimators, above),
     }
-    return numbers | _relative(numbers, reading, lift, estimators)
+    return numbers | _relative(numbers, reading, lift, estimators, late)
 
 
-def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int) -> dict[str, Array]:
+def _relative(
+    numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int, late: Mask
+) -> dict[str, Array]:
     """Lifts over the size of production's value; unknown where the interval of that value is not away from 0.
 
-    Production's value is the one on the events of both policies, if the average keeps it: a candidate that was added
-    later, or that events lack, has fewer events. Its interval is then wider in proportion to the standard error.
+    A `late` candidate has fewer events than production. Its lift is over production's value on the events of both, if
+    the average keeps that. The interval of that value is wider in proportion to its standard error.
 
     The covariance of a lift and production follows from the variances of both values and of their difference.
     """
@@ -239,8 +244,10 @@ def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, est
     if lift.pairs is not None:
         count = np.resize(reading.count[:estimators], own.shape)
         wider = np.sqrt(np.fmax(ratio(count, _after_production(estimators, lift.count)), 1.0))
-        both = np.where(np.isnan(numbers["lift"]), value, numbers["value"] - numbers["lift"])
-        value, lower, upper = both, both - wider * (value - lower), both + wider * (upper - value)
+        both = numbers["value"] - numbers["lift"]
+        lower = np.where(late, both - wider * (value - lower), lower)
+        upper = np.where(late, both + wider * (upper - value), upper)
+        value = np.where(late, both, value)
     is_loss = value < 0
     base = np.abs(value), np.where(is_loss, -upper, lower), np.where(is_loss, -lower, upper)
     lifts = numbers["lift"], numbers["lift_lower"], numbers["lift_upper"]

@@ -192,8 +192,8 @@ def _numbers(
     largest, limits = counts[LARGEST[grid.form]], log_limits(plan, interval, average, weights, grid.form)
     terms = term_range(plan, grid, interval, largest, limits)
     shared = replace(plan, confidence=1.0 - (1.0 - plan.confidence) / several)
-    none = np.zeros((2, len(plan.policies) * several))
-    found = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none)
+    none, late = np.zeros((2, len(plan.policies) * several)), np.repeat(counts["since"] > 0, several)
+    found = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none, late)
     return {name: found[name] for name in SHOWN}
 
 

@@ -276,7 +276,7 @@ def test_the_rate_is_how_far_values_have_moved(kernel: Any, window: int, fading:
     out = unknown(*sums.shape[:3])
 
     def follow(part: slice) -> None:
-        kernel.follow_values(sums[part], *state, part.start or 0, fading, least, SPAN, out[part])
+        kernel.follow_values(sums[part], *state, np.full(POLICIES, part.start or 0), fading, least, SPAN, out[part])
 
     in_parts(follow, cut)
     np.testing.assert_allclose(out, rates(sums, window, fading, least), rtol=1e-12)
@@ -290,7 +290,7 @@ def test_values_that_do_not_move_but_for_rounding_have_no_rate(kernel: Any) -> N
     sums[..., 1] = 0.3 * sums[..., 2]
     state = [np.zeros((1, 1, 4, 2)), unknown(1, 1, LAG), unknown(1, 1, LATEST), unknown(1, 1)]
     out = unknown(40, 1, 1)
-    kernel.follow_values(sums, *state, 0, 0.0, 0, SPAN, out)
+    kernel.follow_values(sums, *state, np.zeros(len(sums[0]), dtype=np.int64), 0.0, 0, SPAN, out)
     assert (out[LAG:] == 0.0).all()
 
 

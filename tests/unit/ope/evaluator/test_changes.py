@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import streameval as se
@@ -59,7 +60,7 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
     assert changing.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_of_one_cohort_reports_like_a_plain_evaluator() -> None:
+def test_an_evaluator_of_a_plan_reports_like_a_plain_evaluator() -> None:
     changing, evaluator = Evaluator.from_plan(plan("early", "late")), se.Evaluator(["early", "late"])
     for each in (changing, evaluator):
         each.update(events(350))
@@ -152,7 +153,7 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
     assert changing.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_of_cohorts_continues_from_its_state_to_the_last_bit() -> None:
+def test_an_evaluator_with_a_late_candidate_continues_from_its_state_to_the_last_bit() -> None:
     batch = events(900)
     changing = Evaluator.from_plan(plan("early", "late"))
     changing.update(batch[:333])
@@ -398,3 +399,89 @@ def test_other_rules_of_promotion_decide_from_then_on() -> None:
         adopt(changing, plan("early", averages=averages, promotion=rules))
         changing.update(batch[600:900])
         assert {each.rule for each in changing.report().promotion} == set(rules or ())
+
+
+AVERAGES = [
+    se.Cumulative(),
+    se.Window(tau=2_000),
+    se.Window(tau=90, resolution=10, name="fine"),
+    se.Window(tau=20_000, resolution=1_000, name="coarse"),
+    se.Window(span="30m", name="hour"),
+    se.Decay(alpha=0.999),
+    se.Decay(half_life="20m", name="faded"),
+    se.AdaptiveWindow(growth="immediate"),
+    se.AdaptiveDecay(),
+    se.Mixture(),
+]
+
+
+@pytest.mark.parametrize(
+    ("live", "history"), [(3_000, 9_000), (9_000, 3_000), (4_000, 4_000), (7_777, 5_432), (130, 9_870)]
+)
+def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, history: int) -> None:
+    batch = events(12_000)
+    batch = replace(batch, timestamp=1e9 + np.arange(12_000.0))
+    options = {"estimators": [se.IPS(), se.SNIPS()], "averages": AVERAGES}
+    end = max(live, history)
+    changing, alone, whole = (se.Evaluator([name], **options) for name in ("early", "late", "early"))
+    for each, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
+        each.update(batch[first:end])
+    late = changing.change_candidates(plan("early", "late", **options))
+    assert late is not None
+    late.update(batch[end - history : end])
+    changing.activate(late)
+    for each in (changing, alone, whole):
+        each.update(batch[end:])
+    report = changing.report()
+    assert counts(report) == {
+        name: (events, 0)
+        for name, events in (
+            ("logging", 12_000 - end + live),
+            ("early", 12_000 - end + live),
+            ("late", 12_000 - end + history),
+        )
+    }
+    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+        aligned = live % 100 == history % 100 == 0
+        # buckets of a window that are a hundredth of it, or of its age, may be placed anew
+        tolerance = 1e-9 if aligned and expected.average in ("cumulative", "decay", "window", "fine", "hour") else 0.1
+        close = pytest.approx(expected.value, abs=tolerance * (expected.upper - expected.lower))
+        assert found.value == close, expected.average
+        assert found.upper - found.lower == pytest.approx(expected.upper - expected.lower, rel=3 * tolerance)
+    for found, expected in zip(rows(report, "early"), rows(whole.report(), "early"), strict=True):
+        near = expected.average.startswith("adaptive_window") or expected.average == "coarse"
+        width = expected.upper - expected.lower
+        assert found.value == pytest.approx(expected.value, abs=(0.1 if near else 1e-9) * width), expected.average
+
+
+def test_estimators_with_a_history_get_each_event_once() -> None:
+    changing, batch = opened(1_030, **FEW)
+    more = {**FEW, "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)]}
+    late = changing.apply_plan(plan("early", "late", **more))
+    assert late is not None
+    late.update(batch[:1_030])
+    changing.activate(late)
+    changing.update(batch[1_030:])
+    whole = se.Evaluator(["early", "late"], **more)
+    whole.update(batch)
+    found, expected = values(changing.report()), values(whole.report())
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        if key[2] == "cumulative":
+            assert found[key].effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-9)
+            assert found[key].value == pytest.approx(row.value, rel=1e-9)
+
+
+def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> None:
+    changing = Evaluator.from_plan(plan("early"))
+    changing.update(events(250))
+    first = changing.change_candidates(plan("early", "late"))
+    second = changing.change_candidates(plan("early", "late", "later"))
+    assert first is not None
+    assert second is not None
+    assert second.policies == ("logging", "late", "later")
+    assert (changing.is_pending(first), changing.is_pending(second)) == (False, True)
+    assert changing.change_candidates(plan("early", "later")) is None
+    changing.activate(second)
+    assert changing.policies == ("logging", "early", "later")
+    assert changing.plan.candidate_order == {"early": 1, "later": 3}
