@@ -35,7 +35,7 @@ from streameval.service.snapshots import (
     found_in,
     read_document,
 )
-from support.factories import crowding, slowness, wait_until
+from support.factories import crowding, wait_until
 
 
 @pytest.fixture
@@ -449,41 +449,42 @@ def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: SnapshotStor
 
 TAKEN = """
 import sys, time
-import msgspec
 from pathlib import Path
 import numpy as np
 import streameval as se
-from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.common.arrays import bytes_in
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter
 
 names = [f"candidate-{number}" for number in range(110)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-changing = Evaluator.from_plan(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
-taken = []
-store = SnapshotStore(Path(sys.argv[1]))
-writer = SnapshotWriter(store, 0.0, after=taken.append)
+evaluator = se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None)
+writer = SnapshotWriter(SnapshotStore(Path(sys.argv[1])), 0.0)
 rng = np.random.default_rng(1)
 for _ in range(4):
     policies = {name: rng.random(6000) for name in names}
-    changing.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
-for number in range(2):
-    started = time.thread_time()
-    writer.maybe_write(lambda: {"evaluator": changing.state()})
-    print(time.thread_time() - started)
-    while len(taken) == number:
-        time.sleep(0.01)
-        writer.settle(0.0)
-print(len(msgspec.msgpack.encode(taken[0])))
+    evaluator.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
+content = np.ones(bytes_in(evaluator.state()), dtype=np.uint8)
+
+def seconds(work):
+    started = time.thread_time()  # what others on the machine take does not count
+    work()
+    return time.thread_time() - started
+
+for _ in range(5):
+    taken = seconds(lambda: writer.maybe_write(lambda: {"evaluator": evaluator.state()}))
+    print(len(content), taken, seconds(content.copy))
+    writer.settle()
 """
 
 
 @pytest.mark.slow
-def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_second(tmp_path: Path) -> None:
+def test_taking_100_megabytes_of_state_holds_up_the_loop_no_longer_than_three_plain_copies(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TAKEN, str(tmp_path)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    *seconds, size = (float(line) for line in lines if "snapshot_written" not in line)
-    assert size > 100_000_000
-    assert max(seconds) < 0.5 * slowness(), seconds  # of work: what others on the machine take does not count
+    rounds = [line.split() for line in lines if "snapshot_written" not in line]
+    assert {int(size) > 100_000_000 for size, *_ in rounds} == {True}
+    taken, copied = (min(float(line[place]) for line in rounds) for place in (1, 2))  # without new pages of memory
+    assert taken < 3 * copied, rounds
 
 
 def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
