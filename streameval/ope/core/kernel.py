@@ -51,7 +51,7 @@ def products(
         series: [S, P, n], one row a policy
         weight: averaging weights [P, n]
         both: weights of the events that production has too [P, n]
-        plain: whether all entries of `weight` are 1
+        plain: whether all entries of `weight`, and so of `both`, are 1
         edges: the limits of the pieces [B + 1], in events
         first: number of the series `a` of each pair [K]: S and more is the series of policy 0, -1 is 1; at most `b`
         second: number of the series `b` of each pair [K], likewise
@@ -96,7 +96,7 @@ def products(
                     other -= own
                     pother = 0
                 x0 = x1 = x2 = x3 = 0.0
-                if plain and not apart[k]:
+                if plain:
                     if other < 0:
                         x0 = float(stop - start)
                     elif one < 0:
@@ -148,6 +148,7 @@ def extremes(
     series: cython.const_double[:, :, ::1],
     weight: cython.const_double[:, ::1],
     both: cython.const_double[:, ::1],
+    plain: cython.bint,
     edges: cython.const_longlong[::1],
     terms: cython.const_longlong[::1],
     apart: cython.const_longlong[::1],
@@ -161,6 +162,7 @@ def extremes(
         series: [S, P, n], the importance weight is number 0
         weight: averaging weights [P, n]
         both: weights of the events that production has too [P, n]
+        plain: whether all entries of `weight`, and so of `both`, are 1
         edges: the limits of the pieces [B + 1], in events
         terms: numbers of some series [M]
         apart: 1 if a series takes the weights `both`, else 0 [M]
@@ -179,47 +181,110 @@ def extremes(
     i: cython.Py_ssize_t
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
-    term: cython.Py_ssize_t
     q: cython.double
-    x: cython.double
     most: cython.double
-    heaviest: cython.double
     own: cython.double
     shared: cython.double
     square: cython.double
     shared_square: cython.double
-    averaging: cython.const_double[:, ::1]
     for p in range(policies):
         for b in range(pieces):
             start = edges[b]
             stop = edges[b + 1]
-            most = heaviest = own = shared = square = shared_square = 0.0
-            for i in range(start, stop):
-                q = weight[p, i]
-                square += q * q
-                most = q if q > most else most
-                own += 1.0 if q > 0 else 0.0
-                x = series[0, p, i]
-                heaviest = x if x > heaviest else heaviest
-                q = both[p, i]
-                shared_square += q * q
-                shared += 1.0 if q > 0 else 0.0
+            own = shared = square = shared_square = float(stop - start)
+            most = 1.0 if stop > start else 0.0
+            if not plain:
+                most = own = shared = square = shared_square = 0.0
+                for i in range(start, stop):
+                    q = weight[p, i]
+                    square += q * q
+                    most = q if q > most else most
+                    own += 1.0 if q > 0 else 0.0
+                    q = both[p, i]
+                    shared_square += q * q
+                    shared += 1.0 if q > 0 else 0.0
+            _scan(series, weight, True, 0, p, start, stop, largest[b, p, 1:], counts[b, p, 1:])
             squares[b, p, 0] = square
             squares[b, p, 1] = shared_square
             largest[b, p, 0] = most
-            largest[b, p, 1] = heaviest
             counts[b, p, 0] = own
             counts[b, p, 1] = shared
             for m in range(wanted):
-                term = terms[m]
-                most = own = 0.0
-                averaging = both if apart[m] else weight
-                for i in range(start, stop):
-                    x = fabs(averaging[p, i] * series[term, p, i])
-                    most = x if x > most else most
-                    own += 1.0 if x != 0 else 0.0
-                largest[b, p, 2 + m] = most
-                counts[b, p, 2 + m] = own
+                _scan(
+                    series,
+                    both if apart[m] else weight,
+                    plain,
+                    terms[m],
+                    p,
+                    start,
+                    stop,
+                    largest[b, p, 2 + m :],
+                    counts[b, p, 2 + m :],
+                )
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _scan(
+    series: cython.const_double[:, :, ::1],
+    averaging: cython.const_double[:, ::1],
+    plain: cython.bint,
+    term: cython.Py_ssize_t,
+    p: cython.Py_ssize_t,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    largest: cython.double[::1],
+    counts: cython.double[::1],
+) -> cython.void:
+    """Find the largest `q |u|` of one piece and the number of events with another one than 0.
+
+    Four events in a row have their own maximum and number, so that none waits for the one before.
+    """
+    i: cython.Py_ssize_t
+    stop4: cython.Py_ssize_t = start + (stop - start) // 4 * 4
+    x0: cython.double
+    x1: cython.double
+    x2: cython.double
+    x3: cython.double
+    most0: cython.double = 0.0
+    most1: cython.double = 0.0
+    most2: cython.double = 0.0
+    most3: cython.double = 0.0
+    count0: cython.double = 0.0
+    count1: cython.double = 0.0
+    count2: cython.double = 0.0
+    count3: cython.double = 0.0
+    for i in range(start, stop4, 4):
+        x0 = series[term, p, i]
+        x1 = series[term, p, i + 1]
+        x2 = series[term, p, i + 2]
+        x3 = series[term, p, i + 3]
+        if not plain:
+            x0 = averaging[p, i] * x0
+            x1 = averaging[p, i + 1] * x1
+            x2 = averaging[p, i + 2] * x2
+            x3 = averaging[p, i + 3] * x3
+        x0 = fabs(x0)
+        x1 = fabs(x1)
+        x2 = fabs(x2)
+        x3 = fabs(x3)
+        most0 = x0 if x0 > most0 else most0
+        most1 = x1 if x1 > most1 else most1
+        most2 = x2 if x2 > most2 else most2
+        most3 = x3 if x3 > most3 else most3
+        count0 += 1.0 if x0 != 0 else 0.0
+        count1 += 1.0 if x1 != 0 else 0.0
+        count2 += 1.0 if x2 != 0 else 0.0
+        count3 += 1.0 if x3 != 0 else 0.0
+    for i in range(stop4, stop):
+        x0 = fabs(series[term, p, i] if plain else averaging[p, i] * series[term, p, i])
+        most0 = x0 if x0 > most0 else most0
+        count0 += 1.0 if x0 != 0 else 0.0
+    most0 = most1 if most1 > most0 else most0
+    most2 = most3 if most3 > most2 else most2
+    largest[0] = most2 if most2 > most0 else most0
+    counts[0] = (count0 + count1) + (count2 + count3)
 
 
 def signed_sums(

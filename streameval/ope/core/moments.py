@@ -131,33 +131,15 @@ TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
 """The first rows of moments and of a variance."""
 ALL_ROWS = ROWS + len(PairRow) + len(PRODUCTS) - 1
 SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
-MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)
 PAIRS = slice(ROWS, ALL_ROWS)
 """The pair sums of the lift of a column."""
 SQUARE_WEIGHTS = [MomentRow.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
 """Sums of squared averaging weights, which fade twice as fast."""
-FADING_MAXIMA = slice(MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE)
 
 
 def nothing(columns: int) -> Array:
     """Return the moments of no events, pair sums included, [columns, rows]."""
     return np.zeros((columns, ALL_ROWS))
-
-
-def merge(older: Array, newer: Array) -> Array:
-    """Merge the moments of two disjoint sets of events: sums add, maxima compare."""
-    merged = older + newer
-    np.maximum(older[..., MAXIMA], newer[..., MAXIMA], out=merged[..., MAXIMA])
-    return merged
-
-
-def fade(moments: Array, factor: Array | float) -> Array:
-    """Return the same moments when every averaging weight is multiplied by `factor` (a number, or one a column)."""
-    factor = np.asarray(factor)
-    faded = moments * factor[..., None]
-    faded[..., SQUARE_WEIGHTS] *= factor[..., None]
-    faded[..., MomentRow.LARGEST_IMPORTANCE] = moments[..., MomentRow.LARGEST_IMPORTANCE]
-    return faded
 
 
 def lift_of(moments: Array) -> tuple[Array, Array]:

@@ -148,13 +148,10 @@ class BlockSeries:
     def taken(self, events: Integers) -> BlockSeries:
         """Return the series of the same events in another order."""
         taken = copy(self)
-        taken.series = np.ascontiguousarray(self.series[:, :, events])
-        taken.weight, taken.both = (
-            np.ascontiguousarray(self.weight[:, events]),
-            np.ascontiguousarray(self.both[:, events]),
-        )
+        taken.series = self.series.take(events, axis=2)
+        taken.weight, taken.both = self.weight.take(events, axis=1), self.both.take(events, axis=1)
         if self._unsupported is not None:
-            taken._unsupported = np.ascontiguousarray(self._unsupported[:, :, events])
+            taken._unsupported = self._unsupported.take(events, axis=2)
         return taken
 
     @cached_property
@@ -192,16 +189,17 @@ class BlockSeries:
         rows = np.zeros((pieces, self.policies, layout.size))
         first, second, apart = layout.factors
         kernel.products(self.series, weight, both, plain, edges, first, second, apart, count, rows)
-        terms, of_both = np.array(layout.numerators, dtype=np.int64).T
+        terms, of_both = np.ascontiguousarray(np.array(layout.numerators, dtype=np.int64).T)
         largest, numbers = np.empty((2, pieces, self.policies, 2 + len(terms)))
         squares = np.empty((pieces, self.policies, 2))
         kernel.extremes(
             self.series,
             weight,
             both,
+            plain,
             edges,
-            np.ascontiguousarray(terms),
-            np.ascontiguousarray(of_both),
+            terms,
+            of_both,
             largest,
             numbers,
             squares,

@@ -4,23 +4,23 @@ A segment is a set of averaging weights: those of the whole estimate for its eve
 computed once, for all events, so that the lifts of the values of a segment, each times its share, add up to the lift of
 the whole estimate, where every event has a value (`other: true`).
 
-Each value of a segment keeps the 34 moments of a policy, 272 bytes, and needs a product of matrices over the series
-that the moments are made of.
+Each value of a segment keeps the 34 moments of a policy, 272 bytes, and needs the sums of products of its own events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
 
 from streameval.common.arrays import Array, decayed_path, ratio
-from streameval.ope.core import AnyAverage, Reading, past
+from streameval.ope.core import AnyAverage, Reading, kernel, past
 from streameval.ope.core.layout import Layout
-from streameval.ope.core.moments import ALL_ROWS, fade, merge, nothing, pair_weight
+from streameval.ope.core.moments import ALL_ROWS, nothing, pair_weight
 from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
@@ -116,13 +116,19 @@ class SegmentSums(Struct, frozen=True, eq=False):
 
     Attributes:
         events: the number of events in each block
-        moments: as in the state, of each block alone [blocks, P, values + 1, rows]
+        rows: of each value of each segment, and last of all events, see `Layout` [blocks, P, (values + 1) * rows]
         lesson: what each block teaches the estimator, see `Terms`
     """
 
     events: int
-    moments: Array
+    rows: Array
     lesson: dict[str, Array]
+
+
+@lru_cache(maxsize=16)
+def _layout(estimator: AnyEstimator) -> Layout:
+    """Return the products that the moments of segments are made of."""
+    return Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
 
 
 def summarise(plan: Plan, state: SegmentState, of: Blocks) -> SegmentSums:
@@ -130,29 +136,36 @@ def summarise(plan: Plan, state: SegmentState, of: Blocks) -> SegmentSums:
     events, evidence = of.events, of.goal
     assert events.segments is not None
     (estimator, average), blocks = whole_of(plan), evidence.blocks
-    size, factor = len(events) // blocks, average.factor or 1.0
+    size, factor = len(events) // blocks, average.factor
     visible = evidence.restricted_to(plan.needs_of(estimator))
     terms, _ = estimator.terms(visible, state.estimator)
-    layout = Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
-    series, parts = BlockSeries(layout, visible, [terms]), []
-    weights, of_block = np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks), np.repeat(np.arange(blocks), size)
+    layout = _layout(estimator)
+    series = BlockSeries(layout, visible, [terms])
+    weights = None if factor in (None, 1.0) else np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks)
+    found = np.empty((blocks, series.policies, len(labels(plan)) + 1, layout.size))
+    found[:, :, -1] = series.rows(weights)
+    of_block, first = np.repeat(np.arange(blocks), size), 0
     for name, each in plan.segments.items():
         members = np.asarray(each.members(events.segments.of_name(name)), dtype=bool)
         several = len(members) + 1
         groups = of_block * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
         order = np.argsort(groups, kind="stable")
         edges = np.searchsorted(groups[order], np.arange(blocks * several + 1)).astype(np.int64)
-        rows = series.taken(order).rows(weights[order], edges)
-        parts.append(rows.reshape(blocks, several, *rows.shape[1:])[:, :-1])
-    found = np.concatenate([*parts, series.rows(weights)[:, None]], axis=1)[..., layout.moment_table[0]]
-    return SegmentSums(size, np.ascontiguousarray(found.swapaxes(1, 2)), dict(terms.lesson))
+        rows = series.taken(order).rows(None if weights is None else weights[order], edges)
+        of_values = rows.reshape(blocks, several, *rows.shape[1:])[:, :-1]
+        found[:, :, first : first + len(members)] = of_values.swapaxes(1, 2)
+        first += len(members)
+    return SegmentSums(size, found.reshape(*found.shape[:2], -1), dict(terms.lesson))
 
 
 def fold(plan: Plan, state: SegmentState, sums: SegmentSums) -> SegmentState:
     """Half 2: return the state after these blocks."""
-    factor, moments = (whole_of(plan)[1].factor or 1.0) ** sums.events, state.moments
-    for added in sums.moments:
-        moments = merge(fade(moments, factor), added)
+    estimator, average = whole_of(plan)
+    layout, moments = _layout(estimator), state.moments.copy()
+    factor = np.full((len(sums.rows), 1, 1), (average.factor or 1.0) ** sums.events)
+    table, power = layout.moment_table[0], layout.power[layout.moment_table[0]]
+    take = np.arange(moments.shape[1])[:, None] * layout.size + table
+    kernel.accumulate(moments, sums.rows, take, power, factor, np.ones_like(factor), kernel.NOTHING)
     fading, before = fading_of(plan.block), state.estimator
     learned = {name: decayed_path(getattr(before, name), rows, fading)[-1] for name, rows in sums.lesson.items()}
     return SegmentState(structs.replace(before, **learned) if learned else before, moments)

@@ -67,7 +67,7 @@ class Events:
         self.series[1:, :, ::5] = 0.0
         weight = rng.exponential(size=(POLICIES, count)) * (rng.random((POLICIES, count)) < 0.7)
         self.weight = np.ones_like(weight) if plain else weight
-        self.both = np.where(weight[:1] > 0, self.weight, 0.0)
+        self.both = np.where(self.weight[:1] > 0, self.weight, 0.0)
 
     def pieces(self) -> list[slice]:
         return [slice(first, last) for first, last in pairwise(self.edges.tolist())]
@@ -112,12 +112,16 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
     assert np.isnan(out[..., len(wanted) - 1 :]).all()  # only the first `count` pairs were wanted
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["weighted", "plain"])
 @pytest.mark.parametrize("edges", EDGES, ids=str)
-def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(kernel: Any, edges: tuple[int, ...]) -> None:
-    given, terms, apart = Events(*edges), numbers(1, 2, 1), numbers(0, 0, 1)
+def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
+    kernel: Any, edges: tuple[int, ...], plain: bool
+) -> None:
+    given, terms, apart = Events(*edges, plain=plain), numbers(1, 2, 1), numbers(0, 0, 1)
     largest, counts = unknown(2, len(edges) - 1, POLICIES, 2 + len(terms))
     squares = unknown(len(edges) - 1, POLICIES, 2)
-    kernel.extremes(given.series, given.weight, given.both, given.edges, terms, apart, largest, counts, squares)
+    columns = given.edges, terms, apart
+    kernel.extremes(given.series, given.weight, given.both, plain, *columns, largest, counts, squares)
     for place, part in enumerate(given.pieces()):
         for policy in range(POLICIES):
             q, both = given.weight[policy, part], given.both[policy, part]
@@ -125,8 +129,8 @@ def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(kernel: Any,
                 np.abs(given.weights(kind)[policy, part] * given.series[term, policy, part])
                 for term, kind in zip(terms, apart, strict=True)
             ]
-            columns = [q, given.series[0, policy, part], *weighted]
-            assert largest[place, policy].tolist() == [each.max(initial=0.0) for each in columns]
+            numbers_of = [q, given.series[0, policy, part], *weighted]
+            assert largest[place, policy].tolist() == [each.max(initial=0.0) for each in numbers_of]
             assert counts[place, policy].tolist() == [np.count_nonzero(each) for each in (q, both, *weighted)]
             assert squares[place, policy].tolist() == [np.cumsum([0.0, *each**2])[-1] for each in (q, both)]
 
