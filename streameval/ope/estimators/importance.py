@@ -7,9 +7,9 @@ averages add the parts up again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -19,9 +19,10 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.ope.estimators import kernel
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirements
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, fading_of
 
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -83,7 +84,7 @@ class SNIPS(SelfNormalised):
 
 
 class SlopeState(Struct, frozen=True, eq=False):
-    """Hold the sums behind a coefficient [P, 5]: see `lagged_slope`."""
+    """Hold the sums behind a coefficient [P, 5]: see `kernel.controlled_terms`."""
 
     slope: Array
 
@@ -128,34 +129,27 @@ class ControlVariate(Estimator):
         return SlopeState(np.zeros((policies, 5)))
 
     def terms(self, evidence: Evidence, state: SlopeState) -> tuple[Terms, SlopeState]:
-        beta, sums, after = lagged_slope(evidence, evidence.weighted_reward, state.slope)
-        term = evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)
-        return Terms(term, lesson={"slope": sums}), SlopeState(after)
+        terms, sums, after = controlled_terms(evidence, state.slope)
+        return Terms(terms[0], lesson={"slope": sums[..., :5]}), SlopeState(after)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
 
 
-def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array, Array]:
-    """`beta = cov(term, w) / var(w)` as known one block before each event, [n, P], 0 where `w` does not vary.
+def controlled_terms(
+    evidence: Evidence, recent: Array, threshold: float = -math.inf
+) -> tuple[tuple[Array, Array, Array], Array, Array]:
+    """Return whole terms and their parts below and above a weight, the sums of each block, and the recent ones.
 
-    `sums` [P, 5]: recent sums of `1, w, term, w w, term w` before these events. Returned are also the sums of each
-    block, and the recent ones after all of them.
+    See `kernel.controlled_terms`. `recent` [P, 5]: before these events; it stays as it is.
     """
-    weight = evidence.importance_weight
-    weights = [evidence.of_weights(f"sum of w^{power}", partial(_power_sums, evidence, power)) for power in range(3)]
-    terms = evidence.block_sums(term), evidence.block_sums(term * weight)
-    added = np.stack((weights[0], weights[1], terms[0], weights[2], terms[1]), axis=-1)
-    path = evidence.recent_path(added, sums)
-    count, total, reward, square, product = np.moveaxis(np.concatenate([sums[None], path[:-1]]), -1, 0)
-    variance = square * count - total * total
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.where(variance > 1e-12 * square * count, (product * count - reward * total) / variance, 0.0)
-    return np.repeat(slope.T, len(weight) // evidence.blocks, axis=1).T, added, path[-1]
-
-
-def _power_sums(evidence: Evidence, power: int) -> Array:
-    return evidence.block_sums(evidence.importance_weight**power if power else None)
+    (events, policies), blocks, after = evidence.importance_weight.shape, evidence.blocks, recent.copy()
+    terms, sums = np.empty((3, policies, events)), np.empty((blocks, policies, 6))
+    columns = (evidence.importance_weight, evidence.weighted_reward, evidence.sample_weight)
+    weight, reward, averaging = (np.ascontiguousarray(each.T) for each in columns)
+    edges, fading = np.linspace(0, events, blocks + 1).astype(np.int64), fading_of(evidence.block)
+    kernel.controlled_terms(weight, reward, averaging, edges, threshold, fading, after, terms, sums)
+    return (terms[0].T, terms[1].T, terms[2].T), sums, after
 
 
 def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
@@ -192,17 +186,10 @@ class StratifiedIPS(Estimator):
         return StratifiedState(np.zeros((policies, 5)), np.zeros((policies, 2)))
 
     def terms(self, evidence: Evidence, state: StratifiedState) -> tuple[Terms, StratifiedState]:
-        weight, reward = evidence.importance_weight, evidence.weighted_reward
-        small = evidence.of_weights(f"w <= {self.threshold}", lambda: (weight <= self.threshold).astype(float))
-        common = small * reward
-        rare = reward - common
-        beta, control, controlled = lagged_slope(evidence, rare, state.control)
-        sums = evidence.of_weights(f"sum of w <= {self.threshold}", lambda: evidence.block_sums(small * weight))
-        lesson = {"control": control, "means": np.stack((evidence.block_sums(None), sums), axis=-1)}
-        surplus = evidence.of_weights("w - 1", lambda: weight - 1.0)
-        high = rare - beta * surplus
+        terms, sums, controlled = controlled_terms(evidence, state.control, self.threshold)
+        lesson = {"control": sums[..., :5], "means": sums[..., [0, 5]]}
         after = StratifiedState(controlled, evidence.recent_path(lesson["means"], state.means)[-1])
-        return Terms(common + high, components=(Terms(common), Terms(high)), lesson=lesson), after
+        return Terms(terms[0], components=(Terms(terms[1]), Terms(terms[2])), lesson=lesson), after
 
     def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
         share = np.clip(_means(sums["means"])[0], 0.0, 1.0)

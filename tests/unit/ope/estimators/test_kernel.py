@@ -1,0 +1,51 @@
+"""The loops of estimators, compiled and uncompiled, against the same formulas in numpy."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streameval
+from streameval.ope.estimators import kernel as imported
+
+SOURCE = Path(*streameval.__path__, "ope", "estimators", "kernel.py")
+
+
+def uncompiled() -> Any:
+    """Load the module from its source, whether or not it is compiled."""
+    spec = importlib.util.spec_from_file_location("uncompiled_kernel", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("threshold", [-np.inf, 0.8], ids=["control variate", "stratified"])
+@pytest.mark.parametrize("kernel", [imported, uncompiled()], ids=["as imported", "uncompiled"])
+def test_controlled_terms_take_their_coefficient_from_the_blocks_before(kernel: Any, threshold: float) -> None:
+    rng, blocks, size, policies, fading = np.random.default_rng(3), 4, 7, 2, 0.9
+    weight = rng.exponential(size=(policies, blocks * size))
+    reward, averaging = weight * rng.random(weight.shape), rng.random(weight.shape)
+    recent, terms, sums = np.zeros((policies, 5)), np.empty((3, *weight.shape)), np.empty((blocks, policies, 6))
+    edges = np.arange(blocks + 1, dtype=np.int64) * size
+    kernel.controlled_terms(weight, reward, averaging, edges, threshold, fading, recent, terms, sums)
+    low = np.where(weight <= threshold, reward, 0.0)
+    known = np.zeros((policies, 5))
+    for number in range(blocks):
+        part = slice(number * size, (number + 1) * size)
+        q, w, u = averaging[:, part], weight[:, part], (reward - low)[:, part]
+        count, total, reward_sum, square, product = known.T
+        beta = np.zeros(policies)
+        if number:
+            beta = (product * count - reward_sum * total) / (square * count - total**2)
+        high = u - beta[:, None] * (w - 1)
+        assert terms[:, :, part] == pytest.approx(np.stack([low[:, part] + high, low[:, part], high]))
+        wanted = [q, q * w, q * u, q * w**2, q * u * w, np.where(w <= threshold, q * w, 0.0)]
+        assert sums[number] == pytest.approx(np.stack([each.sum(axis=1) for each in wanted], axis=-1))
+        known = fading * known + sums[number, :, :5]
+    assert recent == pytest.approx(known)
