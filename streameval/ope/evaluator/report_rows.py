@@ -74,26 +74,25 @@ def report_rows(
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
         of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
+        label = average.label
         for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[place]:
                 continue
-            slots = known_numbers(_of_slots(known.slates, place, estimator, average)) if form else {}
-            clicks = {} if plan.ranking is None else {"clicks_below_cut": below_cut[place]}
-            chosen = {"cap": caps[column]} if choosing and estimator in choosing else {}
+            row = dict(zip(details, of_details[column], strict=True)) | shared
+            if form:
+                row |= known_numbers(_of_slots(known.slates, place, estimator, average))
+            if choosing and estimator in choosing:
+                row["cap"] = caps[column]
+            if plan.ranking is not None:
+                row["clicks_below_cut"] = below_cut[place]
             yield Estimate(
                 policy=plan.policies[place],
                 estimator=estimator.label,
-                average=average.label,
+                average=label,
                 kind=interval.kind,
                 anytime=interval.anytime,
                 covers="estimand" if estimator.is_biased_by_design else interval.covers,
-                details={
-                    **dict(zip(details, of_details[column], strict=True)),
-                    **shared,
-                    **slots,
-                    **chosen,
-                    **clicks,
-                },
+                details=row,
                 **dict(zip(numbers, of_numbers[column], strict=True)),
                 reward=reward,
                 propensity=origin,

@@ -7,6 +7,7 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array
@@ -99,16 +100,15 @@ def _checks(
     stream: Sequence[tuple[str, bool, str]],
 ) -> Iterator[TrustCheck]:
     """All checks of all policies that have events; `estimates`: by policy."""
-    recent = trust_checks.recent(state.trust, monitor.context.block)
-    for place, policy in enumerate(monitor.policies):
-        if recent.events[place]:
+    recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
+    verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
+    for policy, own, sound in zip(monitor.policies, figures, verdicts, strict=True):
+        if own[0]:
             rows = estimates.get(policy, ())
-            weights = trust_checks.weight_checks(
-                recent, place, monitor.promotion.trust, monitor.context.weights_average_1
-            )
+            weights = trust_checks.weight_checks(own, sound, limits, monitor.context.weights_average_1)
             if monitor.context.largest_loss is not None:
                 known = any(each.details.get("unsupported_probability") is not None for each in rows)
-                weights = chain(weights, trust_checks.support_check(recent, place, monitor.promotion.trust, known))
+                weights = chain(weights, trust_checks.support_check(own[-1], sound[-1], limits, known))
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 
@@ -206,8 +206,8 @@ def _more(last: Mapping[str, float], least: int) -> float | None:
 def _deciding_lift(monitor: PromotionMonitor, state: MonitorState, place: int) -> str:
     """Names the lift that decides, where a preferred one could use some of the latest events but too few."""
     by = int(state.by[place])
-    recent = [state.lifts[name].recent[place] for name in monitor.lifts]
-    shares = [events / max(recent) for events in recent[:by]] if by > 0 else []
+    recent = [float(state.lifts[name].recent[place]) for name in monitor.lifts] if by > 0 else []
+    shares = [events / max(recent) for events in recent[:by]]
     best = next((better for better, share in enumerate(shares) if share >= WORTH_REPORTING), None)
     if best is None:
         return ""

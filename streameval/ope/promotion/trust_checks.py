@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -197,25 +197,38 @@ def stream_checks(
 
 
 def weight_checks(
-    figures: WeightFigures, place: int, limits: Trust, weights_average_1: bool
+    figures: Sequence[float], sound: Sequence[bool], limits: Trust, weights_average_1: bool
 ) -> Iterator[tuple[str, bool, str]]:
-    """The checks of the weights of the policy at this place; `weights_average_1`: see `RuleContext`."""
-    events, mean, size, of_weights, of_value, _, _ = (float(column[place]) for column in figures)
-    mean_ok, size_ok, shares_ok, _ = figures.sound(limits)[:, place].tolist()
+    """Check the weights of one policy.
+
+    Args:
+        figures: the `WeightFigures` of the policy
+        sound: its verdicts, in the order of `WeightFigures.sound`
+        limits: what the verdicts were made by
+        weights_average_1: see `RuleContext`
+    """
+    events, mean, size, of_weights, of_value, _, _ = figures
+    mean_ok, size_ok, shares_ok, _ = sound
     finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
     if weights_average_1:
         yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
     finding = f"effective sample size {significant(size)} of {counted(events, 'event')}"
     least = significant(limits.effective_sample_size)
     yield "effective_sample_size", size_ok, finding if size_ok else f"{finding}, under {least}"
-    share, what = max((of_weights, "all weights"), (np.nan_to_num(of_value), "the value"))
-    finding = "no event has a weight above 0" if np.isnan(share) else f"one event carries {share:.1%} of {what}"
+    share, what = max((of_weights, "all weights"), (0.0 if math.isnan(of_value) else of_value, "the value"))
+    finding = "no event has a weight above 0" if math.isnan(share) else f"one event carries {share:.1%} of {what}"
     yield "largest_share", shares_ok, finding if shares_ok else f"{finding}, over {limits.largest_share:.0%}"
 
 
-def support_check(figures: WeightFigures, place: int, limits: Trust, is_known: bool) -> Iterator[tuple[str, bool, str]]:
-    """Whether production shows the items of a ranking policy; `is_known`: all pages show the share of its gain."""
-    share, supported = float(figures.unsupported[place]), bool(figures.sound(limits)[3, place])
+def support_check(share: float, supported: bool, limits: Trust, is_known: bool) -> Iterator[tuple[str, bool, str]]:
+    """Check whether production shows the items of a ranking policy.
+
+    Args:
+        share: of the gain, at ranks whose items production did not show
+        supported: whether the share is within the limits
+        limits: what the verdict was made by
+        is_known: all pages show the share of the gain
+    """
     finding = f"{share:.1%} of the gain is at ranks whose items production did not show"
     if not is_known:
         finding = "not known: log the whole lists of the policy, or their `support`"
