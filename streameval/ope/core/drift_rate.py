@@ -8,6 +8,7 @@ Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -159,15 +160,25 @@ def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Bia
     >>> float((horizon**3 * 4 * k**2).round(2)[0, 0])  # for large t: the minimum of k^2 h^2 + 1 / (2 h)
     1.0
     """
-    alpha = 1 - 1 / GRID
-    fading = alpha ** t[:, None]
-    bound = _bias_per_rate(alpha, fading, t[:, None], bias)
-    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         noise = np.log(variance / (bias_weight * k * k))
+    even = _equally_good(np.asarray(t, dtype=float).tobytes(), bias)
+    best = np.stack([np.interp(now, edges, BETWEEN) for now, edges in zip(noise, even, strict=True)])
+    return np.asarray(1 - 1 / np.exp(best))
+
+
+@lru_cache(maxsize=4)
+def _equally_good(t: bytes, bias: Bias) -> Array:
+    """Return the numbers at which two neighbours on the grid are equally good, [blocks, horizons].
+
+    All rewards of a stream have the same blocks, so the last ones are kept. `t`: the bytes of the numbers of events.
+    """
+    events, alpha = np.frombuffer(t)[:, None], 1 - 1 / GRID
+    fading = alpha**events
+    bound = _bias_per_rate(alpha, fading, events, bias)
+    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         gained, lost = -np.diff(squared_weights), np.diff(bound**2)
         even = np.maximum.accumulate(np.where(gained > 0, np.log(lost / gained), np.inf), axis=1)
     ends = 1.5 * np.log(GRID[1] / GRID[0])  # half a step of the horizon; the number grows with its third power
-    even = np.concatenate([even[:, :1] - ends, even, even[:, -1:] + ends], axis=1)
-    best = np.stack([np.interp(now, edges, BETWEEN) for now, edges in zip(noise, even, strict=True)])
-    return np.asarray(1 - 1 / np.exp(best))
+    return np.concatenate([even[:, :1] - ends, even, even[:, -1:] + ends], axis=1)
