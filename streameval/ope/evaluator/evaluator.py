@@ -20,11 +20,10 @@ from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated, of_policies
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import drift_detection, halves, learning, propensities, rooms
+from streameval.ope.evaluator import drift_detection, halves, learning, propensities, rooms, weighing
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid, GridState, Pair
 from streameval.ope.evaluator.learners import learner_rows, with_notes
-from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan
 from streameval.ope.evaluator.propensities import EstimatedPropensity
@@ -37,6 +36,7 @@ from streameval.ope.evaluator.report_rows import (
 )
 from streameval.ope.evaluator.room import Blocks, Present
 from streameval.ope.evaluator.state import EvaluatorState, EventState
+from streameval.ope.evaluator.weighing import Weighed
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
@@ -175,7 +175,7 @@ class Evaluator:
         self._use_grids()
         self._pending: list[EventBatch] = []
         self._pending_events = 0
-        self._state = learning.start(plan, self._grids, self._monitor)
+        self._state = weighing.start(plan, self._grids, self._monitor)
 
     def _use_grids(self) -> None:
         self._grids = self.plan.grids()
@@ -244,16 +244,16 @@ class Evaluator:
         if self._monitor is not None and part._monitor is not None and before.promotion is not None:
             promotion = self._monitor.select_candidates(before.promotion, [place - 1 for place in index[1:]])
             promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
-        fresh, mixes = learning.start(plan, (), None), any(grid.mixes_components for grid in part._grids)
+        fresh, mixes = weighing.start(plan, (), None), any(grid.mixes_components for grid in part._grids)
         part._state = structs.replace(
             before,
             failures={name: before.failures[name] for name in part.plan.columns if name in before.failures},
             counts=of_policies(before.counts, index),
             learned_policies={name: before.learned_policies[name] for name in plan.learned_policies},
             recent=of_policies(before.recent, index) if mixes else fresh.recent,
-            slates=of_policies(before.slates, index) if learning.forms(part._grids) else fresh.slates,
+            slates=of_policies(before.slates, index) if weighing.forms(part._grids) else fresh.slates,
             weights=of_policies(before.weights, index),
-            predictions=before.predictions if learning.predicts(plan, part._grids) else fresh.predictions,
+            predictions=before.predictions if weighing.predicts(plan, part._grids) else fresh.predictions,
             by_rank=of_policies(before.by_rank, index),
             drift=None
             if self.plan.drift is None or before.drift is None
@@ -321,7 +321,7 @@ class Evaluator:
             return
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
-        raw_fields = batch.raw_fields if learning.keeps_raw_fields(self.plan, self._grids) else None
+        raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.plan, self._grids) else None
         split = self.plan.columns_of(batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
@@ -356,7 +356,7 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        fresh = learning.start(self.plan, (), None)  # a reward model that is an object learns what it is given
+        fresh = weighing.start(self.plan, (), None)  # a reward model that is an object learns what it is given
         return missing_fields(self.plan, learning.predict_policies(self.plan, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
@@ -390,7 +390,7 @@ class Evaluator:
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.plan, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
-        weighed = learning.weighed(self.plan, self._grids, after, events, goal)
+        weighed = weighing.weighed(self.plan, self._grids, after, events, goal)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -400,7 +400,7 @@ class Evaluator:
             lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
-            lifts = learning.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
+            lifts = weighing.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
         return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.plan.rewards))]
 
     @property
@@ -445,7 +445,7 @@ class Evaluator:
             )
         )
         if checks:
-            further = list(learning.further_checks(plan, learned, checks))
+            further = list(weighing.further_checks(plan, learned, checks))
             checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
         return Report(
             confidence=plan.confidence,
@@ -497,11 +497,11 @@ class Evaluator:
         if self._pending:
             rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(plan, learned.rooms, rest)
-            weighed = learning.weighed(plan, self._grids, learned, rest, goal)
+            weighed = weighing.weighed(plan, self._grids, learned, rest, goal)
             folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.of(weighed, self._known).fold(folded.state)
             tail = folded.with_means(weighed.every)
-        curve, examination = None, learning.examination(plan)
+        curve, examination = None, weighing.examination(plan)
         if examination is not None and learned.examination is not None:
             curve = examination.now(learned.examination)
         return rest, tail, learned, curve
