@@ -36,9 +36,9 @@ from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking

@@ -110,7 +110,7 @@ def config(log: Path) -> dict[str, Any]:
 def learned(runs: DaemonRuns) -> dict[str, Any]:
     """By policy what it has learned, bit for bit as in the newest snapshot."""
     cohorts = read_document(runs.snapshots()[-1])["evaluator"]["cohorts"]
-    return {name: state for each in cohorts for name, state in each["evaluator"]["learned_policies"].items()}
+    return {name: state for each in cohorts for name, state in (each["evaluator"]["rooms"]["learning"] or {}).items()}
 
 
 def files(runs: DaemonRuns) -> dict[str, bytes]:

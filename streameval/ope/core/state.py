@@ -18,7 +18,17 @@ T = TypeVar("T")
 
 FIRST_SCHEMA = 30
 """The oldest schema that can be read."""
-MIGRATIONS: list[Callable[[Any], Any]] = []
+
+
+def _all_rooms(plain: Any) -> Any:
+    """From schema 30: the states of estimated propensities and of policies that learn are among those of rooms."""
+    require_fit(plain, {"rooms": {}, "propensities": None, "learned_policies": {}})
+    rest = {name: each for name, each in plain.items() if name not in {"propensities", "learned_policies"}}
+    learning = {"propensities": plain["propensities"], "learning": plain["learned_policies"] or None}
+    return {**rest, "rooms": {**plain["rooms"], **learning}}
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_all_rooms]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

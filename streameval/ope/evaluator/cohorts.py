@@ -13,12 +13,11 @@ from pydantic import TypeAdapter
 from streameval.common.arrays import State, from_plain, require_fit
 from streameval.events import EventBatch
 from streameval.ope.core.state import STATE_SCHEMA, migrated, require_schema
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.learning import file_content
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.policies.external import PythonPolicy
 from streameval.ope.policies.learned import Learned
 from streameval.ope.policies.of_reward_model import OfRewardModel
@@ -273,12 +272,13 @@ class CohortEvaluator:
         if plan.propensity is None:
             return fresh
         self._cohorts[0].evaluator.fold_pending()
-        known = self._cohorts[0].evaluator.state()["propensities"]
+        known = self._cohorts[0].evaluator.state()["rooms"]["propensities"]
         code = {
             name: each.policy if isinstance(each, FrozenPolicy) else each
             for name, each in plan.computed_policies.items()
         }
-        state = {**fresh.state(), "propensities": known}
+        state = fresh.state()
+        state["rooms"]["propensities"] = known
         return Evaluator.from_state(state, plan.reward_model, code, plan.propensity)
 
     def update(self, batch: EventBatch) -> None:
@@ -312,7 +312,7 @@ class CohortEvaluator:
             learned = {made.name: cohort.evaluator.learned(versions.policy)}
             plan = replace(self._plan_of(versions.policy), computed_policies={made.name: made})
             plan = self._numbered(replace(plan, policies=(plan.policies[0], made.name)))
-            self._cohorts.append(Cohort(self._started(Evaluator.from_plan(plan, learned)), (made.name,)))
+            self._cohorts.append(Cohort(self._started(Evaluator.from_plan(plan, {"learning": learned})), (made.name,)))
             retired = [
                 each
                 for each, old in self._versions().items()
@@ -321,7 +321,7 @@ class CohortEvaluator:
             self._retire(retired)
             place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
             newest = cohort.evaluator.newest
-            content = file_content(made, learned[made.name], plan.reward_model, plan.rewards[0].range)
+            content = made.written(learned[made.name], plan.reward_model.coefficients, plan.rewards[0].range)
             file = None if content is None else made.file
             self._made.append(NewVersion(made.name, versions.policy, made.events, newest, tuple(retired), place, file))
             del self._made[:-KEPT_VERSIONS]
@@ -454,8 +454,8 @@ class CohortEvaluator:
             model, goal = _REWARD_MODEL.validate_python(settings["reward_model"]), settings["rewards"][0]
             for name, policy in settings["computed_policies"].items():
                 if policy["kind"] == "frozen":
-                    version, learned = _FROZEN.validate_python(policy), from_plain(evaluator["learned_policies"][name])
-                    yield version, learned, file_content(version, learned, model, (goal["low"], goal["high"]))
+                    version, learned = _FROZEN.validate_python(policy), from_plain(evaluator["rooms"]["learning"][name])
+                    yield version, learned, version.written(learned, model.coefficients, (goal["low"], goal["high"]))
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""

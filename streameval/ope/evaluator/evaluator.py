@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State, from_plain, require_fit
+from streameval.common.arrays import State, require_fit
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
@@ -20,18 +20,18 @@ from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated, of_policies
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import drift_detection, halves, learning, propensities, rooms, weighing
+from streameval.ope.evaluator import drift_detection, halves, rooms, weighing
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, GridState, Pair
-from streameval.ope.evaluator.learners import learner_rows, with_notes
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
     examination_rows,
     policy_counts,
     report_rows,
+    with_notes,
     with_signs,
 )
 from streameval.ope.evaluator.room import Blocks, Present
@@ -151,18 +151,20 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def from_plan(cls, plan: Plan, learned: State | None = None) -> Self:
-        """An evaluator of a plan, before the first event; `learned`: what some of its policies know already."""
+    def from_plan(cls, plan: Plan, known: State | None = None) -> Self:
+        """An evaluator of a plan, before the first event; `known`: the states of rooms that know something already."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
-        evaluator._state.learned_policies |= learned or {}
+        evaluator._state.rooms |= known or {}
         return evaluator
 
     def learned(self, policy: str) -> State:
         """A copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
         self.fold_pending()
-        return dict(deepcopy(learning.learned(self.plan, self._state, policy)))
+        if self.plan.learned_policies[policy].follows_model:
+            return {"model": deepcopy(self._state.predictions[0].model)}
+        return dict(deepcopy(self._state.rooms["learning"][policy]))
 
     @property
     def full_bytes(self) -> int:
@@ -249,7 +251,6 @@ class Evaluator:
             before,
             failures={name: before.failures[name] for name in part.plan.columns if name in before.failures},
             counts=of_policies(before.counts, index),
-            learned_policies={name: before.learned_policies[name] for name in plan.learned_policies},
             recent=of_policies(before.recent, index) if mixes else fresh.recent,
             slates=of_policies(before.slates, index) if weighing.forms(part._grids) else fresh.slates,
             weights=of_policies(before.weights, index),
@@ -314,7 +315,7 @@ class Evaluator:
         if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
-        propensities.require(self.plan.propensity, batch)
+        weighing.require_propensities(self.plan, batch)
         batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
         self._state.events = halves.EventSums.of(batch).fold(self._state.events)
         if not len(batch):
@@ -356,8 +357,9 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        fresh = weighing.start(self.plan, (), None)  # a reward model that is an object learns what it is given
-        return missing_fields(self.plan, learning.predict_policies(self.plan, fresh, computed).events)
+        plan = replace(self.plan, propensity=None)  # whose estimates need more events
+        fresh = weighing.start(plan, (), None)  # a reward model that is an object learns what it is given
+        return missing_fields(plan, weighing.completed(plan, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -386,7 +388,7 @@ class Evaluator:
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
         """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
-        logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
+        logged, faults, after, goal = weighing.completed(self.plan, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.plan, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
@@ -423,7 +425,7 @@ class Evaluator:
         """
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
-        plan, state, events, learner = self.plan, self._state, self._state.events, self._state.propensities
+        plan, state, events = self.plan, self._state, self._state.events
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
@@ -465,9 +467,7 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
-            learners=tuple(learner_rows(plan, state.learned_policies, of_goal)),
             reward_model=online.read(plan.reward_model, state.predictions[0]) if predicts else None,
-            propensity_model=plan.propensity.read(learner) if plan.propensity and learner else None,
             **rooms.rows(plan, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
         )
 
@@ -495,7 +495,7 @@ class Evaluator:
         """Return the events of the unfinished block, their evidence, and counts, learned parts and curve after them."""
         plan, rest, tail, learned = self.plan, None, None, self._state
         if self._pending:
-            rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
+            rest, _, _, goal = weighing.completed(plan, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(plan, learned.rooms, rest)
             weighed = weighing.weighed(plan, self._grids, learned, rest, goal)
             folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
@@ -534,14 +534,13 @@ class Evaluator:
         }
 
     def _saved(self) -> EvaluatorState:
-        """Return the state with the parts of models, policies and detectors as plain values."""
-        plan, state, propensity = self.plan, self._state, self._state.propensities
+        """Return the state with the parts of models, rooms and detectors as plain values."""
+        plan, state = self.plan, self._state
         return structs.replace(
             state,
-            learned_policies=learning.to_state(plan, state.learned_policies),
             predictions=[online.to_state(plan.reward_model, each) for each in state.predictions],
             drift=drift_detection.saved(state.drift),
-            propensities=plan.propensity.to_state(propensity) if plan.propensity and propensity else None,
+            rooms=rooms.save(plan, state.rooms),
         )
 
     @staticmethod
@@ -564,8 +563,7 @@ class Evaluator:
         if kept.reward_model != plan.reward_model:
             fresh = encode(online.to_state(kept.reward_model, online.start(kept.reward_model)))
             changed["predictions"] = [fresh for _ in kept.rewards]
-        if plan.propensity is not None:
-            changed["propensities"] = plan.propensity.without_code(state["propensities"], propensity)
+        changed["rooms"] = rooms.without_code(plan, state["rooms"], propensity)
         return state | changed, plan, kept
 
     @classmethod
@@ -604,10 +602,8 @@ class Evaluator:
         plan, fresh = self.plan, self._saved()
         require_fit(plain, {"rooms": {}})
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(plan, plain["rooms"])))
-        known = state.propensities
         return structs.replace(
             state,
-            learned_policies=learning.resume(plan, from_plain(state.learned_policies)),
             predictions=[online.from_state(plan.reward_model, each, reward_model) for each in state.predictions],
-            propensities=plan.propensity.from_state(known, propensity) if plan.propensity and known else None,
+            rooms=rooms.load(plan, state.rooms, propensity),
         )

@@ -1,100 +1,44 @@
-"""Candidates that learn: their distributions, each from the blocks before its own, and what they know."""
+"""Candidates that learn, and frozen copies of them: their distributions, each from the blocks before its own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
-from streameval.common.arrays import Array, State, to_plain
+from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
-from streameval.ope.evaluator import propensities
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.state import EvaluatorState
-from streameval.ope.evaluator.weighing import predict
+from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.policies import policy_file
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
-from streameval.ope.policies.coded import Faults, fill
+from streameval.ope.policies.coded import fill
 from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
 from streameval.ope.policies.versions import FrozenPolicy
-from streameval.ope.reward_models import AnyRewardModel
+from streameval.ope.report import Learner
 from streameval.ope.reward_models.base import LoggedActions
-from streameval.ope.reward_models.online import ModelState
 
 
-def to_state(plan: Plan, learned: State) -> State:
-    """The state of all policies that learn, as a plain value."""
-
-    def saved(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
-
-    return {name: to_plain(saved(policy, learned[name])) for name, policy in plan.learned_policies.items()}
-
-
-def resume(plan: Plan, saved: State) -> State:
-    """The inverse of `to_state`: it loads the code of others, which the plan has if the caller names it."""
-
-    def loaded(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
-
-    return {name: loaded(policy, saved[name]) for name, policy in plan.learned_policies.items()}
-
-
-def learned(plan: Plan, state: EvaluatorState, name: str) -> State:
-    """The knowledge of a policy that learns: its own, or that of the reward model, which it follows."""
-    if isinstance(plan.learned_policies[name], OfRewardModel):
-        return {"model": state.predictions[0].model}
-    return state.learned_policies[name]
-
-
-def file_content(
-    version: FrozenPolicy, own: State, model: AnyRewardModel, reward_range: tuple[float, float]
-) -> bytes | None:
-    """The content of the file of a frozen copy that is in this state, live or saved; None where it has no file.
-
-    `model`: the reward model, which a copy may have copied.
-    """
-    policy = version.policy
-    if isinstance(policy, Learned):
-        return policy_file.to_bytes(policy, own["weights"], version.events)
-    if isinstance(policy, OfRewardModel):
-        coefficients = model.coefficients(own["model"])
-        if coefficients is None:
-            return None
-        return policy_file.of_model(policy, coefficients, reward_range, version.events)
-    return own["content"] if "content" in own else policy.content(own)
-
-
-class Predicted(NamedTuple):
-    """Events with the distributions of the policies that learn, each from the blocks before its own.
-
-    `faults`: the events without a distribution. `after`: the state with the parts that learn from these events. `goal`:
-    where a policy needs it, the prediction of the goal by the reward model, and the state of the model after it.
-    """
-
-    events: EventBatch
-    faults: Faults
-    after: EvaluatorState
-    goal: tuple[Array, ModelState] | None
-
-
-def predicted(plan: Plan, state: EvaluatorState, events: EventBatch) -> Predicted:
-    """The events as they are weighed: with the propensities that are estimated, and the policies that learn."""
-    if plan.propensity is None or state.propensities is None:
-        return predict_policies(plan, state, events)
-    events, learned = plan.propensity.fold(state.propensities, events, plan.block)
-    found = predict_policies(plan, structs.replace(state, propensities=learned), events)
-    return found._replace(events=propensities.weighable(found.events))
-
-
-def predict_policies(plan: Plan, before: EvaluatorState, events: EventBatch) -> Predicted:
-    """The events as the policies that learn predict them: the reward model first, where a policy needs it."""
+def start(plan: Plan) -> State | None:
+    """Start before the first event: what each policy knows, by name; None if none learns."""
     if not plan.learned_policies:
-        return Predicted(events, {}, before, None)
+        return None
+    return {
+        name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
+        for name, policy in plan.learned_policies.items()
+    }
+
+
+def resume(plan: Plan, _before: Plan, state: State | None) -> State | None:
+    """Return the state under another plan; policies that it has not seen start from zero."""
+    fresh, known = start(plan), state or {}
+    return fresh and {name: known.get(name, own) for name, own in fresh.items()}
+
+
+def complete(plan: Plan, state: State, found: Incomplete) -> tuple[Incomplete, State]:
+    """Return events with the distributions of the policies, and the state after the whole blocks."""
+    events = found.events
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
     usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
     propensity, sampling = (
@@ -102,17 +46,14 @@ def predict_policies(plan: Plan, before: EvaluatorState, events: EventBatch) -> 
     )
     reward = np.where(usable, events.reward, np.nan)
     log = Log(sets, propensity, reward, 1 / sampling, plan.block, raw_fields=events.raw_fields)
-    goal = None
-    if plan.policies_need_prediction:
-        goal = predict(plan, before, events, 0)
-        log = _with_prediction(plan, log, goal[0])
+    if found.prediction is not None:
+        log = _with_prediction(plan, log, found.prediction)
     answers, after = {}, {}
     for name, policy in plan.learned_policies.items():
-        own = before.learned_policies[name]
-        asked = _with_prediction(plan, log, _predict_by(plan, own["model"], events)) if policy.keeps_model else log
-        answers[name], after[name] = policy.fold(own, asked)
+        asked = _with_prediction(plan, log, _predicted_by(plan, state[name], events)) if policy.keeps_model else log
+        answers[name], after[name] = policy.fold(state[name], asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
-    return Predicted(filled, faults, structs.replace(before, learned_policies=after), goal)
+    return found._replace(events=filled, faults=found.faults | faults), after
 
 
 def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
@@ -121,13 +62,13 @@ def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
     return log._replace(prediction=np.where(can, prediction, np.nan))
 
 
-def _predict_by(plan: Plan, model: State, events: EventBatch) -> Array:
-    """The goal that the reward model expects of each action, in this state, which stays as it is."""
+def _predicted_by(plan: Plan, own: State, events: EventBatch) -> Array:
+    """The goal that a policy's own copy of the reward model expects of each action; the copy stays as it is."""
     if events.action_sets is None:
         return np.zeros(0)
     nothing, limits = np.zeros(len(events)), plan.rewards[0].range
     log = LoggedActions(events.action_sets, nothing, nothing, len(events) + 1, limits, events.raw_fields)
-    return plan.reward_model.fold(model, log)[0]
+    return plan.reward_model.fold(own["model"], log)[0]
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
@@ -136,3 +77,47 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
         return answer
     fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
+
+
+def rows(plan: Plan, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
+    """Return a row of each policy that learns, and of each frozen copy."""
+    return {"learners": tuple(_rows(plan, state, present))}
+
+
+def _rows(plan: Plan, state: State, present: Present) -> Iterator[Learner]:
+    cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
+    of_goal = [row for row in reversed(present.estimates) if row.average in cumulative]
+    regrets = {row.policy: -row.lift for row in of_goal if row.lift is not None}
+    for name, policy in plan.learned_policies.items():
+        own, version = state[name], policy.number if isinstance(policy, FrozenPolicy) else None
+        yield Learner(
+            policy=name,
+            learns=policy.keeps_learning,
+            steps=own.get("steps", 0),
+            version=version,
+            regret=regrets.get(name),
+            step_norm=policy.step_norm(own) if isinstance(policy, Learned) else None,
+            failures=own.get("failures", 0),
+            learning_rate=policy.step if isinstance(policy, Learned) else None,
+        )
+
+
+def save(plan: Plan, state: State) -> State:
+    """Return what each policy knows as a plain value."""
+
+    def saved(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
+
+    return {name: to_plain(saved(policy, state[name])) for name, policy in plan.learned_policies.items()}
+
+
+def load(plan: Plan, saved: State, _trusted: object) -> State | None:
+    """Return the inverse of `save`: it loads the code of others, which the plan has if the caller names it."""
+
+    def loaded(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
+
+    return {name: loaded(each, from_plain(saved[name])) for name, each in plan.learned_policies.items()} or None
+
+
+ROOM = Room("learning", start, resume, complete=complete, rows=rows, save=save, load=load)

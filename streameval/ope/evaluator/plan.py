@@ -27,8 +27,8 @@ from streameval.ope.core import (
 )
 from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking

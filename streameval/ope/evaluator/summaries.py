@@ -28,10 +28,10 @@ from streameval.ope.core.past import UnitState
 from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
 from streameval.ope.evaluator import halves, rooms, weighing
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import LARGEST
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.largest_weights import LargestNumbers

@@ -131,7 +131,7 @@ class Training:
     ) -> Iterator[Pass]:
         name, state = plan.policies[1], policy.start()
         for number in range(1, self.passes + 1):
-            evaluator = Evaluator.from_plan(plan, {name: state})
+            evaluator = Evaluator.from_plan(plan, {"learning": {name: state}})
             for batch in learn_from:
                 evaluator.update(batch)
                 advance(len(batch))

@@ -16,11 +16,13 @@ from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import COUNTS
+from streameval.ope.evaluator.room import Incomplete
 from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
+from streameval.ope.policies.coded import Faults
 from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
@@ -35,11 +37,6 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
         events=EventState(),
         failures={},
         counts={name: np.zeros(policies) for name in COUNTS},
-        learned_policies={
-            name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
-            for name, policy in plan.learned_policies.items()
-        },
-        propensities=None if plan.propensity is None else plan.propensity.start(),
         recent=[start_recent(policies) for _ in rewards],
         slates=[start_slates(policies) for _ in rewards],
         units=start_signs(),
@@ -58,6 +55,52 @@ def examination(plan: Plan) -> LearnedExamination | None:
     """The examination, if it is learned from the stream."""
     found = None if plan.ranking is None else plan.ranking.examination
     return found if isinstance(found, LearnedExamination) else None
+
+
+class Completed(NamedTuple):
+    """Events with what their log lacks, each from the blocks before its own.
+
+    `faults`: the events for which a policy has no distribution. `after`: the state with the rooms after these events.
+    `goal`: the prediction of the goal by the reward model, and the state of the model after it, if a policy needs them.
+    """
+
+    events: EventBatch
+    faults: Faults
+    after: EvaluatorState
+    goal: tuple[Array, ModelState] | None
+
+
+def completed(plan: Plan, state: EvaluatorState, events: EventBatch) -> Completed:
+    """Return the events with the propensities that are estimated, and the distributions of policies that learn."""
+    goal = predict(plan, state, events, 0) if plan.policies_need_prediction else None
+    found, after = rooms.complete(plan, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
+    known = found.events if plan.propensity is None else _weighable(found.events)
+    return Completed(known, found.faults, structs.replace(state, rooms=after), goal)
+
+
+def _weighable(events: EventBatch) -> EventBatch:
+    """The events with a propensity of 1, and without candidates, where the propensity is unknown.
+
+    Production that is `logging` needs none.
+    """
+    unknown = np.isnan(events.propensity)
+    return replace(
+        events,
+        propensity=np.where(unknown, 1.0, events.propensity),
+        probabilities=np.where(unknown, np.nan, events.probabilities.T).T,
+    )
+
+
+def require_propensities(plan: Plan, events: EventBatch) -> None:
+    """Require events that have propensities, unless these are estimated.
+
+    Raises:
+        ValueError: They have none.
+    """
+    if plan.propensity is None and events.scored is None and np.isnan(events.propensity).any():
+        raise ValueError(
+            'the events have no propensities: log them, or give the evaluator propensity={"kind": "estimated"}'
+        )
 
 
 def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
@@ -125,7 +168,7 @@ def weighed(
     events: EventBatch,
     goal: tuple[Array, ModelState] | None = None,
 ) -> Weighed:
-    """The evidence of these events for the goal and for each reward; `goal`: as in `learning.Predicted`."""
+    """The evidence of these events for the goal and for each reward; `goal`: as in `Completed`."""
     shared, curve, after = _weights(plan, before, events)
     every = [shared]
     if len(plan.rewards) > 1:
@@ -212,7 +255,7 @@ def with_error_of_curve(
 
 
 def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve, estimated propensities and rooms.
+    """The trust checks that promotion does not know: of a learned curve and of rooms.
 
     `known`: the other checks, of the policies that have events.
     """
@@ -223,6 +266,3 @@ def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
     yield from rooms.checks(plan, state.rooms, known)
-    if plan.propensity is not None:
-        finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
-        yield from of_every_policy(known, "propensities", True, finding)

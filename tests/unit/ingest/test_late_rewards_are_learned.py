@@ -81,7 +81,7 @@ def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]
             intake.restore(state[0])
     evaluator.fold_pending()
     assert evaluator.accepted == EVENTS
-    parts: list[dict[str, Any]] = [part["evaluator"]["learned_policies"] for part in evaluator.state()["cohorts"]]
+    parts: list[dict[str, Any]] = [part["evaluator"]["rooms"]["learning"] for part in evaluator.state()["cohorts"]]
     return {name: state["weights"]["data"] for part in parts for name, state in part.items()}
 
 

@@ -143,7 +143,7 @@ def test_versions_depend_neither_on_cuts_nor_on_an_interruption(size: int) -> No
 
 def weights(cohorts: CohortEvaluator) -> dict[str, bytes]:
     """Of each policy that learned the bytes of its weights."""
-    parts = [part["evaluator"]["learned_policies"] for part in cohorts.state()["cohorts"]]
+    parts = [part["evaluator"]["rooms"]["learning"] for part in cohorts.state()["cohorts"]]
     return {name: learned["weights"]["data"] for part in parts for name, learned in part.items()}
 
 
