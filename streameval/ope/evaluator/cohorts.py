@@ -12,17 +12,14 @@ from pydantic import TypeAdapter
 
 from streameval.common.arrays import State, from_plain, require_fit
 from streameval.events import EventBatch
+from streameval.ope.candidates.versions import FrozenPolicy, VersionsOf
 from streameval.ope.core.state import STATE_SCHEMA, migrated, require_schema
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.policies.external import PythonPolicy
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
-from streameval.ope.policies.river import RiverPolicy
-from streameval.ope.policies.versions import FrozenPolicy, VersionsOf
+from streameval.ope.policies.base import LearningPolicy
 from streameval.ope.report import Estimate, Learner, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel
 
@@ -305,7 +302,7 @@ class CohortEvaluator:
         for name, versions, cohort in self._learners():
             number, since = divmod(cohort.evaluator.accepted, versions.every)
             policy = cohort.plan.computed_policies[versions.policy]
-            assert isinstance(policy, Learned | OfRewardModel | RiverPolicy | PythonPolicy)
+            assert isinstance(policy, LearningPolicy)
             made = FrozenPolicy(name, number, cohort.evaluator.accepted, policy)
             if since or not number or made.name in self.policies:
                 continue

@@ -9,13 +9,13 @@ import numpy as np
 
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
+from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.learning.learned import Learned
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import fill
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.report import Learner
 from streameval.ope.reward_models.base import LoggedActions
 

@@ -13,7 +13,7 @@ from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.policies.learned import Learned
+from streameval.ope.learning.learned import Learned
 from streameval.ope.report import Estimate, Report
 
 DOUBTFUL = 3.0

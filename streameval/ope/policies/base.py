@@ -18,6 +18,8 @@ Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 class ComputedPolicy(metaclass=Configurable):
     """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
 
+    kind: str
+
     def prepare(self) -> Ask:
         """The function that computes the distributions of this policy."""
         return self.ask
@@ -59,6 +61,8 @@ class Copied(NamedTuple):
 
 class LearningPolicy(metaclass=Configurable):
     """Base of policies that follow the stream: each block is predicted first, and then learned from."""
+
+    kind: str
 
     @property
     def learns(self) -> bool:

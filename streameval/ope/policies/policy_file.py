@@ -27,7 +27,7 @@ def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
     `weights` [1 or positions, features]: of the scores. `description`: a JSON text with the `schema` of the file, the
     `kind` and options of the policy, and the number of `events` that it learned from. Equal policies give equal bytes.
 
-    >>> from streameval.ope.policies.learned import Learned
+    >>> from streameval.ope.learning.learned import Learned
     >>> found = options_of(to_bytes(Learned(step=0.1), np.array([[1.0, -0.5]]), events=2_000))
     >>> found["weights"], found["step"]
     ([[1.0, -0.5]], 0.1)

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch
+from streameval.ope.candidates import named_policies
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.learning.learned import Learned
 from streameval.ope.policies import policy_file
-from streameval.ope.policies.coded import named_policies
-from streameval.ope.policies.learned import Learned
 
 WEIGHTS = np.array([[0.5, -1.25], [2.0, 1e-17]])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -12,12 +12,10 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
+from streameval.ope.candidates.kinds import LEARNERS
 from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log, learns
-from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.policies.external import ExternalPolicy
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
-from streameval.ope.policies.river import RiverPolicy
 
 
 @dataclass(frozen=True, config=strict)
@@ -58,8 +56,11 @@ class VersionsOf(metaclass=Configurable):
             raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken[0]}")
 
 
-CopiedPolicy: TypeAlias = Annotated[Learned | OfRewardModel | RiverPolicy | PythonPolicy, Field(discriminator="kind")]
-"""The policies that have frozen copies: all that learn."""
+if TYPE_CHECKING:
+    CopiedPolicy: TypeAlias = LearningPolicy
+else:
+    CopiedPolicy = Annotated[Union[LEARNERS], Field(discriminator="kind")]  # noqa: UP007
+    """The policies that have frozen copies: all that learn."""
 CONTENT_SUFFIX = ".bin"
 """Of the file of a copy of code, which has the content that the code gives."""
 
