@@ -120,7 +120,7 @@ class FrozenPolicy(LearningPolicy):
     def written(
         self, own: State, coefficients: Callable[[Any], Array | None], reward_range: tuple[float, float]
     ) -> bytes | None:
-        """The content of its file in this state, live or saved, see `Copied`; None where it has no file."""
+        """Return the content of its file in this state, live or saved; None if it has no file. See `Copied`."""
         if "content" in own:
             content: bytes | None = own["content"]
             return content

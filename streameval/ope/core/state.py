@@ -21,7 +21,7 @@ FIRST_SCHEMA = 30
 
 
 def _all_rooms(plain: Any) -> Any:
-    """From schema 30: the states of estimated propensities and of policies that learn are among those of rooms."""
+    """Migrate from schema 30: estimated propensities and policies that learn become rooms."""
     require_fit(plain, {"rooms": {}, "propensities": None, "learned_policies": {}})
     rest = {name: each for name, each in plain.items() if name not in {"propensities", "learned_policies"}}
     learning = {"propensities": plain["propensities"], "learning": plain["learned_policies"] or None}

@@ -357,7 +357,7 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        plan = replace(self.plan, propensity=None)  # whose estimates need more events
+        plan = replace(self.plan, propensity=None)  # estimates need more events
         fresh = weighing.start(plan, (), None)  # a reward model that is an object learns what it is given
         return missing_fields(plan, weighing.completed(plan, fresh, computed).events)
 

@@ -343,7 +343,7 @@ def rows(plan: Plan, state: PropensityState, _present: Present) -> dict[str, Pro
 
 
 def checks(plan: Plan, _state: PropensityState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust check `propensities`, which says that there is none."""
+    """Yield the trust check `propensities`, which says that nothing is compared."""
     assert plan.propensity is not None
     finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
     yield from of_every_policy(known, "propensities", True, finding)
@@ -384,7 +384,7 @@ def load(plan: Plan, saved: PropensityState, trusted: EstimatedPropensity | None
 
 
 def without_code(plan: Plan, plain: State, trusted: EstimatedPropensity | None) -> State:
-    """A plain state without a classifier that the caller does not name: there is then no further estimate."""
+    """Return a plain state without a classifier that the caller does not name: there is then no further estimate."""
     assert plan.propensity is not None
     if not plan.propensity.model.is_external or trusted == plan.propensity:
         return plain

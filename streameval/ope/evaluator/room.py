@@ -54,8 +54,8 @@ class Room(NamedTuple):
         start: return the state before the first event
         resume: return the state under another plan, from the plan and the state before
         fresh: return what a state that is not None is decoded by, if `start` returns None
-        complete: return events with what the log lacks, of which an unfinished block teaches nothing, and the state
-            after them
+        complete: return events with what the log lacks, each from the blocks before its own, and the state after the
+            whole blocks
         prepare: return complete events with other propensities, before they are weighed, and the state after them
         observe: return the state after whole blocks, which come in order; not called for events summed up apart
         summarise: half 1, the sums of whole blocks

@@ -42,16 +42,25 @@ def decoded(kind: type, plain: Any) -> Any:
     return RoomSums({name: convert(each, kinds[name], dec_hook=decoded) for name, each in plain.items()})
 
 
+def require(plan: Plan) -> None:
+    """Require the rooms that a plan asks for.
+
+    Raises:
+        ConfigError: One of them was removed.
+    """
+    for name, key in _asked_for(plan):
+        if all(room.name != name for room in ROOMS):
+            hint = f"remove the key, or install streameval with the module of {name}"
+            raise ConfigError(f"{key}: this installation is without the room {name}", hint=hint)
+
+
 def start(plan: Plan) -> State:
     """The states of all rooms, by name, before the first event.
 
     Raises:
         ConfigError: The plan asks for a room that was removed.
     """
-    for name, key in _asked_for(plan):
-        if all(room.name != name for room in ROOMS):
-            hint = f"remove the key, or install streameval with the module of {name}"
-            raise ConfigError(f"{key}: this installation is without the room {name}", hint=hint)
+    require(plan)
     return {room.name: room.start(plan) for room in ROOMS}
 
 
@@ -136,9 +145,9 @@ def _present(states: State) -> list[tuple[Room, Any]]:
 
 
 def _asked_for(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The rooms without which the plan cannot be evaluated, with the key of the configuration that asks for each.
+    """Yield the rooms that the plan needs, each with the key of the configuration that asks for it.
 
-    No key asks for `calibration` and `frequencies`, which report of every log what they can.
+    No key asks for `calibration` or `frequencies`: they report what they can about every log.
     """
     keys = {
         "segments": ("segments", plan.segments),
@@ -146,4 +155,4 @@ def _asked_for(plan: Plan) -> Iterator[tuple[str, str]]:
         "propensities": ("propensity", plan.propensity),
         "learning": (f"policies.candidates.{next(iter(plan.learned_policies), '')}", plan.learned_policies),
     }
-    return ((name, key) for name, (key, setting) in keys.items() if setting)
+    yield from ((name, key) for name, (key, setting) in keys.items() if setting)

@@ -72,7 +72,7 @@ class Completed(NamedTuple):
 
 def completed(plan: Plan, state: EvaluatorState, events: EventBatch) -> Completed:
     """Return the events with the propensities that are estimated, and the distributions of policies that learn."""
-    goal = predict(plan, state, events, 0) if plan.policies_need_prediction else None
+    goal = _predict(plan, state, events, 0) if plan.policies_need_prediction else None
     found, after = rooms.complete(plan, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
     known = found.events if plan.propensity is None else _weighable(found.events)
     return Completed(known, found.faults, structs.replace(state, rooms=after), goal)
@@ -108,7 +108,7 @@ def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
     return plan.policies_need_prediction or needs(grids, "prediction")
 
 
-def predict(
+def _predict(
     plan: Plan, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
 ) -> tuple[Array, ModelState]:
     """The reward at this place that the model expects of each action, and the state of the model after these events.
@@ -226,7 +226,7 @@ def _with_predictions(
         return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
     if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
-            predicted = predict(plan, before, events, place, _predicted_blocks(grids, known))
+            predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
         return known.with_predictions(predicted[0]), predicted[1]
     return known, own
 

@@ -68,6 +68,6 @@ class OfRewardModel(LearningPolicy):
         return (rows, dict.fromkeys(lacking.tolist(), NO_PREDICTION)), state
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:
-        """The content of a file of the reward model that it follows; None if that has no coefficients."""
+        """Return the content of a file of the reward model that it follows; None if that has no coefficients."""
         found = copied.coefficients(state["model"])
         return None if found is None else policy_file.of_model(self, found, copied.reward_range, copied.events)

@@ -112,7 +112,7 @@ class LearningPolicy(metaclass=Configurable):
         return self.fold(state, log._replace(block=len(log.reward) + 1))[0]
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:
-        """The content of the file of a frozen copy in this state; None where it has no file."""
+        """Return the content of the file of a frozen copy in this state; None if it has no file."""
         return None
 
     def to_state(self, state: State) -> State:
