@@ -67,10 +67,10 @@ if TYPE_CHECKING:
         Interval,
         Normal,
     )
+    from streameval.ope.learning.learned import Learned
+    from streameval.ope.learning.of_reward_model import OfRewardModel
     from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, Softmax, Uniform
     from streameval.ope.policies.external import PythonPolicy
-    from streameval.ope.policies.learned import Learned
-    from streameval.ope.policies.of_reward_model import OfRewardModel
     from streameval.ope.policies.python import Decisions
     from streameval.ope.promotion import Promotion, Trust
     from streameval.ope.report import Estimate, Report
@@ -94,14 +94,12 @@ _HOMES = (
         "errors",
         "events",
         "ope.policies.coded",
-        "ope.policies.learned",
-        "ope.policies.of_reward_model",
         "ope.policies.python",
         "ope.reward_models",
         "ope.core",
     ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
-    "ingest.files.reading",
+    *("ingest.files.reading", "ope.learning.learned", "ope.learning.of_reward_model"),
 )
 """A name is imported from the first of these modules that has it."""
 

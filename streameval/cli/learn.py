@@ -82,17 +82,19 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     """
     from streameval.config.errors import did_you_mean
     from streameval.ope.estimators import SNIPS
-    from streameval.ope.evaluator.training import Training
+    from streameval.ope.policies.policy_file import LEARNED
 
     plan = config.plan()
     known = {each.label: each for each in config.estimators} or {"snips": SNIPS()}
-    training = Training(plan, next(iter(known.values())), passes, patience)
-    if not training.policies:
+    if all(policy.kind != LEARNED for policy in plan.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
         raise InputError("policies.candidates: no candidate is of kind learned", hint=hint)
     if estimator is not None and estimator not in known:
         hint = did_you_mean(estimator, known) or f"choose one of {', '.join(known)}"
         raise InputError(f"--estimator: '{estimator}' is not configured", hint=hint)
+    from streameval.ope.evaluator.training import Training  # a part of the room `learning`
+
+    training = Training(plan, next(iter(known.values())), passes, patience)
     return training if estimator is None else replace(training, estimator=known[estimator])
 
 

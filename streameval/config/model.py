@@ -35,10 +35,11 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
@@ -315,12 +316,16 @@ class Config(StrictModel):
         return of_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def plan(self) -> Plan:
-        """The plan of the evaluator. Events that wait for their rewards do not count as stale."""
+        """The plan of the evaluator. Events that wait for their rewards do not count as stale.
+
+        Raises:
+            ConfigError: It needs a room of the evaluator that was removed.
+        """
         promotion, rewards = self.promotion, self.reward_topic
         if promotion is not None and rewards is not None and promotion.trust.stale_after is not None:
             allowed = promotion.trust.stale_after + rewards.window
             promotion = replace(promotion, trust=replace(promotion.trust, stale_after=allowed))
-        return Plan.of(
+        plan = Plan.of(
             candidates=self.policies.candidates,
             estimators=self.estimators or None,
             averages=self.averages or None,
@@ -338,6 +343,8 @@ class Config(StrictModel):
             segments=self.segments,
             propensity=self.propensity,
         )
+        rooms.require(plan)
+        return plan
 
     def evaluator(self) -> Evaluator:
         """A new evaluator of the plan."""

@@ -15,11 +15,11 @@ from streameval.config.errors import Problem, expecting, refusal, refuse
 from streameval.config.loading import Place
 from streameval.errors import InputError
 from streameval.ingest.base import StrictModel
+from streameval.ope.candidates import AnyPolicy, named_policies
+from streameval.ope.candidates.versions import VersionsOf
 from streameval.ope.policies import policy_file
-from streameval.ope.policies.coded import AnyPolicy, named_policies
 from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.policies.versions import VersionsOf
 
 UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
 

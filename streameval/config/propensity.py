@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from streameval.common.component import kind_as_mapping
 from streameval.config.errors import Problem, expecting, refusal
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.propensities import FOR_ESTIMATES, EstimatedPropensity
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 
 
 def estimated_or_logged(value: object) -> object:

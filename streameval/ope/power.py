@@ -14,10 +14,11 @@ from msgspec import structs
 from streameval.common.arrays import Array
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
+from streameval.ope.candidates import EvaluatedPolicy
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.policies.base import learns
-from streameval.ope.policies.coded import EvaluatedPolicy, fill, prepared
+from streameval.ope.policies.coded import fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 
 from streameval.common.arrays import State
+from streameval.ope.candidates.versions import CONTENT_SUFFIX, number_of
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
-from streameval.ope.policies.versions import CONTENT_SUFFIX, number_of
 from streameval.service.snapshots import WRITING
 
 log = structlog.get_logger("streameval.policy_files")

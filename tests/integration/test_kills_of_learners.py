@@ -109,7 +109,7 @@ def config(log: Path) -> dict[str, Any]:
 
 def learned(runs: DaemonRuns) -> dict[str, Any]:
     """By policy what it has learned, bit for bit as in the newest snapshot."""
-    found: dict[str, Any] = read_document(runs.snapshots()[-1])["evaluator"]["learned_policies"]
+    found: dict[str, Any] = read_document(runs.snapshots()[-1])["evaluator"]["rooms"]["learning"]
     return found
 
 

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 FIRST_SCHEMA = 30
 """The oldest schema that can be read."""
+
 MIGRATIONS: list[Callable[[Any], Any]] = []
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)

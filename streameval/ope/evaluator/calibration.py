@@ -283,7 +283,7 @@ def _grid(plan: Plan) -> Grid:
     )
 
 
-def rows(plan: Plan, state: CalibrationState, _present: Present) -> tuple[Calibration, ...]:
+def rows(plan: Plan, state: CalibrationState, _present: Present) -> dict[str, tuple[Calibration, ...]]:
     """For each policy that chose events, and each average, the seen value and the estimated one.
 
     Of the finished blocks.
@@ -298,7 +298,7 @@ def rows(plan: Plan, state: CalibrationState, _present: Present) -> tuple[Calibr
                 numbers = _numbers(seen[policy], estimated[policy], None if policy == 0 else base[policy])
                 origin = plan.origin_of_propensities
                 found.append(Calibration(policy=name, average=average, propensity=origin, **numbers))
-    return tuple(found)
+    return {"calibration": tuple(found)}
 
 
 def _values(plan: Plan, state: GridState) -> Iterator[tuple[str, Array]]:

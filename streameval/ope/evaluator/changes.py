@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.ope.core.state import Company, joined, of_policies
-from streameval.ope.evaluator import drift_detection, learning, rooms
+from streameval.ope.evaluator import drift_detection, rooms, weighing
 from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.state import EvaluatorState
@@ -54,7 +54,7 @@ def continued(before: Plan, state: EvaluatorState, plan: Plan) -> EvaluatorState
     )
     selected, grids = _selected(before, state, kept), plan.grids()
     monitor = plan.monitor(plan.promotion_lifts(grids))
-    fresh = learning.start(plan, grids, monitor)
+    fresh = weighing.start(plan, grids, monitor)
     pairs = zip(grids, kept.grids(), selected.grids, strict=True)
     return structs.replace(
         selected,
@@ -70,16 +70,15 @@ def continued(before: Plan, state: EvaluatorState, plan: Plan) -> EvaluatorState
 def _selected(whole: Plan, state: EvaluatorState, plan: Plan) -> EvaluatorState:
     """Return the state of some of the policies, estimators and averages; the plans differ in nothing else."""
     index, grids = [whole.policies.index(name) for name in plan.policies], plan.grids()
-    fresh, mixes = learning.start(plan, (), None), any(grid.mixes_components for grid in grids)
+    fresh, mixes = weighing.start(plan, (), None), any(grid.mixes_components for grid in grids)
     return structs.replace(
         state,
         failures={name: state.failures[name] for name in plan.columns if name in state.failures},
         counts=of_policies(state.counts, index),
-        learned_policies={name: state.learned_policies[name] for name in plan.learned_policies},
         recent=of_policies(state.recent, index) if mixes else fresh.recent,
-        slates=of_policies(state.slates, index) if learning.forms(grids) else fresh.slates,
+        slates=of_policies(state.slates, index) if weighing.forms(grids) else fresh.slates,
         weights=of_policies(state.weights, index),
-        predictions=state.predictions if learning.predicts(plan, grids) else fresh.predictions,
+        predictions=state.predictions if weighing.predicts(plan, grids) else fresh.predictions,
         by_rank=of_policies(state.by_rank, index),
         drift=None if whole.drift is None or state.drift is None else whole.drift.take(state.drift, index),
         promotion=_selected_promotion(whole, state.promotion, plan, index),
@@ -135,8 +134,8 @@ def of_both(plan: Plan, state: EvaluatorState, late: Plan, known: EvaluatorState
     both = plan_of_both(plan, late)
     new = [name for name in late.policies if name not in plan.policies]
     company, grids = company_of(plan, late), plan.grids()
-    mixes, sliced = any(grid.mixes_components for grid in grids), bool(learning.forms(grids))
-    predicts = learning.predicts(plan, grids) and plan.reward_model == late.reward_model
+    mixes, sliced = any(grid.mixes_components for grid in grids), bool(weighing.forms(grids))
+    predicts = weighing.predicts(plan, grids) and plan.reward_model == late.reward_model
     learners = late.learned_policies
     counts = joined(state.counts, known.counts, company)
     seen = [waiting if name in learners else 0 for name in new]
@@ -145,10 +144,6 @@ def of_both(plan: Plan, state: EvaluatorState, late: Plan, known: EvaluatorState
         state,
         failures={**{name: each for name, each in known.failures.items() if name in new}, **state.failures},
         counts=counts,
-        learned_policies={
-            **state.learned_policies,
-            **{name: known.learned_policies[name] for name in new if name in learners},
-        },
         recent=joined(state.recent, known.recent, company) if mixes or not _covers(plan, late) else known.recent,
         slates=joined(state.slates, known.slates, company) if sliced or not _covers(plan, late) else known.slates,
         weights=joined(state.weights, known.weights, company),

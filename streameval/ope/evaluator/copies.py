@@ -8,10 +8,10 @@ from typing import cast
 
 from streameval.common.arrays import State, from_plain
 from streameval.events import EventBatch
-from streameval.ope.evaluator.learning import file_content
+from streameval.ope.candidates.versions import FrozenPolicy, VersionsOf
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.state import EvaluatorState
-from streameval.ope.policies.versions import Copied, FrozenPolicy, VersionsOf
+from streameval.ope.policies.base import LearningPolicy
 from streameval.ope.report import NewVersion
 
 KEPT = 200
@@ -32,7 +32,7 @@ def after(plan: Plan, state: EvaluatorState) -> Iterator[tuple[FrozenPolicy, lis
     """Yield the copies that are due now, each with the ones that it replaces."""
     for name, versions, events in _copied(plan, state):
         number, since = divmod(events, versions.every)
-        copy = FrozenPolicy(name, number, events, cast(Copied, plan.computed_policies[versions.policy]))
+        copy = FrozenPolicy(name, number, events, cast(LearningPolicy, plan.computed_policies[versions.policy]))
         if not since and number and copy.name not in plan.policies:
             old = made(plan).items()
             yield copy, [each for each, one in old if one.of == name and one.number <= number - versions.keep]
@@ -57,7 +57,7 @@ def announced(
 ) -> NewVersion:
     """Return the message about a copy of a policy that was made after these events."""
     place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
-    content = file_content(copy, learned, plan.reward_model, plan.rewards[0].range)
+    content = copy.written(learned, plan.reward_model.coefficients, plan.rewards[0].range)
     file = None if content is None else copy.file
     return NewVersion(copy.name, policy, copy.events, state.events.newest, tuple(retired), place, file)
 
@@ -83,5 +83,5 @@ def with_copies(plan: Plan, before: Plan) -> Plan:
 def in_state(plan: Plan, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
     """Yield the frozen copies in a plain state, what each has learned, and the content of its file, if it has one."""
     for name, copy in made(plan).items():
-        learned = from_plain(state["learned_policies"][name])
-        yield copy, learned, file_content(copy, learned, plan.reward_model, plan.rewards[0].range)
+        learned = from_plain(state["rooms"]["learning"][name])
+        yield copy, learned, copy.written(learned, plan.reward_model.coefficients, plan.rewards[0].range)

@@ -10,33 +10,34 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State, from_plain, require_fit
+from streameval.common.arrays import State, require_fit
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
+from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import changes, copies, drift_detection, halves, learning, propensities, rooms
+from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Pair
-from streameval.ope.evaluator.learners import learner_rows, with_notes
-from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan, Product
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
     examination_rows,
     policy_counts,
     report_rows,
+    with_notes,
     with_signs,
 )
 from streameval.ope.evaluator.room import Blocks, Present
 from streameval.ope.evaluator.state import EvaluatorState, EventState
+from streameval.ope.evaluator.weighing import Weighed
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
@@ -44,7 +45,6 @@ from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.policies.versions import FrozenPolicy
 from streameval.ope.promotion import (
     Lift,
     Promotion,
@@ -170,18 +170,20 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def from_plan(cls, plan: Plan, learned: State | None = None) -> Self:
-        """An evaluator of a plan, before the first event; `learned`: what some of its policies know already."""
+    def from_plan(cls, plan: Plan, known: State | None = None) -> Self:
+        """An evaluator of a plan, before the first event; `known`: the states of rooms that know something already."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
-        evaluator._state.learned_policies |= learned or {}
+        evaluator._state.rooms |= known or {}
         return evaluator
 
     def learned(self, policy: str) -> State:
         """A copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
         self.fold_pending()
-        return dict(deepcopy(learning.learned(self.plan, self._state, policy)))
+        if self.plan.learned_policies[policy].follows_model:
+            return {"model": deepcopy(self._state.predictions[0].model)}
+        return dict(deepcopy(self._state.rooms["learning"][policy]))
 
     @property
     def full_bytes(self) -> int:
@@ -194,7 +196,7 @@ class Evaluator:
         self._starts_again = False
         self._pending: list[EventBatch] = []
         self._pending_events = 0
-        self._state = learning.start(self.plan, self._grids, self._monitor)
+        self._state = weighing.start(self.plan, self._grids, self._monitor)
 
     def _use_plan(self) -> None:
         self._computed = prepared(self.plan.computed_policies)
@@ -435,7 +437,7 @@ class Evaluator:
         if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
             found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
-        propensities.require(self.plan.propensity, batch)
+        weighing.require_propensities(self.plan, batch)
         rest: EventBatch | None = batch
         while rest is not None:
             due = copies.due(self.plan, self._state)
@@ -449,7 +451,7 @@ class Evaluator:
             policy = self.plan.versions[made.of].policy
             learned = {made.name: self.learned(policy)}
             plan = replace(self.plan, policies=(self.policies[0], made.name), computed_policies={made.name: made})
-            self._join(Evaluator.from_plan(self._numbered(plan), learned))
+            self._join(Evaluator.from_plan(self._numbered(plan), {"learning": learned}))
             self._state.added = max(self.plan.candidate_order.values())
             self._forget(retired)
             new = copies.announced(made, policy, learned[made.name], self.plan, self._state, retired, events)
@@ -467,7 +469,7 @@ class Evaluator:
             return
         batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
         self._count_failures(faults)
-        raw_fields = batch.raw_fields if learning.keeps_raw_fields(self.plan, self._grids) else None
+        raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.plan, self._grids) else None
         split = self.plan.columns_of(batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
@@ -502,8 +504,9 @@ class Evaluator:
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        fresh = learning.start(self.plan, (), None)  # a reward model that is an object learns what it is given
-        return missing_fields(self.plan, learning.predict_policies(self.plan, fresh, computed).events)
+        plan = replace(self.plan, propensity=None)  # estimates need more events
+        fresh = weighing.start(plan, (), None)  # a reward model that is an object learns what it is given
+        return missing_fields(plan, weighing.completed(plan, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -532,11 +535,11 @@ class Evaluator:
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
         """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
-        logged, faults, after, goal = learning.predicted(self.plan, self._state, events)
+        logged, faults, after, goal = weighing.completed(self.plan, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.plan, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
-        weighed = learning.weighed(self.plan, self._grids, after, events, goal)
+        weighed = weighing.weighed(self.plan, self._grids, after, events, goal)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -546,7 +549,7 @@ class Evaluator:
             lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
-            lifts = learning.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
+            lifts = weighing.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
         return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.plan.rewards))]
 
     @property
@@ -569,7 +572,7 @@ class Evaluator:
         """
         if self._pending_events >= self.plan.block:
             return self._folded().report(now, unmatched_share)
-        plan, state, events, learner = self.plan, self._state, self._state.events, self._state.propensities
+        plan, state, events = self.plan, self._state, self._state.events
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
@@ -591,7 +594,7 @@ class Evaluator:
             )
         )
         if checks:
-            further = list(learning.further_checks(plan, learned, checks))
+            further = list(weighing.further_checks(plan, learned, checks))
             checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
         return Report(
             confidence=plan.confidence,
@@ -611,9 +614,7 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, plan.confidence),
-            learners=tuple(learner_rows(plan, state.learned_policies, of_goal)),
             reward_model=online.read(plan.reward_model, state.predictions[0]) if predicts else None,
-            propensity_model=plan.propensity.read(learner) if plan.propensity and learner else None,
             **rooms.rows(plan, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
         )
 
@@ -641,13 +642,13 @@ class Evaluator:
         """Return the events of the unfinished block, their evidence, and counts, learned parts and curve after them."""
         plan, rest, tail, learned = self.plan, None, None, self._state
         if self._pending:
-            rest, _, _, goal = learning.predicted(plan, learned, EventBatch.concat(self._pending))
+            rest, _, _, goal = weighing.completed(plan, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(plan, learned.rooms, rest)
-            weighed = learning.weighed(plan, self._grids, learned, rest, goal)
+            weighed = weighing.weighed(plan, self._grids, learned, rest, goal)
             folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.of(weighed, self._known).fold(folded.state)
             tail = folded.with_means(weighed.every)
-        curve, examination = None, learning.examination(plan)
+        curve, examination = None, weighing.examination(plan)
         if examination is not None and learned.examination is not None:
             curve = examination.now(learned.examination)
         return rest, tail, learned, curve
@@ -681,14 +682,13 @@ class Evaluator:
         }
 
     def _saved(self) -> EvaluatorState:
-        """Return the state with the parts of models, policies and detectors as plain values."""
-        plan, state, propensity = self.plan, self._state, self._state.propensities
+        """Return the state with the parts of models, rooms and detectors as plain values."""
+        plan, state = self.plan, self._state
         return structs.replace(
             state,
-            learned_policies=learning.to_state(plan, state.learned_policies),
             predictions=[online.to_state(plan.reward_model, each) for each in state.predictions],
             drift=drift_detection.saved(state.drift),
-            propensities=plan.propensity.to_state(propensity) if plan.propensity and propensity else None,
+            rooms=rooms.save(plan, state.rooms),
         )
 
     @staticmethod
@@ -718,8 +718,7 @@ class Evaluator:
         if kept.reward_model != plan.reward_model:
             fresh = encode(online.to_state(kept.reward_model, online.start(kept.reward_model)))
             changed["predictions"] = [fresh for _ in kept.rewards]
-        if plan.propensity is not None:
-            changed["propensities"] = plan.propensity.without_code(state["propensities"], propensity)
+        changed["rooms"] = rooms.without_code(plan, state["rooms"], propensity)
         return state | changed, plan, kept
 
     @classmethod
@@ -784,10 +783,8 @@ class Evaluator:
         plan, fresh = self.plan, self._saved()
         require_fit(plain, {"rooms": {}})
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(plan, plain["rooms"])))
-        known = state.propensities
         return structs.replace(
             state,
-            learned_policies=learning.resume(plan, from_plain(state.learned_policies)),
             predictions=[online.from_state(plan.reward_model, each, reward_model) for each in state.predictions],
-            propensities=plan.propensity.from_state(known, propensity) if plan.propensity and known else None,
+            rooms=rooms.load(plan, state.rooms, propensity),
         )

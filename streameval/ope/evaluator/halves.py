@@ -2,7 +2,7 @@
 
 Half 1, `summarise`, is a pure function of weighed events, and may run in another process. Half 2, `fold`, has the state
 and reads the sums alone. Events are weighed with what was known before their block: propensities, distributions and
-rewards that are learned, shares of arms and curves (`learning.weighed`).
+rewards that are learned, shares of arms and curves (`weighing.weighed`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from streameval.events import EventBatch
 from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.drift_detection import block_means
 from streameval.ope.evaluator.grid import Grid, GridSums
-from streameval.ope.evaluator.learning import Weighed
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
 from streameval.ope.evaluator.room import Blocks
 from streameval.ope.evaluator.rooms import RoomSums
 from streameval.ope.evaluator.state import EvaluatorState, EventState
+from streameval.ope.evaluator.weighing import Weighed
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Form
 from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, SlateSums, fading_of

@@ -1,144 +1,50 @@
-"""The evidence of events for each reward, the parts of the state that learn from the log, and their trust checks."""
+"""Candidates that learn, and frozen copies of them: their distributions, each from the blocks before its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
-from streameval.common.arrays import Array, Mask, State, to_plain
+from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
-from streameval.ope.core.past import start_signs, unit_signs
-from streameval.ope.evaluator import propensities, rooms
-from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.candidates.versions import FrozenPolicy
+from streameval.ope.core.state import Company
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.report_rows import COUNTS
-from streameval.ope.evaluator.state import EvaluatorState, EventState
-from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.actions import FORMS, Form, Requirement
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
-from streameval.ope.policies import policy_file
+from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.learning.learned import Learned
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
-from streameval.ope.policies.coded import Faults, fill
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
-from streameval.ope.policies.versions import FrozenPolicy
-from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
-from streameval.ope.report import TrustCheck
-from streameval.ope.reward_models import AnyRewardModel, online
+from streameval.ope.policies.coded import fill
+from streameval.ope.report import Learner
 from streameval.ope.reward_models.base import LoggedActions
-from streameval.ope.reward_models.online import ModelState
 
 
-def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
-    """Start before the first event."""
-    policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
-    return EvaluatorState(
-        events=EventState(),
-        failures={},
-        counts={name: np.zeros(policies) for name in COUNTS},
-        learned_policies={
-            name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
-            for name, policy in plan.learned_policies.items()
-        },
-        propensities=None if plan.propensity is None else plan.propensity.start(),
-        recent=[start_recent(policies) for _ in rewards],
-        slates=[start_slates(policies) for _ in rewards],
-        units=start_signs(),
-        weights=largest_weights.start(policies),
-        predictions=[online.start(plan.reward_model) for _ in rewards],
-        examination=None if learned is None else learned.start(),
-        by_rank=np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
-        drift=None if plan.drift is None else plan.drift.start(policies),
-        promotion=None if monitor is None else monitor.start(),
-        rooms=rooms.start(plan),
-        grids=[grid.start() for grid in grids],
-        added=policies - 1,
-        waiting=[],
-        copies=[],
-    )
-
-
-def to_state(plan: Plan, learned: State) -> State:
-    """The state of all policies that learn, as a plain value."""
-
-    def saved(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
-
-    return {name: to_plain(saved(policy, learned[name])) for name, policy in plan.learned_policies.items()}
-
-
-def resume(plan: Plan, saved: State) -> State:
-    """The inverse of `to_state`: it loads the code of others, which the plan has if the caller names it."""
-
-    def loaded(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
-
-    return {name: loaded(policy, saved[name]) for name, policy in plan.learned_policies.items()}
-
-
-def learned(plan: Plan, state: EvaluatorState, name: str) -> State:
-    """The knowledge of a policy that learns: its own, or that of the reward model, which it follows."""
-    if isinstance(plan.learned_policies[name], OfRewardModel):
-        return {"model": state.predictions[0].model}
-    return state.learned_policies[name]
-
-
-def file_content(
-    version: FrozenPolicy, own: State, model: AnyRewardModel, reward_range: tuple[float, float]
-) -> bytes | None:
-    """The content of the file of a frozen copy that is in this state, live or saved; None where it has no file.
-
-    `model`: the reward model, which a copy may have copied.
-    """
-    policy = version.policy
-    if isinstance(policy, Learned):
-        return policy_file.to_bytes(policy, own["weights"], version.events)
-    if isinstance(policy, OfRewardModel):
-        coefficients = model.coefficients(own["model"])
-        if coefficients is None:
-            return None
-        return policy_file.of_model(policy, coefficients, reward_range, version.events)
-    return own["content"] if "content" in own else policy.content(own)
-
-
-def examination(plan: Plan) -> LearnedExamination | None:
-    """The examination, if it is learned from the stream."""
-    found = None if plan.ranking is None else plan.ranking.examination
-    return found if isinstance(found, LearnedExamination) else None
-
-
-class Predicted(NamedTuple):
-    """Events with the distributions of the policies that learn, each from the blocks before its own.
-
-    `faults`: the events without a distribution. `after`: the state with the parts that learn from these events. `goal`:
-    where a policy needs it, the prediction of the goal by the reward model, and the state of the model after it.
-    """
-
-    events: EventBatch
-    faults: Faults
-    after: EvaluatorState
-    goal: tuple[Array, ModelState] | None
-
-
-def predicted(plan: Plan, state: EvaluatorState, events: EventBatch) -> Predicted:
-    """The events as they are weighed: with the propensities that are estimated, and the policies that learn."""
-    if plan.propensity is None or state.propensities is None:
-        return predict_policies(plan, state, events)
-    events, learned = plan.propensity.fold(state.propensities, events, plan.block)
-    found = predict_policies(plan, structs.replace(state, propensities=learned), events)
-    return found._replace(events=propensities.weighable(found.events))
-
-
-def predict_policies(plan: Plan, before: EvaluatorState, events: EventBatch) -> Predicted:
-    """The events as the policies that learn predict them: the reward model first, where a policy needs it."""
+def start(plan: Plan) -> State | None:
+    """Start before the first event: what each policy knows, by name; None if none learns."""
     if not plan.learned_policies:
-        return Predicted(events, {}, before, None)
+        return None
+    return {
+        name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
+        for name, policy in plan.learned_policies.items()
+    }
+
+
+def resume(plan: Plan, _before: Plan, state: State | None) -> State | None:
+    """Return the state under another plan; policies that it has not seen start from zero."""
+    fresh, known = start(plan), state or {}
+    return fresh and {name: known.get(name, own) for name, own in fresh.items()}
+
+
+def join(_both: Plan, own: Owned, late: Owned, _company: Company) -> State | None:
+    """Return the state of a plan of two."""
+    return {**(late.state or {}), **(own.state or {})} or None
+
+
+def complete(plan: Plan, state: State, found: Incomplete) -> tuple[Incomplete, State]:
+    """Return events with the distributions of the policies, and the state after the whole blocks."""
+    events = found.events
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
     usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
     propensity, sampling = (
@@ -146,17 +52,14 @@ def predict_policies(plan: Plan, before: EvaluatorState, events: EventBatch) -> 
     )
     reward = np.where(usable, events.reward, np.nan)
     log = Log(sets, propensity, reward, 1 / sampling, plan.block, raw_fields=events.raw_fields)
-    goal = None
-    if plan.policies_need_prediction:
-        goal = _predict(plan, before, events, 0)
-        log = _with_prediction(plan, log, goal[0])
+    if found.prediction is not None:
+        log = _with_prediction(plan, log, found.prediction)
     answers, after = {}, {}
     for name, policy in plan.learned_policies.items():
-        own = before.learned_policies[name]
-        asked = _with_prediction(plan, log, _predict_by(plan, own["model"], events)) if policy.keeps_model else log
-        answers[name], after[name] = policy.fold(own, asked)
+        asked = _with_prediction(plan, log, _predicted_by(plan, state[name], events)) if policy.keeps_model else log
+        answers[name], after[name] = policy.fold(state[name], asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
-    return Predicted(filled, faults, structs.replace(before, learned_policies=after), goal)
+    return found._replace(events=filled, faults=found.faults | faults), after
 
 
 def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
@@ -165,36 +68,13 @@ def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
     return log._replace(prediction=np.where(can, prediction, np.nan))
 
 
-def _predict_by(plan: Plan, model: State, events: EventBatch) -> Array:
-    """The goal that the reward model expects of each action, in this state, which stays as it is."""
+def _predicted_by(plan: Plan, own: State, events: EventBatch) -> Array:
+    """The goal that a policy's own copy of the reward model expects of each action; the copy stays as it is."""
     if events.action_sets is None:
         return np.zeros(0)
     nothing, limits = np.zeros(len(events)), plan.rewards[0].range
     log = LoggedActions(events.action_sets, nothing, nothing, len(events) + 1, limits, events.raw_fields)
-    return plan.reward_model.fold(model, log)[0]
-
-
-def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
-    """Whether a policy or an estimator needs the predictions of the reward model."""
-    return plan.policies_need_prediction or needs(grids, "prediction")
-
-
-def _predict(
-    plan: Plan, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
-) -> tuple[Array, ModelState]:
-    """The reward at this place that the model expects of each action, and the state of the model after these events.
-
-    `kept` [blocks]: as in `online.fold`; all by default.
-    """
-    if events.action_sets is None:
-        return np.zeros(0), before.predictions[place]
-    reward = _reward_of(plan, events, place)
-    known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
-    weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
-    limits = plan.rewards[place].range
-    log = LoggedActions(events.action_sets, np.where(known, reward, 0.0), weight, plan.block, limits, events.raw_fields)
-    every = np.ones(log.blocks, dtype=bool)
-    return online.fold(plan.reward_model, before.predictions[place], log, every if kept is None else kept)
+    return plan.reward_model.fold(own["model"], log)[0]
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
@@ -205,146 +85,49 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
 
 
-def keeps_raw_fields(plan: Plan, grids: Sequence[Grid]) -> bool:
-    """Whether a model or a policy that learns reads contexts and names of actions."""
-    keeps_model = any(policy.keeps_model for policy in plan.learned_policies.values())
-    of_rewards = (predicts(plan, grids) or keeps_model) and plan.reward_model.needs_raw_fields
-    of_policies = any(policy.needs_raw_fields for policy in plan.learned_policies.values())
-    return of_rewards or of_policies or plan.propensity is not None
+def rows(plan: Plan, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
+    """Return a row of each policy that learns, and of each frozen copy."""
+    return {"learners": tuple(_rows(plan, state, present))}
 
 
-def needs(grids: Sequence[Grid], need: Requirement) -> bool:
-    """Whether an estimator needs this."""
-    return any(need in grid.needs for grid in grids)
-
-
-def forms(grids: Sequence[Grid]) -> list[Form]:
-    """The forms of slates slot by slot that an estimator needs."""
-    return [form for form in FORMS if needs(grids, form)]
-
-
-class Weighed(NamedTuple):
-    """Events as the evaluator weighs them, which no reward of their own block has touched.
-
-    `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
-    `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
-    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what
-    the next blocks are weighed with.
-    """
-
-    events: EventBatch
-    whole: Evidence
-    every: list[Evidence]
-    slates: list[SlateSums | None]
-    curve: LearnedCurve | None
-    after: EvaluatorState
-
-
-def weighed(
-    plan: Plan,
-    grids: Sequence[Grid],
-    before: EvaluatorState,
-    events: EventBatch,
-    goal: tuple[Array, ModelState] | None = None,
-) -> Weighed:
-    """The evidence of these events for the goal and for each reward; `goal`: as in `Predicted`."""
-    shared, curve, after = _weights(plan, before, events)
-    every = [shared]
-    if len(plan.rewards) > 1:
-        every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
-    found, slates, learned = [], [], []
-    for place, known in enumerate(every):
-        seen, predictions = _with_predictions(plan, grids, known, place, before, events, None if place else goal)
-        learned.append(predictions)
-        sums = None
-        if forms(grids):
-            of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
-            seen, sums = seen.with_forms(of_reward, plan.policies, forms(grids))
-        found.append(seen)
-        slates.append(sums)
-    whole = replace(found[0], sample_weight=shared.sample_weight)
-    return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
-
-
-def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
-    """The column of the reward at this place; the goal is the first."""
-    if not place:
-        return events.reward
-    return events.of_reward(plan.rewards[place].name).reward
-
-
-def _weights(
-    plan: Plan, before: EvaluatorState, events: EventBatch
-) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
-    """The importance weights of these events, the curve, and the state with the parts that both come from."""
-    signs, units = unit_signs(before.units, events.unit, len(events), plan.block)
-    after = structs.replace(before, units=units)
-    curve, learned = None, examination(plan)
-    if plan.ranking is None:
-        of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
-        return replace(of_events(events, plan.policies, plan.block), signs=signs), None, after
-    if learned is not None and before.examination is not None:
-        curve, after.examination = learned.fold(before.examination, learned.summarise(events, plan.block))
-    curves = None if curve is None else curve.probability[:-1]
-    found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
-    return replace(found, signs=signs), curve, after
-
-
-def _with_predictions(
-    plan: Plan,
-    grids: Sequence[Grid],
-    known: Evidence,
-    place: int,
-    before: EvaluatorState,
-    events: EventBatch,
-    predicted: tuple[Array, ModelState] | None,
-) -> tuple[Evidence, ModelState]:
-    """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
-    own = before.predictions[place]
-    if needs(grids, "prediction") and events.rankings is not None:
-        return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
-    if predicted is not None or needs(grids, "prediction"):
-        if predicted is None:
-            predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
-        return known.with_predictions(predicted[0]), predicted[1]
-    return known, own
-
-
-def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
-    """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
-    using = [grid for grid in grids if "prediction" in grid.needs]
-    if known.actions is None or not all(grid.optional for grid in using):
-        return np.ones(known.blocks, dtype=bool)
-    return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
-
-
-def with_error_of_curve(
-    plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
-) -> dict[Pair, list[Lift]]:
-    """The lifts of rankings, whose variance includes the error of a learned curve.
-
-    `curve`, `by_rank`: after each block, see `variances`.
-    """
-    found = {}
-    for (estimator, average), (lift,) in lifts.items():
-        _, of_lifts = variances(curve, by_rank, plan.estimators[estimator].ratio)
-        variance = lift.sampling_variance + of_lifts[:, 1:]
-        found[estimator, average] = [lift._replace(sampling_variance=variance)]
-    return found
-
-
-def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve, estimated propensities and rooms.
-
-    `known`: the other checks, of the policies that have events.
-    """
-    curve = examination(plan)
-    if curve is not None and state.examination is not None:
-        ok, finding = curve.moved(state.examination)
-        yield from of_every_policy(
-            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
+def _rows(plan: Plan, state: State, present: Present) -> Iterator[Learner]:
+    cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
+    of_goal = [row for row in reversed(present.estimates) if row.average in cumulative]
+    regrets = {row.policy: -row.lift for row in of_goal if row.lift is not None}
+    copies = [each for each in plan.learned_policies.values() if isinstance(each, FrozenPolicy)]
+    for name, policy in plan.learned_policies.items():
+        made = {each for each, versions in plan.versions.items() if versions.policy == name}
+        own, version = state[name], max((copy.number for copy in copies if copy.of in made), default=None)
+        if isinstance(policy, FrozenPolicy):
+            version = policy.number
+        yield Learner(
+            policy=name,
+            learns=policy.keeps_learning,
+            steps=own.get("steps", 0),
+            version=version,
+            regret=regrets.get(name),
+            step_norm=policy.step_norm(own) if isinstance(policy, Learned) else None,
+            failures=own.get("failures", 0),
+            learning_rate=policy.step if isinstance(policy, Learned) else None,
         )
-    yield from rooms.checks(plan, state.rooms, known)
-    if plan.propensity is not None:
-        finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
-        yield from of_every_policy(known, "propensities", True, finding)
+
+
+def save(plan: Plan, state: State) -> State:
+    """Return what each policy knows as a plain value."""
+
+    def saved(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
+
+    return {name: to_plain(saved(policy, state[name])) for name, policy in plan.learned_policies.items()}
+
+
+def load(plan: Plan, saved: State, _trusted: object) -> State | None:
+    """Return the inverse of `save`: it loads the code of others, which the plan has if the caller names it."""
+
+    def loaded(policy: LearningPolicy, own: State) -> State:
+        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
+
+    return {name: loaded(each, from_plain(saved[name])) for name, each in plan.learned_policies.items()} or None
+
+
+ROOM = Room("learning", start, resume, join, complete=complete, rows=rows, save=save, load=load)

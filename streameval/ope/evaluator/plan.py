@@ -16,6 +16,8 @@ from streameval.errors import StateError
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.segments import Segment, SegmentColumns, SegmentField, fields_of_segments
+from streameval.ope.candidates import AnyPolicy, EvaluatedPolicy, named_policies
+from streameval.ope.candidates.versions import VersionsOf, is_trusted
 from streameval.ope.core import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -27,8 +29,8 @@ from streameval.ope.core import (
 )
 from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
@@ -36,15 +38,8 @@ from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
 from streameval.ope.policies.base import LearningPolicy, learns
-from streameval.ope.policies.coded import (
-    AnyPolicy,
-    EvaluatedPolicy,
-    Logged,
-    fields_read,
-    named_policies,
-)
+from streameval.ope.policies.coded import Logged, fields_read
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.policies.versions import VersionsOf, is_trusted
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.promotion.settings import Trust

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat
-from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State, ratio
-from streameval.common.component import Configurable, kind_as_mapping, strict
-from streameval.errors import ConfigError, StateError
+from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
-from streameval.events.segments import SegmentField, require_known_before
-from streameval.ope.estimators import AnyEstimator, Estimator
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, FrequencyTable, RiverClassifier
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.policies.river import Described, inputs_of_context, river_object
-from streameval.ope.report import PropensityModel
-from streameval.ope.reward_models.external import EXAMPLE
+from streameval.ope.policies.river import Described, inputs_of_context
+from streameval.ope.promotion import of_every_policy
+from streameval.ope.report import PropensityModel, TrustCheck
 
-FOR_ESTIMATES = ", ".join(each.kind for each in get_args(get_args(AnyEstimator)[0]) if each.takes_estimated)
-"""The kinds of estimators that take estimates."""
 FEWEST_LEARNED = 10.0
 """Choices of an action before its propensity is estimated: the error is then about a third at most."""
 MOST_ROWS = 200_000
@@ -132,49 +128,6 @@ def _key(context: Identity, action: Identity) -> Identity:
     return mix64(action + mix64(context))
 
 
-@dataclass(frozen=True, config=strict)
-class FrequencyTable(metaclass=Configurable):
-    """How often each action was chosen among the events in which it could be, in each context.
-
-    A context is a value of each of the fields `by`: text, whole numbers, true and false. With `n` choices of the action
-    in the context, `m` events of the context in which it could be chosen, and the same share `q` of all contexts, the
-    estimate is `(n + k q) / (m + k)`, with `shrinkage` k. Where events list their `actions`, estimates are divided by
-    their sum over the list. Old events decay with `horizon` (events).
-
-    A context that the logging policy used, and that `by` lacks, makes the estimate wrong.
-    """
-
-    is_external: ClassVar[bool] = False
-
-    by: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="the fields that the logging policy chose by, e.g. [context.country, position]"
-    )
-    shrinkage: PositiveFloat = Field(
-        default=10.0, description="events of the share over all contexts that each context starts with"
-    )
-    horizon: float = Field(default=100_000.0, ge=100, description="in events, after which old choices count less")
-    kind: Literal["tabular"] = Field(default="tabular", kw_only=True, repr=False)
-
-    def start(self) -> ChoiceCounts:
-        """Start before the first event."""
-        return ChoiceCounts.none()
-
-    def rates(self, state: ChoiceCounts, choices: LoggedChoices, share: Array) -> Array:
-        """How often each action is chosen in its context; `share`: how often in all contexts.
-
-        Both are of the logged actions, then of the options: [n + rows].
-        """
-        if not self.by:
-            return share
-        context = np.concatenate([choices.context, choices.context[choices.owner]])
-        chosen, possible = state.of(context, np.concatenate([choices.action, choices.options]))
-        return (chosen + self.shrinkage * share) / (possible + self.shrinkage)
-
-    def after(self, state: ChoiceCounts, choices: LoggedChoices) -> ChoiceCounts:
-        """The state after a block."""
-        return state.after(choices, choices.context, _fading(self.horizon, choices)) if self.by else state
-
-
 class ClassifierState(Struct, frozen=True, eq=False):
     """Hold a classifier, None before the first event, and the number of events with which it failed."""
 
@@ -182,72 +135,14 @@ class ClassifierState(Struct, frozen=True, eq=False):
     failures: int = 0
 
 
-@dataclass(frozen=True, config=strict)
-class RiverClassifier(metaclass=Configurable):
-    """A classifier of the river library that predicts the logged action from the `context` of the event.
-
-    `model`: its name there, e.g. `linear_model.SoftmaxRegression`. `parameters`: as of the reward model of river. The
-    inputs are the numbers and texts of the context; numbers are scaled to mean 0 and variance 1 if `scale`. Where
-    events list their `actions`, estimates are divided by their sum over the list. It calls Python for each event, and
-    does not receive sampling probabilities. Its state is code: a snapshot is loaded only if the configuration names it.
-    """
-
-    is_external: ClassVar[bool] = True
-    by: ClassVar[tuple[str, ...]] = ()
-    horizon: ClassVar[float] = 100_000.0
-
-    model: Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")] = Field(
-        description="the name of a classifier in river, e.g. linear_model.SoftmaxRegression"
-    )
-    parameters: Mapping[str, Any] = Field(default_factory=dict, description="the arguments of its constructor")
-    scale: bool = Field(default=True, description="whether numbers are scaled to mean 0 and variance 1")
-    kind: Literal["river"] = Field(default="river", kw_only=True, repr=False)
-
-    def make(self) -> ScaledClassifier:
-        """A new classifier.
-
-        Raises:
-            ConfigError: There is none of this name, or with these parameters.
-        """
-        from river.base import Classifier  # slow to import, and rarely used
-        from river.preprocessing import StandardScaler
-
-        classifier = river_object(self.model, self.parameters, EXAMPLE)
-        if not (isinstance(classifier, Classifier) and classifier._multiclass):
-            hint = "e.g. linear_model.SoftmaxRegression or naive_bayes.BernoulliNB"
-            raise ConfigError(f"river's {self.model} is not a classifier of several classes", hint=hint)
-        return ScaledClassifier(classifier, StandardScaler() if self.scale else None)
-
-    def start(self) -> ClassifierState:
-        """Start before the first event."""
-        return ClassifierState()
-
-    def rates(self, state: ClassifierState, choices: LoggedChoices, share: Array) -> Array:
-        """The predicted probability of each logged action, then of the options; 0 where the classifier fails."""
-        if state.classifier is None:
-            return np.zeros_like(share)
-        found = [state.classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
-        logged = [each.get(action, 0.0) for each, action in zip(found, choices.action.tolist(), strict=True)]
-        pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
-        rates = np.array([*logged, *(found[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
-        return np.where(np.isfinite(rates), np.clip(rates, 0.0, 1.0), 0.0)
-
-    def after(self, state: ClassifierState, choices: LoggedChoices) -> ClassifierState:
-        """The state after a block; the classifier is an object that changes."""
-        classifier = state.classifier or self.make()
-        failures = sum(
-            not classifier.learn(_described(choices, event), action)
-            for event, action in enumerate(choices.action.tolist())
-            if action
-        )
-        return ClassifierState(classifier, state.failures + failures)
-
-
 class ScaledClassifier:
     """A river classifier whose numbers are scaled; its classes are the fingerprints of actions."""
 
-    def __init__(self, classifier: Any, scaler: Any) -> None:
-        self._classifier, self._scaler = classifier, scaler
+    def __init__(self, model: RiverClassifier) -> None:
+        from river.preprocessing import StandardScaler  # slow to import, and rarely used
+
+        self._classifier: Any = model.make()
+        self._scaler: Any = StandardScaler() if model.scale else None
 
     def predict(self, inputs: Described) -> Mapping[int, float]:
         """The probability of each action; empty where the classifier raises."""
@@ -279,6 +174,41 @@ def _fading(horizon: float, choices: LoggedChoices) -> float:
     return float((1 - 1 / horizon) ** len(choices.action))
 
 
+def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices, share: Array) -> Array:
+    """Return how often each action is chosen in its context, 0 where a classifier fails.
+
+    `share`: how often in all contexts. Both are of the logged actions, then of the options: [n + rows].
+    """
+    if isinstance(model, RiverClassifier):
+        return np.zeros_like(share) if state.classifier is None else _classified(state.classifier, choices)
+    if not model.by:
+        return share
+    context = np.concatenate([choices.context, choices.context[choices.owner]])
+    chosen, possible = state.of(context, np.concatenate([choices.action, choices.options]))
+    return np.asarray((chosen + model.shrinkage * share) / (possible + model.shrinkage))
+
+
+def _classified(classifier: ScaledClassifier, choices: LoggedChoices) -> Array:
+    found = [classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
+    logged = [each.get(action, 0.0) for each, action in zip(found, choices.action.tolist(), strict=True)]
+    pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
+    shares = np.array([*logged, *(found[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
+    return np.where(np.isfinite(shares), np.clip(shares, 0.0, 1.0), 0.0)
+
+
+def model_after(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices) -> Any:
+    """Return the state of the model after a block; a classifier is an object that changes."""
+    if isinstance(model, FrequencyTable):
+        return state.after(choices, choices.context, _fading(model.horizon, choices)) if model.by else state
+    classifier = state.classifier or ScaledClassifier(model)
+    failures = sum(
+        not classifier.learn(_described(choices, event), action)
+        for event, action in enumerate(choices.action.tolist())
+        if action
+    )
+    return ClassifierState(classifier, state.failures + failures)
+
+
 class PropensityState(Struct, frozen=True, eq=False):
     """Hold what estimated propensities come from.
 
@@ -298,187 +228,66 @@ class PropensityState(Struct, frozen=True, eq=False):
     scores: Array
 
 
-@dataclass(frozen=True, config=strict)
-class EstimatedPropensity(metaclass=Configurable):
-    """Propensities that a model estimates from the logged actions, for logs that lack them.
+def start(plan: Plan) -> PropensityState | None:
+    """Start before the first event; None if propensities are logged."""
+    if plan.propensity is None:
+        return None
+    model = ClassifierState() if plan.propensity.model.is_external else ChoiceCounts.none()
+    return PropensityState(0, 0, ChoiceCounts.none(), model, np.zeros(3))
 
-    The model predicts the logged action of each event from the blocks before its own, and then learns from the block.
-    Propensities that events carry are ignored. An event has no estimate, and is missing for all candidates, among the
-    first `warm_up` events, where its action was chosen less than ten times before, and where the estimate is below
-    `floor`. Intervals leave out the error of the estimates: only estimators that a wrong scale of the weights does not
-    bias, or that correct a reward model, may use them.
 
-    Source: Hirano, Imbens & Ridder, Econometrica 2003, for estimated propensities; Dudik, Langford & Li, ICML 2011, for
-    why a reward model corrects their errors.
-    """
+def resume(plan: Plan, before: Plan, state: PropensityState | None) -> PropensityState | None:
+    """Return the state of the plan `before` under another one; from zero if propensities are estimated otherwise."""
+    return state if plan.propensity == before.propensity else start(plan)
 
-    model: Annotated[
-        FrequencyTable | RiverClassifier, Field(discriminator="kind"), BeforeValidator(kind_as_mapping)
-    ] = Field(
-        default=FrequencyTable(), description="the model that estimates, e.g. {kind: tabular, by: [context.country]}"
-    )
-    floor: float = Field(
-        default=0.001, gt=0, lt=1, description="an event whose estimate is smaller is missing for all candidates"
-    )
-    warm_up: NonNegativeInt = Field(default=1000, description="events before the first estimate")
-    kind: Literal["estimated"] = Field(default="estimated", kw_only=True, repr=False)
 
-    @property
-    def fields(self) -> list[SegmentField]:
-        """The fields of events that the model reads."""
-        return [SegmentField(name, name) for name in self.model.by]
+def complete(plan: Plan, state: PropensityState, found: Incomplete) -> tuple[Incomplete, PropensityState]:
+    """Return events with estimated propensities, NaN where they are unknown, and the state after the whole blocks."""
+    settings, events = plan.propensity, found.events
+    assert settings is not None
+    estimated, every = np.full(len(events), np.nan), choices(settings, events)
+    of_options = [np.empty(0)]
+    for first in range(0, len(events), plan.block):
+        part = slice(first, first + plan.block)
+        block = every.part(part)
+        estimated[part], shares, overall = _predicted(settings, state, block)
+        of_options.append(shares)
+        if len(block.action) == plan.block:
+            state = _after(settings, state, block, estimated[part], overall)
+    sets = events.action_sets
+    if sets is not None:
+        known, listed = ~np.isnan(estimated)[every.owner], every.listed[every.owner]
+        shares = np.where(known, np.concatenate(of_options), np.nan)
+        sets = replace(sets, propensities=shares[listed])
+    return found._replace(events=replace(events, propensity=estimated, action_sets=sets)), state
 
-    def check(self) -> None:
-        """Check the fields.
 
-        Raises:
-            ValueError: A field is not known before the decision, or given twice.
-            ConfigError: The classifier cannot be made.
-        """
-        for each in self.fields:
-            require_known_before(each)
-        if len(set(self.model.by)) < len(self.model.by):
-            raise ValueError("`by` names a field twice")
-        if isinstance(self.model, RiverClassifier):
-            self.model.make()
-
-    def check_with(self, estimators: Mapping[str, Estimator], segments: Sequence[SegmentField], others: bool) -> None:
-        """Check the settings together with the rest of a plan; `others`: it has a ranking or arms.
-
-        Raises:
-            ValueError: They do not fit together.
-        """
-        self.check()
-        for label, each in estimators.items():
-            if not each.takes_estimated:
-                raise ValueError(f"{label} needs logged propensities; estimated ones are for {FOR_ESTIMATES}")
-        if others:
-            raise ValueError("propensities are estimated for single actions, without a `ranking` or arms of a ramp")
-        for segment in segments:
-            if segment.name in self.model.by and segment.field != segment.name:
-                raise ValueError(f"`by` names the field {segment.name}, and a segment of another field has this name")
-
-    def start(self) -> PropensityState:
-        """Start before the first event."""
-        return PropensityState(0, 0, ChoiceCounts.none(), self.model.start(), np.zeros(3))
-
-    def fold(self, state: PropensityState, events: EventBatch, block: int) -> tuple[EventBatch, PropensityState]:
-        """The events with estimated propensities, NaN where they are unknown, and the state after the whole blocks."""
-        estimated, every = np.full(len(events), np.nan), self.choices(events)
-        of_options = [np.empty(0)]
-        for first in range(0, len(events), block):
-            part = slice(first, first + block)
-            choices = every.part(part)
-            estimated[part], shares, overall = self._predicted(state, choices)
-            of_options.append(shares)
-            if len(choices.action) == block:
-                state = self._after(state, choices, estimated[part], overall)
-        sets = events.action_sets
-        if sets is not None:
-            known, listed = ~np.isnan(estimated)[every.owner], every.listed[every.owner]
-            shares = np.where(known, np.concatenate(of_options), np.nan)
-            sets = replace(sets, propensities=shares[listed])
-        return replace(events, propensity=estimated, action_sets=sets), state
-
-    def choices(self, events: EventBatch) -> LoggedChoices:
-        """The choices among the events, from which the model learns."""
-        sets, number = events.action_sets, len(events)
-        sizes = np.zeros(number, dtype=np.int64) if sets is None else sets.sizes
-        single = events.slates is None and events.scored is None
-        action = np.full(number, NO_IDENTITY)
-        if events.actions is not None:
-            known = events.actions.chosen >= 0
-            action[known] = fingerprints(events.actions.names)[events.actions.chosen[known]]
-        if sets is not None and events.raw_fields is None:  # arrays: actions are their positions
-            listed = np.flatnonzero(sets.index >= 0)
-            action[listed] = fingerprints(sets.index[listed].tolist())
-        context = np.full(number, NO_IDENTITY)
-        for each in self.fields:
-            values = NO_IDENTITY if events.segments is None else events.segments.of_name(each.name)
-            context = mix64(context + values + np.uint64(1))
-        rows = np.maximum(sizes, 1)
-        owner = np.repeat(np.arange(number), rows)
-        options = np.full(len(owner), NO_IDENTITY)
-        options[(sizes > 0)[owner]] = fingerprints(_names(events, sizes)) if sizes.any() else NO_IDENTITY
-        with np.errstate(over="ignore"):
-            weight = 1.0 / events.sampling_probability
-        weight = np.where(weight <= LARGEST_WEIGHT, weight, 0.0)
-        raw_fields = () if events.raw_fields is None else events.raw_fields.values
-        action = action if single else np.full(number, NO_IDENTITY)
-        return LoggedChoices(action, context, weight, options, owner, sizes > 0, raw_fields)
-
-    def _predicted(self, state: PropensityState, choices: LoggedChoices) -> tuple[Array, Array, Array]:
-        """The estimates, NaN where they are unknown, those of all options, and the shares without the context."""
-        every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
-        chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
-        share = np.nan_to_num(ratio(chosen, possible))
-        (estimated, of_options), (overall, _) = map(
-            choices.shares, (self.model.rates(state.model, choices, share), share)
-        )
-        known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= self.floor)
-        return np.where(known & (state.events >= self.warm_up), estimated, np.nan), of_options, overall
-
-    def _after(
-        self, state: PropensityState, choices: LoggedChoices, estimated: Array, overall: Array
-    ) -> PropensityState:
-        known = ~np.isnan(estimated)
-        weight = choices.weight[known]
-        losses = -np.log(np.maximum(np.stack([estimated[known], overall[known]]), np.finfo(float).tiny))
-        added = np.array([weight.sum(), *(losses @ weight)])
-        everywhere = np.full_like(choices.context, NO_IDENTITY)
-        fading = _fading(self.model.horizon, choices)
-        return PropensityState(
-            events=state.events + len(known),
-            unknown=state.unknown + int(np.count_nonzero(~known)),
-            actions=state.actions.after(choices, everywhere, fading),
-            model=self.model.after(state.model, choices),
-            scores=state.scores * _fading(SCORE_HORIZON, choices) + added,
-        )
-
-    def read(self, state: PropensityState) -> PropensityModel:
-        """How well the model predicts."""
-        losses = ratio(state.scores[1:], state.scores[0]).tolist()
-        own, overall = (loss if np.isfinite(loss) else None for loss in losses)
-        failures = state.model.failures if isinstance(state.model, ClassifierState) else 0
-        return PropensityModel(self.model.kind, state.events, state.unknown, own, overall, failures)
-
-    def to_state(self, state: PropensityState) -> PropensityState:
-        """Return the state with a classifier pickled.
-
-        Raises:
-            StateError: The classifier cannot be pickled.
-        """
-        model = state.model
-        if not isinstance(model, ClassifierState):
-            return state
-        try:
-            pickled = None if model.classifier is None else pickle.dumps(model.classifier)
-        except Exception as error:
-            problem = f"the classifier of propensities cannot be saved: {type(error).__name__}: {error}"
-            raise StateError(problem, hint="choose a classifier that pickle can store") from error
-        return structs.replace(state, model=structs.replace(model, classifier=pickled))
-
-    def from_state(self, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
-        """Return the inverse of `to_state`. A classifier is code, which is loaded only if the caller names it.
-
-        Raises:
-            StateError: The caller does not name it.
-        """
-        model = saved.model
-        if not isinstance(model, ClassifierState) or model.classifier is None:
-            return saved
-        if trusted != self:
-            raise StateError(
-                "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
-                hint="give from_state the propensity that the configuration names",
-            )
-        return structs.replace(saved, model=structs.replace(model, classifier=pickle.loads(model.classifier)))
-
-    def without_code(self, saved: State, trusted: EstimatedPropensity | None) -> State:
-        """A plain state without a classifier that the caller does not name: there is then no further estimate."""
-        if not self.model.is_external or trusted == self:
-            return saved
-        return {**saved, "model": {**saved["model"], "classifier": None}}
+def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
+    """The choices among the events, from which the model learns."""
+    sets, number = events.action_sets, len(events)
+    sizes = np.zeros(number, dtype=np.int64) if sets is None else sets.sizes
+    single = events.slates is None and events.scored is None
+    action = np.full(number, NO_IDENTITY)
+    if events.actions is not None:
+        known = events.actions.chosen >= 0
+        action[known] = fingerprints(events.actions.names)[events.actions.chosen[known]]
+    if sets is not None and events.raw_fields is None:  # arrays: actions are their positions
+        listed = np.flatnonzero(sets.index >= 0)
+        action[listed] = fingerprints(sets.index[listed].tolist())
+    context = np.full(number, NO_IDENTITY)
+    for each in settings.fields:
+        values = NO_IDENTITY if events.segments is None else events.segments.of_name(each.name)
+        context = mix64(context + values + np.uint64(1))
+    rows = np.maximum(sizes, 1)
+    owner = np.repeat(np.arange(number), rows)
+    options = np.full(len(owner), NO_IDENTITY)
+    options[(sizes > 0)[owner]] = fingerprints(_names(events, sizes)) if sizes.any() else NO_IDENTITY
+    with np.errstate(over="ignore"):
+        weight = 1.0 / events.sampling_probability
+    weight = np.where(weight <= LARGEST_WEIGHT, weight, 0.0)
+    raw_fields = () if events.raw_fields is None else events.raw_fields.values
+    action = action if single else np.full(number, NO_IDENTITY)
+    return LoggedChoices(action, context, weight, options, owner, sizes > 0, raw_fields)
 
 
 def _names(events: EventBatch, sizes: Index) -> Sequence[str]:
@@ -491,26 +300,105 @@ def _names(events: EventBatch, sizes: Index) -> Sequence[str]:
     ]
 
 
-def require(propensity: EstimatedPropensity | None, events: EventBatch) -> None:
-    """Require events that have propensities, unless these are estimated.
+def _predicted(
+    settings: EstimatedPropensity, state: PropensityState, choices: LoggedChoices
+) -> tuple[Array, Array, Array]:
+    """The estimates, NaN where they are unknown, those of all options, and the shares without the context."""
+    every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
+    chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
+    share = np.nan_to_num(ratio(chosen, possible))
+    (estimated, of_options), (overall, _) = map(
+        choices.shares, (rates(settings.model, state.model, choices, share), share)
+    )
+    known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= settings.floor)
+    return np.where(known & (state.events >= settings.warm_up), estimated, np.nan), of_options, overall
+
+
+def _after(
+    settings: EstimatedPropensity, state: PropensityState, choices: LoggedChoices, estimated: Array, overall: Array
+) -> PropensityState:
+    known = ~np.isnan(estimated)
+    weight = choices.weight[known]
+    losses = -np.log(np.maximum(np.stack([estimated[known], overall[known]]), np.finfo(float).tiny))
+    added = np.array([weight.sum(), *(losses @ weight)])
+    everywhere = np.full_like(choices.context, NO_IDENTITY)
+    fading = _fading(settings.model.horizon, choices)
+    return PropensityState(
+        events=state.events + len(known),
+        unknown=state.unknown + int(np.count_nonzero(~known)),
+        actions=state.actions.after(choices, everywhere, fading),
+        model=model_after(settings.model, state.model, choices),
+        scores=state.scores * _fading(SCORE_HORIZON, choices) + added,
+    )
+
+
+def rows(plan: Plan, state: PropensityState, _present: Present) -> dict[str, PropensityModel]:
+    """Return how well the model predicts."""
+    assert plan.propensity is not None
+    losses = ratio(state.scores[1:], state.scores[0]).tolist()
+    own, overall = (loss if np.isfinite(loss) else None for loss in losses)
+    failures = state.model.failures if isinstance(state.model, ClassifierState) else 0
+    model = plan.propensity.model.kind
+    return {"propensity_model": PropensityModel(model, state.events, state.unknown, own, overall, failures)}
+
+
+def checks(plan: Plan, _state: PropensityState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+    """Yield the trust check `propensities`, which says that nothing is compared."""
+    assert plan.propensity is not None
+    finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
+    yield from of_every_policy(known, "propensities", True, finding)
+
+
+def save(_plan: Plan, state: PropensityState) -> PropensityState:
+    """Return the state with a classifier pickled.
 
     Raises:
-        ValueError: They have none.
+        StateError: The classifier cannot be pickled.
     """
-    if propensity is None and events.scored is None and np.isnan(events.propensity).any():
-        raise ValueError(
-            'the events have no propensities: log them, or give the evaluator propensity={"kind": "estimated"}'
+    model = state.model
+    if not isinstance(model, ClassifierState):
+        return state
+    try:
+        pickled = None if model.classifier is None else pickle.dumps(model.classifier)
+    except Exception as error:
+        problem = f"the classifier of propensities cannot be saved: {type(error).__name__}: {error}"
+        raise StateError(problem, hint="choose a classifier that pickle can store") from error
+    return structs.replace(state, model=structs.replace(model, classifier=pickled))
+
+
+def load(plan: Plan, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
+    """Return the inverse of `save`. A classifier is code, which is loaded only if the caller names it.
+
+    Raises:
+        StateError: The caller does not name it.
+    """
+    model = saved.model
+    if not isinstance(model, ClassifierState) or model.classifier is None:
+        return saved
+    if trusted != plan.propensity:
+        raise StateError(
+            "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
+            hint="give from_state the propensity that the configuration names",
         )
+    return structs.replace(saved, model=structs.replace(model, classifier=pickle.loads(model.classifier)))
 
 
-def weighable(events: EventBatch) -> EventBatch:
-    """The events with a propensity of 1, and without candidates, where the propensity is unknown.
+def without_code(plan: Plan, plain: State, trusted: EstimatedPropensity | None) -> State:
+    """Return a plain state without a classifier that the caller does not name: there is then no further estimate."""
+    assert plan.propensity is not None
+    if not plan.propensity.model.is_external or trusted == plan.propensity:
+        return plain
+    return {**plain, "model": {**plain["model"], "classifier": None}}
 
-    Production that is `logging` needs none.
-    """
-    unknown = np.isnan(events.propensity)
-    return replace(
-        events,
-        propensity=np.where(unknown, 1.0, events.propensity),
-        probabilities=np.where(unknown, np.nan, events.probabilities.T).T,
-    )
+
+ROOM = Room(
+    "propensities",
+    start,
+    resume,
+    complete=complete,
+    rows=rows,
+    checks=checks,
+    save=save,
+    load=load,
+    without_code=without_code,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import NormalDist
 from typing import NamedTuple
@@ -27,12 +27,16 @@ from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.logged import has_support_information
-from streameval.ope.report import Estimate, Examined, Failure, PolicyCounts
+from streameval.ope.report import Decision, Estimate, Examined, Failure, PolicyCounts
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
 COUNTS = ("since", "present", "supported", *LARGEST.values(), "clicks", "clicks_below_cut")
 """The names of the counts of each policy: `since` is the number of accepted events before it was added."""
+
+STILL_LEARNS = (
+    "; but it still learns, and this is about its past versions: `versions_of` makes copies that do not change"
+)
 
 
 class KnownEvents(NamedTuple):
@@ -338,6 +342,27 @@ def with_signs(plan: Plan, rows: Iterable[Estimate]) -> tuple[Estimate, ...]:
     """The rows as they are shown: values of a metric of which less is better lose the sign with which they count."""
     ranking = plan.ranking
     return tuple(map(_without_sign, rows) if ranking is not None and ranking.metric.less_is_better else rows)
+
+
+def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The decisions, with the origin of the propensities, and with a note where a policy with a bound still learns.
+
+    A bound promises what it was, on average.
+    """
+    learning = {name for name, policy in plan.learned_policies.items() if policy.keeps_learning}
+    return tuple(
+        structs.replace(
+            each,
+            reason=each.reason + STILL_LEARNS if states_bound(each) and each.policy in learning else each.reason,
+            propensity=plan.origin_of_propensities,
+        )
+        for each in decisions
+    )
+
+
+def states_bound(decision: Decision) -> bool:
+    """Whether a decision rests on a bound, or states one."""
+    return decision.promotable or decision.lower is not None
 
 
 def _without_sign(row: Estimate) -> Estimate:

@@ -11,7 +11,20 @@ from streameval.ope.core.state import Company
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import LargestState
+from streameval.ope.policies.coded import Faults
 from streameval.ope.report import Estimate, TrustCheck
+
+
+class Incomplete(NamedTuple):
+    """Events whose log may lack propensities, and the distributions of policies that learn.
+
+    `prediction` [rows]: the goal that the reward model expected of each action before its block; None if no policy
+    needs it. `faults`: the events for which a policy has no distribution.
+    """
+
+    events: EventBatch
+    prediction: Array | None
+    faults: Faults
 
 
 class Blocks(NamedTuple):
@@ -50,13 +63,18 @@ class Room(NamedTuple):
         resume: return the state under another plan, from the plan and the state before
         join: return the state of a plan of two, each with its state: the second one has new policies last
         fresh: return what a state that is not None is decoded by, if `start` returns None
-        prepare: return events with other propensities, before they are weighed, and the state after them
+        complete: return events with what the log lacks, each from the blocks before its own, and the state after the
+            whole blocks
+        prepare: return complete events with other propensities, before they are weighed, and the state after them
         observe: return the state after whole blocks, which come in order; not called for events summed up apart
         summarise: half 1, the sums of whole blocks
         sums: the type of these sums
         fold: half 2, the state after these sums
-        rows: return rows of a Report
+        rows: return fields of a Report, by name
         checks: return trust checks, given those of the policies with events
+        save: return the state as structs of arrays and plain values, the state itself by default
+        load: return the inverse of `save`; the last argument is the setting `propensity` that the caller trusts
+        without_code: return a plain state without the code that this setting does not name
     """
 
     name: str
@@ -64,10 +82,14 @@ class Room(NamedTuple):
     resume: Callable[[Plan, Plan, Any], Any]
     join: Callable[[Plan, Owned, Owned, Company], Any] | None = None
     fresh: Callable[[Plan], Any] | None = None
+    complete: Callable[[Plan, Any, Incomplete], tuple[Incomplete, Any]] | None = None
     prepare: Callable[[Plan, Any, EventBatch], tuple[EventBatch, Any]] | None = None
     observe: Callable[[Plan, Any, Blocks], Any] | None = None
     summarise: Callable[[Plan, Any, Blocks], Any] | None = None
     sums: Any = None
     fold: Callable[[Plan, Any, Any], Any] | None = None
-    rows: Callable[[Plan, Any, Present], tuple[Any, ...]] | None = None
+    rows: Callable[[Plan, Any, Present], Mapping[str, Any]] | None = None
     checks: Callable[[Plan, Any, Sequence[TrustCheck]], Iterable[TrustCheck]] | None = None
+    save: Callable[[Plan, Any], Any] | None = None
+    load: Callable[[Plan, Any, Any], Any] | None = None
+    without_code: Callable[[Plan, Any, Any], Any] | None = None

@@ -8,13 +8,16 @@ from typing import Any
 from msgspec import convert
 
 from streameval.common.arrays import State, from_plain
+from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ope.core.state import Company
 from streameval.ope.evaluator.calibration import ROOM as CALIBRATION
 from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
+from streameval.ope.evaluator.learning import ROOM as LEARNING
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
-from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
+from streameval.ope.evaluator.room import Blocks, Incomplete, Owned, Present, Room
 from streameval.ope.evaluator.segments import ROOM as SEGMENTS
 from streameval.ope.report import TrustCheck
 
@@ -23,6 +26,8 @@ ROOMS: tuple[Room, ...] = (
     CALIBRATION,
     RAMP,
     FREQUENCIES,
+    PROPENSITIES,
+    LEARNING,
 )
 
 
@@ -38,8 +43,25 @@ def decoded(kind: type, plain: Any) -> Any:
     return RoomSums({name: convert(each, kinds[name], dec_hook=decoded) for name, each in plain.items()})
 
 
+def require(plan: Plan) -> None:
+    """Require the rooms that a plan asks for.
+
+    Raises:
+        ConfigError: One of them was removed.
+    """
+    for name, key in _asked_for(plan):
+        if all(room.name != name for room in ROOMS):
+            hint = f"remove the key, or install streameval with the module of {name}"
+            raise ConfigError(f"{key}: this installation is without the room {name}", hint=hint)
+
+
 def start(plan: Plan) -> State:
-    """The states of all rooms, by name, before the first event."""
+    """The states of all rooms, by name, before the first event.
+
+    Raises:
+        ConfigError: The plan asks for a room that was removed.
+    """
+    require(plan)
     return {room.name: room.start(plan) for room in ROOMS}
 
 
@@ -62,7 +84,32 @@ def join(both: Plan, own: tuple[Plan, State], late: tuple[Plan, State], company:
 def fresh(plan: Plan, plain: Mapping[str, Any]) -> State:
     """What the plain states are decoded by."""
     late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
-    return start(plan) | {name: of_plan(plan) for name, of_plan in late.items()}
+    return save(plan, start(plan)) | {name: of_plan(plan) for name, of_plan in late.items()}
+
+
+def save(plan: Plan, states: State) -> State:
+    """Return the states as structs of arrays and plain values."""
+    return states | {room.name: room.save(plan, state) for room, state in _present(states) if room.save}
+
+
+def load(plan: Plan, saved: State, trusted: Any) -> State:
+    """Return the inverse of `save`; `trusted`: see `Room`."""
+    return saved | {room.name: room.load(plan, state, trusted) for room, state in _present(saved) if room.load}
+
+
+def without_code(plan: Plan, plain: State, trusted: Any) -> State:
+    """Return the plain states without the code that `trusted` does not name."""
+    present = _present(plain)
+    return plain | {room.name: room.without_code(plan, each, trusted) for room, each in present if room.without_code}
+
+
+def complete(plan: Plan, states: State, found: Incomplete) -> tuple[Incomplete, State]:
+    """Return events with what their log lacks, and the states after them."""
+    after = dict(states)
+    for room, state in _present(states):
+        if room.complete:
+            found, after[room.name] = room.complete(plan, state, found)
+    return found, after
 
 
 def prepare(plan: Plan, states: State, events: EventBatch) -> tuple[EventBatch, State]:
@@ -94,7 +141,8 @@ def fold(plan: Plan, states: State, sums: RoomSums) -> State:
 
 def rows(plan: Plan, states: State, present: Present) -> dict[str, Any]:
     """The rows of a Report by its fields."""
-    return {room.name: room.rows(plan, state, present) for room, state in _present(states) if room.rows}
+    found = (room.rows(plan, state, present) for room, state in _present(states) if room.rows)
+    return {name: each for fields in found for name, each in fields.items()}
 
 
 def checks(plan: Plan, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
@@ -106,3 +154,17 @@ def checks(plan: Plan, states: State, known: Sequence[TrustCheck]) -> Iterator[T
 
 def _present(states: State) -> list[tuple[Room, Any]]:
     return [(room, states[room.name]) for room in ROOMS if states[room.name] is not None]
+
+
+def _asked_for(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the rooms that the plan needs, each with the key of the configuration that asks for it.
+
+    No key asks for `calibration` or `frequencies`: they report what they can about every log.
+    """
+    keys = {
+        "segments": ("segments", plan.segments),
+        "ramp": ("logging", plan.logging),
+        "propensities": ("propensity", plan.propensity),
+        "learning": (f"policies.candidates.{next(iter(plan.learned_policies), '')}", plan.learned_policies),
+    }
+    yield from ((name, key) for name, (key, setting) in keys.items() if setting)

@@ -171,7 +171,7 @@ def fold(plan: Plan, state: SegmentState, sums: SegmentSums) -> SegmentState:
     return SegmentState(structs.replace(before, **learned) if learned else before, moments)
 
 
-def segment_rows(plan: Plan, state: SegmentState, present: Present) -> tuple[SegmentEstimate, ...]:
+def segment_rows(plan: Plan, state: SegmentState, present: Present) -> dict[str, tuple[SegmentEstimate, ...]]:
     """The estimates of all values of all segments, policy by policy.
 
     Each interval has its share of the error probability, so that those of a policy hold together with the configured
@@ -183,7 +183,7 @@ def segment_rows(plan: Plan, state: SegmentState, present: Present) -> tuple[Seg
     share = ratio(weight[:, :-1], weight[:, -1:])
     reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), present.estimates)
     numbers = _numbers(plan, reading, lift, present.counts, present.weights)
-    return tuple(_rows(plan, numbers | {"share": share.ravel(), "events": reading.count}))
+    return {"segments": tuple(_rows(plan, numbers | {"share": share.ravel(), "events": reading.count}))}
 
 
 def _numbers(

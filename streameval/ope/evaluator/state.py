@@ -10,7 +10,6 @@ from streameval.common.arrays import Array
 from streameval.ope.core.past import UnitState
 from streameval.ope.evaluator.drift_detection import DriftState
 from streameval.ope.evaluator.grid import GridState
-from streameval.ope.evaluator.propensities import PropensityState
 from streameval.ope.evidence.evidence import RecentState, SlateState
 from streameval.ope.evidence.examination import ExaminationState
 from streameval.ope.evidence.largest_weights import LargestState
@@ -44,8 +43,6 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
         events: the numbers of events
         failures: of policies in code: by policy and reason, the number of events and an example
         counts: the numbers of events of each policy, by name: see `evaluator.COUNTS`
-        learned_policies: what each policy that learns knows, in a form of its own
-        propensities: what estimated propensities come from, None without them
         recent: the sums behind recent means, for each reward
         slates: what is behind the weights of slates slot by slot, for each reward
         units: whether events have units
@@ -65,8 +62,6 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     events: EventState
     failures: dict[str, dict[str, tuple[int, str]]]
     counts: dict[str, Array]
-    learned_policies: dict[str, dict[str, Any]]
-    propensities: PropensityState | None
     recent: list[RecentState]
     slates: list[SlateState]
     units: UnitState

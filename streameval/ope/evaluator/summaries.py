@@ -27,11 +27,11 @@ from streameval.events import EventBatch
 from streameval.ope.core.past import UnitState
 from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
-from streameval.ope.evaluator import halves, learning, rooms
+from streameval.ope.evaluator import halves, rooms, weighing
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evaluator.propensities import EstimatedPropensity
 from streameval.ope.evaluator.report_rows import LARGEST
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.largest_weights import LargestNumbers
@@ -57,7 +57,7 @@ def refusals(plan: Plan) -> Iterator[tuple[str, str]]:
         bets = [label for label, rule in monitor.rules.items() if rule.lift_test(monitor.context) is not None]
         yield from ((f"the rule {label} bets on single events", "take promotion: paired") for label in bets)
     predicted = [label for label, each in plan.estimators.items() if "prediction" in each.needs]
-    curve, ramp = learning.examination(plan), plan.logging
+    curve, ramp = weighing.examination(plan), plan.logging
     others: dict[str, tuple[object, str]] = {
         f"the reward model of {', '.join(predicted)} is code": (
             predicted and plan.reward_model.is_external,
@@ -231,7 +231,7 @@ class Summariser(Evaluator):
         if blocks is not None:
             blocks = msgspec.structs.replace(blocks, times=np.maximum.accumulate(blocks.times))
         events, items, lesson = state.events, self._count * plan.block * _items(plan), []
-        if blocks is not None and learning.predicts(plan, self._grids):
+        if blocks is not None and weighing.predicts(plan, self._grids):
             pairs = zip(self._before, state.predictions, strict=True)
             taught = [online.taught(plan.reward_model, *pair, items) for pair in pairs]
             lesson = [online.to_state(plan.reward_model, each) for each in taught]

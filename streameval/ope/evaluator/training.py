@@ -13,7 +13,7 @@ from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.policies.learned import Learned
+from streameval.ope.learning.learned import Learned
 from streameval.ope.report import Estimate, Report
 
 DOUBTFUL = 3.0
@@ -131,7 +131,7 @@ class Training:
     ) -> Iterator[Pass]:
         name, state = plan.policies[1], policy.start()
         for number in range(1, self.passes + 1):
-            evaluator = Evaluator.from_plan(plan, {name: state})
+            evaluator = Evaluator.from_plan(plan, {"learning": {name: state}})
             for batch in learn_from:
                 evaluator.update(batch)
                 advance(len(batch))

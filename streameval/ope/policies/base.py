@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable
@@ -17,6 +17,8 @@ Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 
 class ComputedPolicy(metaclass=Configurable):
     """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
+
+    kind: str
 
     def prepare(self) -> Ask:
         """The function that computes the distributions of this policy."""
@@ -45,8 +47,22 @@ class Log(NamedTuple):
     raw_fields: RawFields | None = None
 
 
+class Copied(NamedTuple):
+    """What the file of a frozen copy says besides what the policy knows.
+
+    `events`: how many it learned from. `coefficients`: of a reward model in a state, None if it has none.
+    `reward_range`: of the goal.
+    """
+
+    events: int
+    coefficients: Callable[[Any], Array | None]
+    reward_range: tuple[float, float]
+
+
 class LearningPolicy(metaclass=Configurable):
     """Base of policies that follow the stream: each block is predicted first, and then learned from."""
+
+    kind: str
 
     @property
     def learns(self) -> bool:
@@ -69,6 +85,16 @@ class LearningPolicy(metaclass=Configurable):
         return False
 
     @property
+    def follows_model(self) -> bool:
+        """Whether it knows no more than the reward model does, of which its frozen copies have a copy."""
+        return False
+
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether it changes while events flow: neither a frozen copy nor one whose steps have no length."""
+        return True
+
+    @property
     def needs_raw_fields(self) -> bool:
         """Whether `Log.raw_fields` are needed."""
         return False
@@ -84,6 +110,10 @@ class LearningPolicy(metaclass=Configurable):
     def predict(self, state: State, log: Log) -> Answer:
         """The distributions of the policy in this state, which stays: a part of a block teaches nothing."""
         return self.fold(state, log._replace(block=len(log.reward) + 1))[0]
+
+    def file_content(self, state: State, copied: Copied) -> bytes | None:
+        """Return the content of the file of a frozen copy in this state; None if it has no file."""
+        return None
 
     def to_state(self, state: State) -> State:
         """The state as arrays and plain values."""

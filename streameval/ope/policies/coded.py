@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, PositiveFloat, TypeAdapter
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
@@ -19,10 +19,6 @@ from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.validation import tolerance
 from streameval.ope.policies.base import Answer, Ask, ComputedPolicy, LearningPolicy, learns
 from streameval.ope.policies.external import PythonPolicy
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
-from streameval.ope.policies.river import RiverPolicy
-from streameval.ope.policies.versions import FrozenPolicy, VersionsOf
 
 
 @dataclass(frozen=True, config=strict)
@@ -100,39 +96,6 @@ class Softmax(ComputedPolicy):
         return powers / sums[sets.owner], faults
 
 
-AnyPolicy: TypeAlias = Annotated[
-    Logged
-    | Uniform
-    | First
-    | EpsilonGreedy
-    | Softmax
-    | PythonPolicy
-    | Learned
-    | OfRewardModel
-    | RiverPolicy
-    | VersionsOf,
-    Field(discriminator="kind"),
-]
-EvaluatedPolicy: TypeAlias = Annotated[
-    Uniform | First | EpsilonGreedy | Softmax | PythonPolicy | Learned | OfRewardModel | RiverPolicy | FrozenPolicy,
-    Field(discriminator="kind"),
-]
-"""A candidate that is not logged: frozen copies are made, and not configured."""
-_POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
-
-
-def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Candidates by name: those of a list are logged, those of a mapping are policies, or their kind or settings.
-
-    >>> named_policies({"even": "uniform", "shadow": Logged()})
-    {'even': Uniform(), 'shadow': Logged()}
-    """
-    if isinstance(candidates, Mapping):
-        spelled = {name: {"kind": each} if isinstance(each, str) else each for name, each in candidates.items()}
-        return {name: _POLICY.validate_python(each) for name, each in spelled.items()}
-    return dict.fromkeys(candidates, Logged())
-
-
 def fields_read(policies: Collection[Any]) -> tuple[str, ...] | None:
     """The fields with scores that these policies read; None when none of them reads more than action sets."""
     scores = dict.fromkeys(policy.scores for policy in policies if hasattr(policy, "scores"))
@@ -185,7 +148,7 @@ Faults: TypeAlias = dict[str, dict[int, Fault]]
 """By policy, the events for which it has no distribution."""
 
 
-def prepared(policies: Mapping[str, EvaluatedPolicy]) -> dict[str, Ask]:
+def prepared(policies: Mapping[str, ComputedPolicy | LearningPolicy]) -> dict[str, Ask]:
     """The functions that compute the distributions of those policies that are code and do not learn, by name.
 
     Raises:

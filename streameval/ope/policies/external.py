@@ -19,7 +19,7 @@ from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import Fault, RawFields
 from streameval.events.action_sets import Index
-from streameval.ope.policies.base import Answer, Ask, LearningPolicy, Log
+from streameval.ope.policies.base import Answer, Ask, Copied, LearningPolicy, Log
 from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, find, make
 
 TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, frozen copies have no file"
@@ -123,6 +123,9 @@ class ExternalPolicy(LearningPolicy):
         if not isinstance(content, bytes):
             raise StateError(f"to_bytes() of a policy that learns gave {type(content).__name__}", hint=TO_BYTES)
         return content
+
+    def file_content(self, state: State, copied: Copied) -> bytes | None:
+        return self.content(state)
 
     def from_state(self, saved: State) -> State:
         return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}

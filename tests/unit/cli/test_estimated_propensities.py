@@ -18,7 +18,7 @@ import yaml
 from streameval import Evaluator, read_events
 from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.ope.evaluator.propensities import FOR_ESTIMATES
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.startup import daemon as daemon_of

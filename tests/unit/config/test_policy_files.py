@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from streameval.config.model import Config
-from streameval.ope.policies.learned import Learned
+from streameval.ope.learning.learned import Learned
 
 
 def configured(**options: Any) -> Config:

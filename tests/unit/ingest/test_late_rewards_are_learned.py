@@ -80,7 +80,7 @@ def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]
             intake.restore(state[0])
     evaluator.fold_pending()
     assert evaluator.accepted == EVENTS
-    return {name: state["weights"]["data"] for name, state in evaluator.state()["learned_policies"].items()}
+    return {name: state["weights"]["data"] for name, state in evaluator.state()["rooms"]["learning"].items()}
 
 
 @pytest.mark.parametrize(("every", "seed", "restarts"), [(7.0, 2, False), (1.3, 3, True)])

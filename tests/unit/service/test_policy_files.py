@@ -66,7 +66,7 @@ def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) ->
     content = (tmp_path / "frozen-2.npz").read_bytes()
     with np.load(io.BytesIO(content)) as file:
         about, weights = json.loads(str(file["description"])), file["weights"]
-    assert to_plain(weights) == changing.state()["learned_policies"]["frozen-2"]["weights"]
+    assert to_plain(weights) == changing.state()["rooms"]["learning"]["frozen-2"]["weights"]
     assert (about["kind"], about["per_action"], about["events"]) == ("learned", True, 600)
     keep_files(tmp_path, state_of(changing))
     assert (tmp_path / "frozen-2.npz").read_bytes() == content

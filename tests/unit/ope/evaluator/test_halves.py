@@ -12,9 +12,9 @@ import pytest
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import to_plain
 from streameval.events.origin import Origin
-from streameval.ope.evaluator import halves, learning, rooms
+from streameval.ope.evaluator import halves, rooms, weighing
 from streameval.ope.evaluator.halves import Counts, Known, Sums
-from streameval.ope.evaluator.learning import Weighed
+from streameval.ope.evaluator.weighing import Weighed
 
 EVENTS, BLOCK, CANDIDATES = 2_000, 100, ["one", "two"]
 RULES = ["paired", "anytime", "sea", "bsea"]
@@ -59,7 +59,7 @@ LOGS = {
 def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
     """Events as an evaluator weighs them."""
     plan = evaluator.plan
-    return learning.weighed(plan, evaluator._grids, evaluator._state, events.with_policies(plan.columns))
+    return weighing.weighed(plan, evaluator._grids, evaluator._state, events.with_policies(plan.columns))
 
 
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:

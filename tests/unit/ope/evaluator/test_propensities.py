@@ -16,7 +16,8 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import JsonDecoder, json_schema
 from streameval.events.origin import fingerprints
-from streameval.ope.evaluator.propensities import FOR_ESTIMATES, ChoiceCounts, EstimatedPropensity, LoggedChoices
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
+from streameval.ope.evaluator.propensities import ChoiceCounts, LoggedChoices
 from streameval.ope.report import Estimate, Report
 from support import parts
 from support.ramps import three_actions

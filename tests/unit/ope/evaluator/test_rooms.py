@@ -1,4 +1,4 @@
-"""A package without the module of a room, and without its two lines in `rooms`, gives the same numbers elsewhere."""
+"""A package without a room, and without the lines that name it, gives the same numbers elsewhere."""
 
 from __future__ import annotations
 
@@ -17,40 +17,86 @@ from streameval.ope.evaluator.rooms import ROOMS
 from support.paths import ROOT
 
 REPORTS = """
-import json, sys
+import json, pkgutil, sys
+from importlib import import_module
+from pathlib import Path
+
 import streameval as se
+from streameval.config.model import Config
 from streameval.ope.evaluator.rooms import ROOMS
 from support import recorded_logs as logs
 
 columns = logs.with_units(logs.with_segments(logs.described(7, 430), 8), 9, first=100, size=5)
 ramp = {**columns, "logging_policy": ["good" if event % 3 == 0 else "partial" for event in range(430)]}
 arms, country = {"arms": {"partial": 0.6, "good": 0.4}}, {"country": {"values": ["de"]}}
+estimated = {"kind": "estimated", "warm_up": 100}
 cases = {
-    "default": (se.Evaluator(["good"]), columns),
-    "ramp": (se.Evaluator(["good"], production="partial", block=20, logging=arms), ramp),
-    "segments": (se.Evaluator(["good"], ["ips"], ["cumulative"], block=20, segments=country), ramp),
+    "default": (columns, dict(candidates=["good"])),
+    "ramp": (ramp, dict(candidates=["good"], production="partial", block=20, logging=arms)),
+    "segments": (ramp, dict(candidates=["good"], averages=["cumulative"], estimators=["ips"], segments=country)),
+    "propensities": (columns, dict(candidates=["good"], block=20, propensity=estimated)),
+    "learning": (columns, dict(candidates={"good": "logged", "more": "learned", "most": "of_reward_model"}, block=20)),
 }
-reports = {}
-for name, (evaluator, events) in cases.items():
+own = {"kind": "python", "target": "own:make", "learns": True}
+configured = {
+    "segments": {"segments": {"country": {"field": "context.country", "values": ["de"]}}},
+    "ramp": {"logging": {"arms": {"logging": 0.9, "good": 0.1}}},
+    "propensities": {"estimators": ["snips"], "propensity": "estimated"},
+    "learning": {"policies": {"candidates": {"more": "learned"}}},
+}
+reports, refused = {}, []
+if all(room.name != sys.argv[1] for room in ROOMS):
+    for module in pkgutil.walk_packages(se.__path__, "streameval."):
+        if not module.name.endswith(("__main__", ".spark")):  # pyspark is optional
+            import_module(module.name)
+for name, (events, options) in cases.items():
     if name != sys.argv[1]:
-        batch = se.EventBatch.from_arrays(**events)
+        evaluator, batch = se.Evaluator(**options), se.EventBatch.from_arrays(**events)
         evaluator.update(batch[:250])
         again = se.Evaluator.from_state(evaluator.state())
         again.update(batch[250:])
         reports[name] = json.loads(again.report().to_json())
-print(json.dumps([[room.name for room in ROOMS], reports]))
+    elif all(room.name != name for room in ROOMS):
+        path = Path("streameval.yaml")
+        path.write_text(json.dumps({"policies": {"candidates": ["good"]}, **configured[name]}))
+        coded = [lambda: se.Evaluator({"more": own})] if name == "learning" else []
+        for ask in (lambda: se.Evaluator(**options), lambda: Config.load(path).plan(), *coded):
+            try:
+                ask()
+            except (se.ConfigError, ValueError) as error:
+                refused.append(str(error))
+print(json.dumps([[room.name for room in ROOMS], reports, refused]))
 """
-ABSENT = {"segments": "segments", "calibration": "", "ramp": "ramp", "frequencies": ""}
-"""The case that a package without this room cannot have."""
+WITHOUT = "this installation is without the room"
+ASKED = {
+    "segments": [f"segments: {WITHOUT} segments"] * 2,
+    "ramp": [f"logging: {WITHOUT} ramp"] * 2,
+    "propensities": [f"propensity: {WITHOUT} propensities"] * 2,
+    "learning": [
+        "Input tag 'learned' found using 'kind' does not match any of the expected tags",
+        "policies.candidates.more",
+        f"policies.candidates.more: {WITHOUT} learning",
+    ],
+}
+"""What a package without a room says to a user who asks for it, by arguments, in a file, and in code that learns."""
+LINES = {
+    "learning": {
+        "ope/candidates/kinds.py": ("from streameval.ope.learning import KINDS as LEARNING", "    *LEARNING,"),
+    }
+}
+"""The lines that name a room outside of `rooms`."""
+FURTHER = {"learning": ("ope/learning", "ope/evaluator/training.py")}
+"""What belongs to a room besides its module of the evaluator."""
 CHECKS = {"calibration": {"calibration"}, "frequencies": {"propensities"}}
 """The trust checks of a room, in the cases that are left."""
 
 
-def found(path: Path, absent: str) -> Any:
-    """The names of the rooms of a package in a directory, and its Reports but for one case."""
+def found(path: Path, absent: str, directory: Path) -> Any:
+    """The names of the rooms of a package in a directory, its Reports but for one case, and the errors of this one."""
     environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT / 'tests'}", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", REPORTS, absent]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    settings: Any = {"env": environment, "cwd": directory, "timeout": 120}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
 
@@ -59,15 +105,23 @@ def found(path: Path, absent: str) -> Any:
 @pytest.mark.parametrize("name", [room.name for room in ROOMS])
 def test_a_package_without_a_room_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     package = Path(*streameval.__path__)
-    shutil.copytree(package, tmp_path / "streameval", ignore=shutil.ignore_patterns("__pycache__"))
-    evaluator = tmp_path / "streameval" / "ope" / "evaluator"
-    (evaluator / f"{name}.py").unlink()
-    lines = (evaluator / "rooms.py").read_text().splitlines()
+    copied = tmp_path / "streameval"
+    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
+        path = copied / part
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     entries = (f"from streameval.ope.evaluator.{name} import ROOM as {name.upper()}", f"    {name.upper()},")
-    (evaluator / "rooms.py").write_text("\n".join(line for line in lines if line not in entries))
-    (before, whole), (after, without) = found(package.parent, ABSENT[name]), found(tmp_path, ABSENT[name])
+    for module, removed in {"ope/evaluator/rooms.py": entries, **LINES.get(name, {})}.items():
+        lines = (copied / module).read_text().splitlines()
+        assert set(removed) <= set(lines)
+        (copied / module).write_text("\n".join(line for line in lines if line not in removed))
+    before, whole, _ = found(package.parent, name, tmp_path)
+    after, without, refused = found(tmp_path, name, tmp_path)
+    wanted = ASKED.get(name, [])
+    assert len(refused) == len(wanted)
+    assert all(text in problem for text, problem in zip(wanted, refused, strict=True))
     assert after == [room for room in before if room != name]
-    for report in whole.values():
+    for report in (*whole.values(), *without.values()):
         report["trust"] = [check for check in report["trust"] if check["check"] not in CHECKS.get(name, ())]
         if name in report:
             report[name] = []

@@ -11,8 +11,8 @@ from streameval.events import EventBatch
 from streameval.ope.estimators import SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.training import Trained, Training, frozen_at, split_by_time
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.learning.learned import Learned
+from streameval.ope.learning.of_reward_model import OfRewardModel
 
 ACTIONS = 4
 

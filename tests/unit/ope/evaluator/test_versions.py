@@ -145,7 +145,7 @@ def test_versions_depend_neither_on_cuts_nor_on_an_interruption(size: int) -> No
 
 def weights(changing: Evaluator) -> dict[str, bytes]:
     """Of each policy that learned the bytes of its weights."""
-    return {name: learned["weights"]["data"] for name, learned in changing.state()["learned_policies"].items()}
+    return {name: learned["weights"]["data"] for name, learned in changing.state()["rooms"]["learning"].items()}
 
 
 def test_versions_share_the_error_of_all_candidates_that_were_ever_added() -> None:

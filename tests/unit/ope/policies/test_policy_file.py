@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch
+from streameval.ope.candidates import named_policies
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.learning.learned import Learned
 from streameval.ope.policies import policy_file
-from streameval.ope.policies.coded import named_policies
-from streameval.ope.policies.learned import Learned
 
 WEIGHTS = np.array([[0.5, -1.25], [2.0, 1e-17]])
 
@@ -47,7 +47,7 @@ def test_a_policy_is_read_as_it_was_written_to_the_last_bit() -> None:
     policy = Learned(objective="snips", step=0.1, variance=0.5, clip=20.0, start_from="logging", per_action=True)
     written = policy_file.to_bytes(policy, WEIGHTS, 700)
     assert written == policy_file.to_bytes(policy, WEIGHTS, 700)
-    read = policy_file.of_bytes(written)
+    read = Learned(**policy_file.options_of(written))
     assert np.array(read.weights).tobytes() == WEIGHTS.tobytes()
     assert {**vars(read), "weights": ()} == vars(policy)
 
@@ -112,14 +112,24 @@ def test_weights_must_be_a_table_and_one_row_if_actions_share_them(weights: Any,
         (content(weights=WEIGHTS, description=np.array([{}], dtype=object)), "not a policy file: ValueError"),
         (content(weights=WEIGHTS, description=described(schema=2)), "has schema 2, this version reads 1"),
         (content(weights=WEIGHTS, description=described(kind="of_reward_model")), "is of kind of_reward_model"),
-        (content(weights=WEIGHTS, description=described(step=-1)), "has another step"),
-        (content(weights=WEIGHTS, description=described(wings=2)), "has another wings"),
-        (content(weights=np.full((1, 1), np.nan), description=described()), "has another weights"),
     ],
 )
 def test_other_files_are_refused(written: bytes, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        policy_file.of_bytes(written)
+        policy_file.options_of(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "option"),
+    [
+        (content(weights=WEIGHTS, description=described(step=-1)), "step"),
+        (content(weights=WEIGHTS, description=described(wings=2)), "wings"),
+        (content(weights=np.full((1, 1), np.nan), description=described()), "weights"),
+    ],
+)
+def test_wrong_options_in_a_file_are_named(written: bytes, option: str) -> None:
+    with pytest.raises(ValidationError, match=option):
+        named_policies({"apprentice": policy_file.options_of(written)})
 
 
 def configured(**options: Any) -> Config:

@@ -15,7 +15,7 @@ from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ope.estimators import Estimator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.policies.learned import Learned, ScoredEvents
+from streameval.ope.learning.learned import Learned, ScoredEvents
 from streameval.ope.power import LogSummary
 from streameval.ope.report import Report
 from support.learning import ACTIONS, WIDTH, log

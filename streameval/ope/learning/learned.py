@@ -13,7 +13,8 @@ from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.common.component import strict
 from streameval.events import ActionSets, Fault
 from streameval.events.action_sets import LARGEST_FEATURE, Index
-from streameval.ope.policies.base import Answer, LearningPolicy, Log
+from streameval.ope.policies import policy_file
+from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 
 BASELINE_HORIZON = 5_000.0
 """Horizon in events of the baseline of rewards under `snips`."""
@@ -142,6 +143,10 @@ class Learned(LearningPolicy):
     def needs_prediction(self) -> bool:
         return self.objective in OF_MODEL
 
+    @property
+    def keeps_learning(self) -> bool:
+        return self.step > 0
+
     def start(self) -> State:
         """The state before the first event; without weights to start from the number of features is unknown.
 
@@ -232,6 +237,9 @@ class Learned(LearningPolicy):
         """The step of Adam with these means of the gradient and of its square."""
         scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + SMALLEST_SCALE
         return np.asarray(self.step * mean / (1 - FADING_GRADIENT**steps) / scale)
+
+    def file_content(self, state: State, copied: Copied) -> bytes:
+        return policy_file.to_bytes(self, state["weights"], copied.events)
 
     def step_norm(self, state: State) -> float | None:
         """The Euclidean length of the last step; None before the first one."""

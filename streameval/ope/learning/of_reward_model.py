@@ -12,7 +12,8 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import State
 from streameval.common.component import strict
 from streameval.events import Fault
-from streameval.ope.policies.base import Answer, LearningPolicy, Log
+from streameval.ope.policies import policy_file
+from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 
 TIED = 1e-9
 """Predictions this close to the highest, relative to it, are the highest: rounding decides nothing."""
@@ -43,6 +44,10 @@ class OfRewardModel(LearningPolicy):
     def needs_prediction(self) -> bool:
         return True
 
+    @property
+    def follows_model(self) -> bool:
+        return True
+
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         sets, prediction = log.sets, log.prediction
         assert prediction is not None
@@ -61,3 +66,8 @@ class OfRewardModel(LearningPolicy):
             rows = np.repeat(scale, sizes) * share + np.repeat(self.epsilon / sizes, sizes)
         lacking = np.flatnonzero(filled)[np.isnan(highest[starts])]
         return (rows, dict.fromkeys(lacking.tolist(), NO_PREDICTION)), state
+
+    def file_content(self, state: State, copied: Copied) -> bytes | None:
+        """Return the content of a file of the reward model that it follows; None if that has no coefficients."""
+        found = copied.coefficients(state["model"])
+        return None if found is None else policy_file.of_model(self, found, copied.reward_range, copied.events)

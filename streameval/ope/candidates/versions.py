@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
-from streameval.ope.policies.base import Answer, LearningPolicy, Log, learns
-from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
-from streameval.ope.policies.learned import Learned
-from streameval.ope.policies.of_reward_model import OfRewardModel
+from streameval.ope.candidates.kinds import LEARNERS
+from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log, learns
+from streameval.ope.policies.external import ExternalPolicy
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
-from streameval.ope.policies.river import RiverPolicy
 
 
 @dataclass(frozen=True, config=strict)
@@ -45,7 +43,7 @@ class VersionsOf(metaclass=Configurable):
         policy = policies.get(self.policy)
         if not learns(policy):
             raise ValueError(f"{name}: policy must be a candidate that learns, found {self.policy!r}")
-        if isinstance(policy, OfRewardModel) and model_is_external:
+        if policy.follows_model and model_is_external:
             raise ValueError(
                 f"{name}: {self.policy!r} follows a reward model in code; only ridge and tabular have frozen copies"
             )
@@ -58,8 +56,11 @@ class VersionsOf(metaclass=Configurable):
             raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken[0]}")
 
 
-Copied: TypeAlias = Annotated[Learned | OfRewardModel | RiverPolicy | PythonPolicy, Field(discriminator="kind")]
-"""The policies that have frozen copies: all that learn."""
+if TYPE_CHECKING:
+    CopiedPolicy: TypeAlias = LearningPolicy
+else:
+    CopiedPolicy = Annotated[Union[LEARNERS], Field(discriminator="kind")]  # noqa: UP007
+    """The policies that have frozen copies: all that learn."""
 CONTENT_SUFFIX = ".bin"
 """Of the file of a copy of code, which has the content that the code gives."""
 
@@ -74,7 +75,7 @@ class FrozenPolicy(LearningPolicy):
     of: str
     number: int
     events: int
-    policy: Copied
+    policy: CopiedPolicy
     kind: Literal["frozen"] = field(default="frozen", kw_only=True, repr=False)
 
     @property
@@ -93,7 +94,11 @@ class FrozenPolicy(LearningPolicy):
 
     @property
     def keeps_model(self) -> bool:
-        return isinstance(self.policy, OfRewardModel)
+        return self.policy.follows_model
+
+    @property
+    def keeps_learning(self) -> bool:
+        return False
 
     @property
     def needs_raw_fields(self) -> bool:
@@ -111,6 +116,15 @@ class FrozenPolicy(LearningPolicy):
         """The state, of code with the content of its file."""
         kept = self.policy.to_state(state)
         return {**kept, "content": self.policy.content(state)} if isinstance(self.policy, ExternalPolicy) else kept
+
+    def written(
+        self, own: State, coefficients: Callable[[Any], Array | None], reward_range: tuple[float, float]
+    ) -> bytes | None:
+        """Return the content of its file in this state, live or saved; None if it has no file. See `Copied`."""
+        if "content" in own:
+            content: bytes | None = own["content"]
+            return content
+        return self.policy.file_content(own, Copied(self.events, coefficients, reward_range))
 
     def from_state(self, saved: State) -> State:
         return self.policy.from_state({name: part for name, part in saved.items() if name != "content"})

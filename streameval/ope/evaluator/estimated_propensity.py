@@ -1,0 +1,140 @@
+"""The settings of propensities that are estimated, of logs that lack them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.component import Configurable, kind_as_mapping, strict
+from streameval.errors import ConfigError
+from streameval.events.segments import SegmentField, require_known_before
+from streameval.ope.estimators import AnyEstimator, Estimator
+from streameval.ope.policies.river import river_object
+from streameval.ope.reward_models.external import EXAMPLE
+
+FOR_ESTIMATES = ", ".join(each.kind for each in get_args(get_args(AnyEstimator)[0]) if each.takes_estimated)
+"""The kinds of estimators that take estimates."""
+
+
+@dataclass(frozen=True, config=strict)
+class FrequencyTable(metaclass=Configurable):
+    """How often each action was chosen among the events in which it could be, in each context.
+
+    A context is a value of each of the fields `by`: text, whole numbers, true and false. With `n` choices of the action
+    in the context, `m` events of the context in which it could be chosen, and the same share `q` of all contexts, the
+    estimate is `(n + k q) / (m + k)`, with `shrinkage` k. Where events list their `actions`, estimates are divided by
+    their sum over the list. Old events decay with `horizon` (events).
+
+    A context that the logging policy used, and that `by` lacks, makes the estimate wrong.
+    """
+
+    is_external: ClassVar[bool] = False
+
+    by: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="the fields that the logging policy chose by, e.g. [context.country, position]"
+    )
+    shrinkage: PositiveFloat = Field(
+        default=10.0, description="events of the share over all contexts that each context starts with"
+    )
+    horizon: float = Field(default=100_000.0, ge=100, description="in events, after which old choices count less")
+    kind: Literal["tabular"] = Field(default="tabular", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=strict)
+class RiverClassifier(metaclass=Configurable):
+    """A classifier of the river library that predicts the logged action from the `context` of the event.
+
+    `model`: its name there, e.g. `linear_model.SoftmaxRegression`. `parameters`: as of the reward model of river. The
+    inputs are the numbers and texts of the context; numbers are scaled to mean 0 and variance 1 if `scale`. Where
+    events list their `actions`, estimates are divided by their sum over the list. It calls Python for each event, and
+    does not receive sampling probabilities. Its state is code: a snapshot is loaded only if the configuration names it.
+    """
+
+    is_external: ClassVar[bool] = True
+    by: ClassVar[tuple[str, ...]] = ()
+    horizon: ClassVar[float] = 100_000.0
+
+    model: Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")] = Field(
+        description="the name of a classifier in river, e.g. linear_model.SoftmaxRegression"
+    )
+    parameters: Mapping[str, Any] = Field(default_factory=dict, description="the arguments of its constructor")
+    scale: bool = Field(default=True, description="whether numbers are scaled to mean 0 and variance 1")
+    kind: Literal["river"] = Field(default="river", kw_only=True, repr=False)
+
+    def make(self) -> Any:
+        """A new classifier.
+
+        Raises:
+            ConfigError: There is none of this name, or with these parameters.
+        """
+        from river.base import Classifier  # slow to import, and rarely used
+
+        classifier = river_object(self.model, self.parameters, EXAMPLE)
+        if not (isinstance(classifier, Classifier) and classifier._multiclass):
+            hint = "e.g. linear_model.SoftmaxRegression or naive_bayes.BernoulliNB"
+            raise ConfigError(f"river's {self.model} is not a classifier of several classes", hint=hint)
+        return classifier
+
+
+@dataclass(frozen=True, config=strict)
+class EstimatedPropensity(metaclass=Configurable):
+    """Propensities that a model estimates from the logged actions, for logs that lack them.
+
+    The model predicts the logged action of each event from the blocks before its own, and then learns from the block.
+    Propensities that events carry are ignored. An event has no estimate, and is missing for all candidates, among the
+    first `warm_up` events, where its action was chosen less than ten times before, and where the estimate is below
+    `floor`. Intervals leave out the error of the estimates: only estimators that a wrong scale of the weights does not
+    bias, or that correct a reward model, may use them.
+
+    Source: Hirano, Imbens & Ridder, Econometrica 2003, for estimated propensities; Dudik, Langford & Li, ICML 2011, for
+    why a reward model corrects their errors.
+    """
+
+    model: Annotated[
+        FrequencyTable | RiverClassifier, Field(discriminator="kind"), BeforeValidator(kind_as_mapping)
+    ] = Field(
+        default=FrequencyTable(), description="the model that estimates, e.g. {kind: tabular, by: [context.country]}"
+    )
+    floor: float = Field(
+        default=0.001, gt=0, lt=1, description="an event whose estimate is smaller is missing for all candidates"
+    )
+    warm_up: NonNegativeInt = Field(default=1000, description="events before the first estimate")
+    kind: Literal["estimated"] = Field(default="estimated", kw_only=True, repr=False)
+
+    @property
+    def fields(self) -> list[SegmentField]:
+        """The fields of events that the model reads."""
+        return [SegmentField(name, name) for name in self.model.by]
+
+    def check(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ValueError: A field is not known before the decision, or given twice.
+            ConfigError: The classifier cannot be made.
+        """
+        for each in self.fields:
+            require_known_before(each)
+        if len(set(self.model.by)) < len(self.model.by):
+            raise ValueError("`by` names a field twice")
+        if isinstance(self.model, RiverClassifier):
+            self.model.make()
+
+    def check_with(self, estimators: Mapping[str, Estimator], segments: Sequence[SegmentField], others: bool) -> None:
+        """Check the settings together with the rest of a plan; `others`: it has a ranking or arms.
+
+        Raises:
+            ValueError: They do not fit together.
+        """
+        self.check()
+        for label, each in estimators.items():
+            if not each.takes_estimated:
+                raise ValueError(f"{label} needs logged propensities; estimated ones are for {FOR_ESTIMATES}")
+        if others:
+            raise ValueError("propensities are estimated for single actions, without a `ranking` or arms of a ramp")
+        for segment in segments:
+            if segment.name in self.model.by and segment.field != segment.name:
+                raise ValueError(f"`by` names the field {segment.name}, and a segment of another field has this name")

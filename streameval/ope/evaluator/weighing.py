@@ -1,0 +1,271 @@
+"""Weigh events: their evidence for each reward, with curves and reward models that learn from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from streameval.common.arrays import Array, Mask
+from streameval.events import EventBatch
+from streameval.ope.core.past import start_signs, unit_signs
+from streameval.ope.evaluator import rooms
+from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.report_rows import COUNTS
+from streameval.ope.evaluator.room import Incomplete
+from streameval.ope.evaluator.state import EvaluatorState, EventState
+from streameval.ope.evidence import largest_weights
+from streameval.ope.evidence.actions import FORMS, Form, Requirement
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
+from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
+from streameval.ope.policies.coded import Faults
+from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
+from streameval.ope.report import TrustCheck
+from streameval.ope.reward_models import online
+from streameval.ope.reward_models.base import LoggedActions
+from streameval.ope.reward_models.online import ModelState
+
+
+def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
+    """Start before the first event."""
+    policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
+    return EvaluatorState(
+        events=EventState(),
+        failures={},
+        counts={name: np.zeros(policies) for name in COUNTS},
+        recent=[start_recent(policies) for _ in rewards],
+        slates=[start_slates(policies) for _ in rewards],
+        units=start_signs(),
+        weights=largest_weights.start(policies),
+        predictions=[online.start(plan.reward_model) for _ in rewards],
+        examination=None if learned is None else learned.start(),
+        by_rank=np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
+        drift=None if plan.drift is None else plan.drift.start(policies),
+        promotion=None if monitor is None else monitor.start(),
+        rooms=rooms.start(plan),
+        grids=[grid.start() for grid in grids],
+        added=policies - 1,
+        waiting=[],
+        copies=[],
+    )
+
+
+def examination(plan: Plan) -> LearnedExamination | None:
+    """The examination, if it is learned from the stream."""
+    found = None if plan.ranking is None else plan.ranking.examination
+    return found if isinstance(found, LearnedExamination) else None
+
+
+class Completed(NamedTuple):
+    """Events with what their log lacks, each from the blocks before its own.
+
+    `faults`: the events for which a policy has no distribution. `after`: the state with the rooms after these events.
+    `goal`: the prediction of the goal by the reward model, and the state of the model after it, if a policy needs them.
+    """
+
+    events: EventBatch
+    faults: Faults
+    after: EvaluatorState
+    goal: tuple[Array, ModelState] | None
+
+
+def completed(plan: Plan, state: EvaluatorState, events: EventBatch) -> Completed:
+    """Return the events with the propensities that are estimated, and the distributions of policies that learn."""
+    goal = _predict(plan, state, events, 0) if plan.policies_need_prediction else None
+    found, after = rooms.complete(plan, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
+    known = found.events if plan.propensity is None else _weighable(found.events)
+    return Completed(known, found.faults, structs.replace(state, rooms=after), goal)
+
+
+def _weighable(events: EventBatch) -> EventBatch:
+    """The events with a propensity of 1, and without candidates, where the propensity is unknown.
+
+    Production that is `logging` needs none.
+    """
+    unknown = np.isnan(events.propensity)
+    return replace(
+        events,
+        propensity=np.where(unknown, 1.0, events.propensity),
+        probabilities=np.where(unknown, np.nan, events.probabilities.T).T,
+    )
+
+
+def require_propensities(plan: Plan, events: EventBatch) -> None:
+    """Require events that have propensities, unless these are estimated.
+
+    Raises:
+        ValueError: They have none.
+    """
+    if plan.propensity is None and events.scored is None and np.isnan(events.propensity).any():
+        raise ValueError(
+            'the events have no propensities: log them, or give the evaluator propensity={"kind": "estimated"}'
+        )
+
+
+def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
+    """Whether a policy or an estimator needs the predictions of the reward model."""
+    return plan.policies_need_prediction or needs(grids, "prediction")
+
+
+def _predict(
+    plan: Plan, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
+) -> tuple[Array, ModelState]:
+    """The reward at this place that the model expects of each action, and the state of the model after these events.
+
+    `kept` [blocks]: as in `online.fold`; all by default.
+    """
+    if events.action_sets is None:
+        return np.zeros(0), before.predictions[place]
+    reward = _reward_of(plan, events, place)
+    known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
+    weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
+    limits = plan.rewards[place].range
+    log = LoggedActions(events.action_sets, np.where(known, reward, 0.0), weight, plan.block, limits, events.raw_fields)
+    every = np.ones(log.blocks, dtype=bool)
+    return online.fold(plan.reward_model, before.predictions[place], log, every if kept is None else kept)
+
+
+def keeps_raw_fields(plan: Plan, grids: Sequence[Grid]) -> bool:
+    """Whether a model or a policy that learns reads contexts and names of actions."""
+    keeps_model = any(policy.keeps_model for policy in plan.learned_policies.values())
+    of_rewards = (predicts(plan, grids) or keeps_model) and plan.reward_model.needs_raw_fields
+    of_policies = any(policy.needs_raw_fields for policy in plan.learned_policies.values())
+    return of_rewards or of_policies or plan.propensity is not None
+
+
+def needs(grids: Sequence[Grid], need: Requirement) -> bool:
+    """Whether an estimator needs this."""
+    return any(need in grid.needs for grid in grids)
+
+
+def forms(grids: Sequence[Grid]) -> list[Form]:
+    """The forms of slates slot by slot that an estimator needs."""
+    return [form for form in FORMS if needs(grids, form)]
+
+
+class Weighed(NamedTuple):
+    """Events as the evaluator weighs them, which no reward of their own block has touched.
+
+    `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
+    `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
+    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what
+    the next blocks are weighed with.
+    """
+
+    events: EventBatch
+    whole: Evidence
+    every: list[Evidence]
+    slates: list[SlateSums | None]
+    curve: LearnedCurve | None
+    after: EvaluatorState
+
+
+def weighed(
+    plan: Plan,
+    grids: Sequence[Grid],
+    before: EvaluatorState,
+    events: EventBatch,
+    goal: tuple[Array, ModelState] | None = None,
+) -> Weighed:
+    """The evidence of these events for the goal and for each reward; `goal`: as in `Completed`."""
+    shared, curve, after = _weights(plan, before, events)
+    every = [shared]
+    if len(plan.rewards) > 1:
+        every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
+    found, slates, learned = [], [], []
+    for place, known in enumerate(every):
+        seen, predictions = _with_predictions(plan, grids, known, place, before, events, None if place else goal)
+        learned.append(predictions)
+        sums = None
+        if forms(grids):
+            of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
+            seen, sums = seen.with_forms(of_reward, plan.policies, forms(grids))
+        found.append(seen)
+        slates.append(sums)
+    whole = replace(found[0], sample_weight=shared.sample_weight)
+    return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
+
+
+def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
+    """The column of the reward at this place; the goal is the first."""
+    if not place:
+        return events.reward
+    return events.of_reward(plan.rewards[place].name).reward
+
+
+def _weights(
+    plan: Plan, before: EvaluatorState, events: EventBatch
+) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
+    """The importance weights of these events, the curve, and the state with the parts that both come from."""
+    signs, units = unit_signs(before.units, events.unit, len(events), plan.block)
+    after = structs.replace(before, units=units)
+    curve, learned = None, examination(plan)
+    if plan.ranking is None:
+        of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
+        return replace(of_events(events, plan.policies, plan.block), signs=signs), None, after
+    if learned is not None and before.examination is not None:
+        curve, after.examination = learned.fold(before.examination, learned.summarise(events, plan.block))
+    curves = None if curve is None else curve.probability[:-1]
+    found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
+    return replace(found, signs=signs), curve, after
+
+
+def _with_predictions(
+    plan: Plan,
+    grids: Sequence[Grid],
+    known: Evidence,
+    place: int,
+    before: EvaluatorState,
+    events: EventBatch,
+    predicted: tuple[Array, ModelState] | None,
+) -> tuple[Evidence, ModelState]:
+    """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
+    own = before.predictions[place]
+    if needs(grids, "prediction") and events.rankings is not None:
+        return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
+    if predicted is not None or needs(grids, "prediction"):
+        if predicted is None:
+            predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
+        return known.with_predictions(predicted[0]), predicted[1]
+    return known, own
+
+
+def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
+    """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
+    using = [grid for grid in grids if "prediction" in grid.needs]
+    if known.actions is None or not all(grid.optional for grid in using):
+        return np.ones(known.blocks, dtype=bool)
+    return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
+
+
+def with_error_of_curve(
+    plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
+) -> dict[Pair, list[Lift]]:
+    """The lifts of rankings, whose variance includes the error of a learned curve.
+
+    `curve`, `by_rank`: after each block, see `variances`.
+    """
+    found = {}
+    for (estimator, average), (lift,) in lifts.items():
+        _, of_lifts = variances(curve, by_rank, plan.estimators[estimator].ratio)
+        variance = lift.sampling_variance + of_lifts[:, 1:]
+        found[estimator, average] = [lift._replace(sampling_variance=variance)]
+    return found
+
+
+def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+    """The trust checks that promotion does not know: of a learned curve and of rooms.
+
+    `known`: the other checks, of the policies that have events.
+    """
+    curve = examination(plan)
+    if curve is not None and state.examination is not None:
+        ok, finding = curve.moved(state.examination)
+        yield from of_every_policy(
+            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
+        )
+    yield from rooms.checks(plan, state.rooms, known)
