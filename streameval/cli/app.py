@@ -201,7 +201,7 @@ def replay(
         margin = promotion.margin if promotion else None
         title = plot_title or ", ".join(Path(file).name for file in files)
         true_values = read_truth(truth) if truth else {}
-        chosen = choices(settings.plan(), plot_estimator, plot_average)
+        chosen = choices(settings.evaluator_config(), plot_estimator, plot_average)
         picture = ReplayPlot(plot, chosen, title, true_values, margin, by_rule=decisions)
         check_path(plot)
     trace = Trace(picture.choices if picture else ())

@@ -84,7 +84,7 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     from streameval.ope.estimators import SNIPS
     from streameval.ope.policies.policy_file import LEARNED
 
-    plan = config.plan()
+    plan = config.evaluator_config()
     known = {each.label: each for each in config.estimators} or {"snips": SNIPS()}
     if all(policy.kind != LEARNED for policy in plan.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
@@ -119,10 +119,10 @@ def _trained(
     from streameval.ope.evaluator.training import split_by_time
 
     kept = Kept()
-    Replay(config, Evaluator.from_plan(training.online()), kept.update).read(files, written)
+    Replay(config, Evaluator.from_config(training.online()), kept.update).read(files, written)
     learn_from, later = split_by_time(kept.batches, share)
     events = sum(map(len, learn_from))
-    if events < training.plan.block or not later:
+    if events < training.config.block or not later:
         hint = "name more files, or another --validation"
         raise InputError(f"{events:,} events are too few to learn from: expected 100 or more", hint=hint)
     for name in training.policies:
@@ -203,7 +203,7 @@ def passes_table(training: Training, trained: Trained) -> Table:
     decimals = decimals_for([each.validation.value for each in trained.passes])
     table = new_table(
         f"{trained.name}, by {training.estimator.label}: {events:,} events to learn from, {later:,} later ones; "
-        f"the {training.plan.confidence * 100:g}% intervals of all passes hold together",
+        f"the {training.config.confidence * 100:g}% intervals of all passes hold together",
         *(
             ">pass",
             ">value while\nlearning",

@@ -18,8 +18,8 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.intervals import Normal
 from streameval.ope.power import USUAL, CandidatePower, LogSummary, PowerReport, TargetLift, forecast_power
 
@@ -46,7 +46,7 @@ def plan_power(
         raise InputError(f"--lift: {error}", hint="write --lift 0.01, or --lift 5% of what production earns") from error
     if not 0 < power < 1:
         raise InputError(f"--power must lie between 0 and 1, found {power:g}", hint="0.8 is usual")
-    plan, cumulative = config.plan(), Cumulative()
+    plan, cumulative = config.evaluator_config(), Cumulative()
     if plan.ranking is not None:
         raise InputError(
             "plan forecasts the events of decisions, not of rankings with clicks",
@@ -72,11 +72,11 @@ def plan_power(
         evaluator.update(batch)
         log.update(batch)
 
-    report = Replay(config, Evaluator.from_plan(plain), update).read(files, written)
+    report = Replay(config, Evaluator.from_config(plain), update).read(files, written)
     return forecast_power(report, log, estimators, targets, power, horizons)
 
 
-def _estimators(plan: Plan, wanted: str | None) -> dict[str, AnyEstimator]:
+def _estimators(plan: EvaluatorConfig, wanted: str | None) -> dict[str, AnyEstimator]:
     """The estimators by label, the preferred one first."""
     estimators = {each.label: each for each in sorted(plan.estimators.values(), key=lambda each: each.preference)}
     if wanted is None:

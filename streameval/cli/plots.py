@@ -68,7 +68,7 @@ class Trace:
     def update(self, evaluator: Evaluator, batch: EventBatch, share: float | None = None) -> None:
         """Give a batch to the evaluator, split where estimates are due; `share`: of the log read by now, if known."""
         if not self.taken and share:
-            between, block = len(batch) / share / (1.5 * self.points), evaluator.plan.block
+            between, block = len(batch) / share / (1.5 * self.points), evaluator.config.block
             self.every = max(self.every, int(between // block) * block)  # estimates between blocks take longer
         while len(batch) >= (missing := self.every - self.taken % self.every):
             self._give(evaluator, batch[:missing])

@@ -22,9 +22,9 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_table
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
 __all__ = ["Replay", "choices", "settings_for"]
@@ -74,8 +74,8 @@ class Replay:
         timed: bool = True,
     ) -> None:
         self.config, self._timed = config, timed
-        plan = config.plan()
-        self.evaluator: Evaluator = evaluator or Evaluator.from_plan(plan)
+        plan = config.evaluator_config()
+        self.evaluator: Evaluator = evaluator or Evaluator.from_config(plan)
         self._update = update
         self._share: float | None = None
         goal, *self._further = config.reward_fields
@@ -172,7 +172,7 @@ class Replay:
         return f"the events name {', '.join(named) or 'no policies'}"
 
 
-def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
+def choices(plan: EvaluatorConfig, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
     """The labels of the estimators to plot, on the average to plot, by `preference`.
 
     Raises:

@@ -15,7 +15,7 @@ from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, form
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
 from streameval.ope.answer import answers, by_policy, calibrated, percentage, recommended, seen_lifts
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.report import Decision, Estimate, Report
 
 MOST_ANSWERS, MOST_SEGMENTS = 5, 10
@@ -178,7 +178,7 @@ def _decision_cells(decision: Decision, report: Report, decimals: int) -> list[s
 def plan_table(config: Config) -> Table:
     """The parts that a configuration runs."""
     http, drift = config.http, config.drift
-    plan, kept = config.plan(), config.kept_state()
+    plan, kept = config.evaluator_config(), config.kept_state()
     policies = len(plan.policies)
     estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     kinds = {name: f" ({policy.kind})" for name, policy in plan.computed_policies.items()}
@@ -243,7 +243,7 @@ def events_line(report: Report) -> str:
 
 def _reward_lines(config: Config) -> Iterator[str]:
     """A line for each reward, the goal first."""
-    for (name, field, low, high), reward in zip(config.reward_fields, config.plan().rewards, strict=True):
+    for (name, field, low, high), reward in zip(config.reward_fields, config.evaluator_config().rewards, strict=True):
         line = f"the field {field}, from {low:g} to {high:g}"
         guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
         yield f"{name}: {line}{guard}" if config.rewards else line
@@ -259,7 +259,7 @@ def _dead_letters(settings: AnyDeadLetters | None) -> str:
     return "messages are counted but not stored"
 
 
-def _named(plan: Plan, estimators: Sequence[AnyEstimator]) -> str:
+def _named(plan: EvaluatorConfig, estimators: Sequence[AnyEstimator]) -> str:
     """The estimators, those apart that have rows only when events have what they need."""
     optional = [each for each in estimators if plan.default_estimators and plan.needs_of(each)]
     names = ", ".join(_described(each) for each in estimators if each not in optional)

@@ -11,7 +11,7 @@ from streameval.common.text import Seconds
 from streameval.config.errors import Problem, expecting, refusal
 from streameval.ingest.base import SourceSettings, StrictModel
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import require_halves
 
 
@@ -53,7 +53,7 @@ def engine_variables(text: str) -> dict[str, str]:
 
 
 def engine_problems(
-    engine: SparkSettings | None, source: SourceSettings | None, plan: Callable[[], Plan], *, decides: bool
+    engine: SparkSettings | None, source: SourceSettings | None, plan: Callable[[], EvaluatorConfig], *, decides: bool
 ) -> Iterator[Problem]:
     """Settings that do not fit an engine, each with a remedy; `decides`: the configuration has decisions."""
     if engine is None:

@@ -36,10 +36,10 @@ from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.core import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import rooms
+from streameval.ope.evaluator.config import BEST_AVERAGE, PUBLISHED_AVERAGES, EvaluatorConfig
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
@@ -285,7 +285,7 @@ class Config(StrictModel):
         Raises:
             ConfigError: The events cannot carry the configured reward.
         """
-        plan = self.plan()
+        plan = self.evaluator_config()
         if plan.ranking is not None:
             given = isinstance(plan.ranking.examination, GivenExamination)
             return RankingDecoder(plan.logged_policies, given, plan.scores is not None, self._identified(of_log))
@@ -315,7 +315,7 @@ class Config(StrictModel):
     def _identified(self, of_log: bool) -> bool:
         return of_log or (self.source is not None and self.source.dedupe_window > 0)
 
-    def plan(self) -> Plan:
+    def evaluator_config(self) -> EvaluatorConfig:
         """The plan of the evaluator. Events that wait for their rewards do not count as stale.
 
         Raises:
@@ -325,7 +325,7 @@ class Config(StrictModel):
         if promotion is not None and rewards is not None and promotion.trust.stale_after is not None:
             allowed = promotion.trust.stale_after + rewards.window
             promotion = replace(promotion, trust=replace(promotion.trust, stale_after=allowed))
-        plan = Plan.of(
+        plan = EvaluatorConfig.of(
             candidates=self.policies.candidates,
             estimators=self.estimators or None,
             averages=self.averages or None,
@@ -348,7 +348,7 @@ class Config(StrictModel):
 
     def evaluator(self) -> Evaluator:
         """A new evaluator of the plan."""
-        return Evaluator.from_plan(self.plan())
+        return Evaluator.from_config(self.evaluator_config())
 
     def full_bytes(self) -> int:
         """Bytes of the estimates once all windows are full. The first two candidates show how much each one takes."""
@@ -445,7 +445,9 @@ def _problems(config: Config) -> Iterator[Problem]:
         else:
             hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
             yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
-    yield from engine_problems(config.engine, config.source, config.plan, decides=config.decisions is not None)
+    yield from engine_problems(
+        config.engine, config.source, config.evaluator_config, decides=config.decisions is not None
+    )
 
 
 def _reward_problems(config: Config) -> Iterator[Problem]:

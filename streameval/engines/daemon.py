@@ -28,7 +28,7 @@ from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.service.daemon import DaemonLoop
 from streameval.service.reload import Change, require_reloadable
@@ -159,28 +159,28 @@ def daemon(
         return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
 
     def fresh() -> StartState[PartitionedEvaluator]:
-        return StartState(PartitionedEvaluator.from_plan(config.plan()), pipeline_of(config), {})
+        return StartState(PartitionedEvaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
 
     return from_newest(config, partial(_resume, config), fresh, assemble, reset=reset, needs_state=reset)
 
 
-def changed(evaluator: PartitionedEvaluator, plan: Plan) -> tuple[list[str], list[str]]:
-    """Continue with the candidates of a plan, and return the names of the ones that are added, and removed."""
-    before, late = evaluator.policies, evaluator.change_candidates(plan)
+def changed(evaluator: PartitionedEvaluator, config: EvaluatorConfig) -> tuple[list[str], list[str]]:
+    """Continue with the candidates of a config, and return the names of the ones that are added, and removed."""
+    before, late = evaluator.policies, evaluator.change_candidates(config)
     added = [] if late is None else list(late.policies[1:])
     return added, [name for name in before if name not in evaluator.policies or name in added]
 
 
 def _resume(config: Config, path: Path, document: State) -> StartState[PartitionedEvaluator]:
     require_same_configuration(config, path, document)
-    plan = config.plan()
+    wanted = config.evaluator_config()
     evaluator = PartitionedEvaluator.from_state_without_code(document["evaluator"], None, config.policies.candidates)
-    if evaluator.plan.for_policies(()).settings() != plan.for_policies(()).settings():
+    if evaluator.config.for_policies(()).settings() != wanted.for_policies(()).settings():
         raise StateError(
             f"the snapshot {path} has another production policy, other estimators or averages than the configuration",
             hint=WAYS_OUT,
         )
-    added, removed = changed(evaluator, plan)
+    added, removed = changed(evaluator, wanted)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     log.info("continued", snapshot=str(path), events=evaluator.accepted, added=added, removed=removed)
     return StartState(evaluator, pipeline_of(config), offsets, document["written"])
@@ -234,15 +234,15 @@ class EngineReload:
     def task(self) -> BatchTask:
         """How the ranges of the next batch are evaluated."""
         of = self._evaluator
-        most = max(1, MAX_SUMS // len(of.policies)) * of.plan.block
-        return BatchTask(self._pickled, pickle.dumps(of.plan), of.knowledge(), of.rests(), most)
+        most = max(1, MAX_SUMS // len(of.policies)) * of.config.block
+        return BatchTask(self._pickled, pickle.dumps(of.config), of.knowledge(), of.rests(), most)
 
     def __call__(self) -> Change | None:
         """The change for the daemon; None when it is refused, which is logged with the reason."""
         try:
             config = self._load()
             require_reloadable(self.config, config)
-            added, removed = changed(self._evaluator, config.plan())
+            added, removed = changed(self._evaluator, config.evaluator_config())
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
             return None

@@ -19,7 +19,7 @@ from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.ingest.stages import ClockBehindError
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import Summariser
 from streameval.service.dead_letters import MAX_DEAD_LETTERS, DeadLetter, dead_letters_of
 from streameval.service.startup import pipeline_of
@@ -56,12 +56,12 @@ class OffsetRange:
 class BatchTask:
     """How all ranges of a batch are evaluated.
 
-    `config`: a pickled `Config`, which reads and decodes. `plan`: a pickled `Plan` to sum up for. `knowledge`, `rests`:
-    of its `PartitionedEvaluator`. `most`: the offsets that it has at most, which limits the memory for sums.
+    `config`: a pickled `Config`, which reads and decodes. `evaluator`: a pickled `EvaluatorConfig`. `knowledge` and
+    `rests`: of its `PartitionedEvaluator`. `most`: the offsets that it has at most, which limits the memory for sums.
     """
 
     config: bytes
-    plan: bytes
+    evaluator: bytes
     knowledge: bytes | None = None
     rests: Mapping[int, bytes] = field(default_factory=dict)
     most: int | None = None
@@ -125,8 +125,8 @@ _evaluators: dict[bytes, RangeEvaluator] = {}
 
 
 @lru_cache(maxsize=16)
-def _plan_of(plan: bytes) -> Plan:
-    found: Plan = pickle.loads(plan)
+def _evaluator_config(pickled: bytes) -> EvaluatorConfig:
+    found: EvaluatorConfig = pickle.loads(pickled)
     return found
 
 
@@ -169,7 +169,9 @@ class RangeEvaluator:
 
     def _evaluated(self, range: OffsetRange, messages: Iterator[Records], now: float, task: BatchTask) -> RangeResult:
         place = range.partition, range.start
-        summariser = Summariser(_plan_of(task.plan), *place, task.knowledge, task.rests.get(range.partition))
+        summariser = Summariser(
+            _evaluator_config(task.evaluator), *place, task.knowledge, task.rests.get(range.partition)
+        )
         pipeline = pipeline_of(self._config, located=True)
         dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()

@@ -283,7 +283,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),
-            margin=self._evaluator.plan.margin,
+            margin=self._evaluator.config.margin,
             engine=self._engine_status(at),
         )
         self._published_at, self._to_publish = time.monotonic(), None

@@ -199,7 +199,7 @@ class DecisionOutbox:
 
     def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Keep the messages about new transitions and new frozen copies until a snapshot holds them."""
-        named, origin = (self._production, self._configuration), evaluator.plan.origin_of_propensities
+        named, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
             *(DecisionMessage.of(each, *named, origin) for each in evaluator.take_transitions()),
             *(VersionMessage.of_version(version, *named) for version in versions),

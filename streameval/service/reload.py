@@ -59,7 +59,7 @@ class Reload:
 
     def _change(self, config: Config) -> Change:
         events, before = config.event_format(), self._evaluator.policies
-        late = self._evaluator.change_candidates(config.plan())
+        late = self._evaluator.change_candidates(config.evaluator_config())
         self._config = config
         kept = set(self._evaluator.policies)
         added = () if late is None else late.policies[1:]

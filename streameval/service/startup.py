@@ -95,12 +95,12 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def configuration(config: Config) -> str:
     """The fingerprint of all settings that decide the numbers, except for the list of candidates."""
-    return fingerprint_of({**fingerprint(config), "plan": config.plan().for_policies(()).settings()})
+    return fingerprint_of({**fingerprint(config), "plan": config.evaluator_config().for_policies(()).settings()})
 
 
 def start_fresh(config: Config) -> StartState[Evaluator]:
     """The state without a snapshot."""
-    return StartState(Evaluator.from_plan(config.plan()), pipeline_of(config), {})
+    return StartState(Evaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
 
 
 def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
@@ -142,7 +142,7 @@ def resume(
         InputError: A policy to reset does not exist.
     """
     require_same_configuration(config, path, document)
-    plan, pipeline = config.plan(), pipeline_of(config)
+    plan, pipeline = config.evaluator_config(), pipeline_of(config)
     evaluator = Evaluator.from_state_without_code(
         document["evaluator"], config.reward_model, config.policies.candidates, config.propensity
     )
@@ -160,7 +160,7 @@ def resume(
         )
     pipeline.restore(document["pipeline"])
     buffered = pipeline.buffered() if backfills else None
-    late = evaluator.apply_plan(plan, buffered.events if buffered else 0)
+    late = evaluator.apply_config(plan, buffered.events if buffered else 0)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     pipeline.drop_policies(reset_policies)
     log.info(
@@ -261,7 +261,10 @@ def from_newest(
     try:
         if reset:
             store.set_aside()
-        config.plan(), pipeline_of(config)  # raise here what is wrong with the configuration, not with a snapshot
+        (
+            config.evaluator_config(),
+            pipeline_of(config),
+        )  # raise here what is wrong with the configuration, not with a snapshot
         start = store.newest(read)
         if start is None:
             if not reset and found_in(kept.dir, DAMAGED):

@@ -20,12 +20,12 @@ def benchmark(events: int = 8_000) -> Benchmark:
     plain = se.Evaluator(CANDIDATES, [se.IPS()], [se.Decay()])
     better = se.Evaluator(CANDIDATES, [se.StratifiedDR()], [se.Mixture()])
     family = se.Evaluator(CANDIDATES, FAMILY, AVERAGES, drift=None)
-    decoder = plain.plan.decoder()
+    decoder = plain.config.decoder()
     works = {
-        "stratified_dr on mixture": daemon(greedy, better.plan.decoder(), better),
+        "stratified_dr on mixture": daemon(greedy, better.config.decoder(), better),
         "ips on decay": daemon(greedy, decoder, plain),
-        "12 estimators, 6 averages": daemon(mixed, family.plan.decoder(), family),
-        "their decoding": decoding(mixed, family.plan.decoder()),
+        "12 estimators, 6 averages": daemon(mixed, family.config.decoder(), family),
+        "their decoding": decoding(mixed, family.config.decoder()),
     }
     ratios = [
         Ratio("stratified_dr on mixture", "ips on decay", 1.5),

@@ -88,12 +88,12 @@ def benchmark(events: int = 60_000) -> Benchmark:
     values, names = compact(events), names_of(MANY)
     thousand = compact(events // 15, names)
     default, quiet, many = Evaluator(CANDIDATES), Evaluator(CANDIDATES), Evaluator(names)
-    decoder = default.plan.decoder()
+    decoder = default.config.decoder()
     works = {
         "without scrapes": daemon(values * TIMES, decoder, quiet),
         "scraped without a pause": scraped(values * TIMES, decoder, default),
         "longest turn": longest_turn(values, decoder, Evaluator(CANDIDATES)),
-        "1,000 candidates": daemon(thousand * TIMES, many.plan.decoder(), many),
+        "1,000 candidates": daemon(thousand * TIMES, many.config.decoder(), many),
         "orjson.loads": parsing(values),
     }
     ratios = [

@@ -30,7 +30,7 @@ FOUR = (IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate())
 def benchmark(events: int = 40_000) -> Benchmark:
     values = compact(events)
     default = Evaluator(CANDIDATES)
-    decoder = default.plan.decoder()
+    decoder = default.config.decoder()
     four = Evaluator(CANDIDATES, FOUR, PUBLISHED, drift=None)
     every = Evaluator(CANDIDATES, [*FOUR, StratifiedIPS()], [*PUBLISHED, Mixture()])
     one = Evaluator(CANDIDATES, [IPS()], [Cumulative()], drift=None, promotion=None)

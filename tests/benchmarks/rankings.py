@@ -15,7 +15,7 @@ PAGE, EVENT = "page of 20 items, 2 clicks", "compact event"
 def benchmark(events: int = 10_000) -> Benchmark:
     ranked, plain = Evaluator(CANDIDATES, ranking=RANKING), Evaluator(CANDIDATES)
     works = {
-        PAGE: daemon(pages(events, 20, 2), ranked.plan.decoder(), ranked),
-        EVENT: daemon(compact(events), plain.plan.decoder(), plain),
+        PAGE: daemon(pages(events, 20, 2), ranked.config.decoder(), ranked),
+        EVENT: daemon(compact(events), plain.config.decoder(), plain),
     }
     return Benchmark("Rankings, from messages", works, [Ratio(PAGE, EVENT, 2.0)])

@@ -20,7 +20,7 @@ def benchmark(events: int = 12_000) -> Benchmark:
     values = with_context(events, FIELDS)
     works = {}
     for name, segments in {"30 segments": SEGMENTS, "none": None}.items():
-        decoder = Evaluator(CANDIDATES, segments=segments).plan.decoder()
+        decoder = Evaluator(CANDIDATES, segments=segments).config.decoder()
         works[name] = daemon(values, decoder, Evaluator(CANDIDATES, segments=segments))
         batches = decoded(values, decoder.decode_batch)
         works[f"{name}, decoded"] = updating(Evaluator(CANDIDATES, segments=segments), batches)

@@ -83,7 +83,7 @@ def messages_in(broker: Broker, topic: str) -> list[Any]:
 
 
 def expected(settings: dict[str, Any], events: EventBatch) -> list[tuple[int, bool]]:
-    evaluator = Evaluator.from_plan(Config.model_validate(settings).plan())
+    evaluator = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
     evaluator.update(events)
     evaluator.fold_pending()
     return [(each.event, each.promotable) for each in evaluator.take_transitions()]
@@ -194,7 +194,7 @@ def test_each_frozen_copy_is_in_the_topic_and_none_with_two_contents_after_kills
     found = contents(messages)
     assert {len(values) for values in found.values()} == {1}
     copied = sorted((msgspec.json.decode(value) for (value,) in found.values()), key=lambda each: each["event"])
-    undisturbed = Evaluator.from_plan(Config.model_validate(settings).plan())
+    undisturbed = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
     undisturbed.update(events)
     assert [(each["policy"], each["event"], tuple(each["retired"]), each["file"]) for each in copied] == [
         (made.policy, made.event, made.retired, made.file) for made in undisturbed.take_versions()

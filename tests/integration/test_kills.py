@@ -203,8 +203,8 @@ class Log:
     @cached_property
     def state_in_order_of_time(self) -> Any:
         """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
-        changing = Evaluator.from_plan(Config.model_validate(self.config()).plan())
-        decoder, columns = changing.plan.decoder(), self.columns
+        changing = Evaluator.from_config(Config.model_validate(self.config()).evaluator_config())
+        decoder, columns = changing.config.decoder(), self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):
             some = in_order[first : first + 6000]

@@ -69,14 +69,14 @@ class Topic:
     def in_one_range(self) -> Report:
         """Every number, from one range of each partition."""
         config = Config.model_validate(self.with_engine())
-        plan, pipeline = config.plan(), pipeline_of(config, located=True)
+        plan, pipeline = config.evaluator_config(), pipeline_of(config, located=True)
         assert config.source is not None
         summarisers = {partition: Summariser(plan, partition, 0) for partition in self.ends}
         with closing(config.source.open()) as source:
             while source.offsets()[self.name].positions != self.ends:
                 for part in source.poll(1.0):
                     summarisers[part.partition].update(pipeline.take([part], {}, 1.8e9))
-        evaluator = PartitionedEvaluator.from_plan(plan)
+        evaluator = PartitionedEvaluator.from_config(plan)
         evaluator.fold([each.summary(self.ends[partition]) for partition, each in summarisers.items()])
         return evaluator.report()
 

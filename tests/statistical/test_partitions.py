@@ -10,7 +10,7 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser, Summary
 from streameval.ope.report import Report
 from streameval.simulation import Drift, DriftKind, World, simulate
@@ -26,7 +26,7 @@ AVERAGES: list[Any] = [
 ]
 
 
-def scores(report: Report, plan: Plan, world: World, truth: Array) -> Array:
+def scores(report: Report, plan: EvaluatorConfig, world: World, truth: Array) -> Array:
     """Squared errors and the shares of intervals that hold the value now, [2, estimators, averages]."""
     rows = [
         [
@@ -46,16 +46,16 @@ def folded(evaluator: PartitionedEvaluator, batch: EventBatch, offsets: list[int
     summaries = []
     for number in range(PARTITIONS):
         own = batch.take(np.flatnonzero(partition == number))
-        summariser = Summariser(evaluator.plan, number, offsets[number], knowledge, rests.get(number))
+        summariser = Summariser(evaluator.config, number, offsets[number], knowledge, rests.get(number))
         summariser.update(own)
         offsets[number] += len(own)
         summaries.append(Summary.from_bytes(summariser.summary(offsets[number]).to_bytes()))
     evaluator.fold(summaries)
 
 
-def followed(plan: Plan, world: World, drift: Drift, seed: int) -> Iterator[tuple[Array, Array]]:
+def followed(plan: EvaluatorConfig, world: World, drift: Drift, seed: int) -> Iterator[tuple[Array, Array]]:
     """The scores of one process and of four partitions, after each `LOOKED_AT` events from the second time on."""
-    one, several = Evaluator.from_plan(plan), PartitionedEvaluator.from_plan(plan)
+    one, several = Evaluator.from_config(plan), PartitionedEvaluator.from_config(plan)
     offsets, chance = [0] * PARTITIONS, np.random.default_rng(seed)
     waiting: list[EventBatch] = []
     count = 0
@@ -75,7 +75,7 @@ def followed(plan: Plan, world: World, drift: Drift, seed: int) -> Iterator[tupl
 @pytest.mark.parametrize("kind", ["smooth", "abrupt", "stationary"])
 def test_errors_and_coverage_on_four_partitions_are_those_of_one_process(kind: DriftKind) -> None:
     world, drift = World.synthetic(31, users=200, items=800, clusters=4), Drift(kind, clusters=4, span=SPAN)
-    plan = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).plan
+    plan = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).config
     found = np.array([list(followed(plan, world, drift, seed)) for seed in range(4)]).mean(axis=1)
     (error, coverage), (_, coverage_of_several) = found.mean(axis=0)
     difference = found[:, 1, 0] - found[:, 0, 0]

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 import streameval as se
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 
 NAMES = ("early", "late", "later")
 
 
-def plan(*candidates: str, **options: Any) -> Plan:
+def plan(*candidates: str, **options: Any) -> EvaluatorConfig:
     named = options.pop("named", candidates)
-    return se.Evaluator(candidates=named, **options).plan
+    return se.Evaluator(candidates=named, **options).config
 
 
 def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
@@ -31,7 +31,7 @@ def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
     )
 
 
-def adopt(changing: Evaluator, changed: Plan) -> None:
-    late = changing.apply_plan(changed)
+def adopt(changing: Evaluator, changed: EvaluatorConfig) -> None:
+    late = changing.apply_config(changed)
     if late is not None:
         changing.activate(late)

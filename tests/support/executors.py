@@ -39,7 +39,7 @@ def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> No
 
 def batch_task(config: Config) -> BatchTask:
     """How the ranges of the first batch of a configuration are evaluated."""
-    return BatchTask(pickle.dumps(config), pickle.dumps(config.plan()))
+    return BatchTask(pickle.dumps(config), pickle.dumps(config.evaluator_config()))
 
 
 class Executors:

@@ -143,7 +143,7 @@ PLAN = Evaluator(
     ["cumulative"],
     production="production",
     logging={"arms": {"production": 0.8, "challenger": 0.2}, "weights": "logged"},
-).plan
+).config
 
 
 def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]:

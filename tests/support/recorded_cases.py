@@ -36,12 +36,12 @@ class Changing:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.evaluator = Evaluator.from_plan(Config.model_validate(settings).plan())
+        self.evaluator = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
 
     def change(self, settings: dict[str, Any]) -> None:
         """Continue with other candidates; new ones start from zero."""
         self.settings = settings
-        late = self.evaluator.apply_plan(Config.model_validate(settings).plan())
+        late = self.evaluator.apply_config(Config.model_validate(settings).evaluator_config())
         if late is not None:
             self.evaluator.activate(late)
 
@@ -57,7 +57,7 @@ class Changing:
         """Continue from the state, as after a restart."""
         again = Changing(self.settings)
         again.evaluator = Evaluator.from_state(written_and_read(self.evaluator.state()))
-        again.evaluator.apply_plan(Config.model_validate(self.settings).plan())
+        again.evaluator.apply_config(Config.model_validate(self.settings).evaluator_config())
         return again
 
 

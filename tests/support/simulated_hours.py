@@ -59,5 +59,5 @@ def _statuses(lines: Iterator[bytes], decoder: JsonDecoder, evaluator: Evaluator
             event_delay=delays,
             snapshots=SnapshotStatus(now - 11.0, written),
             history=history,
-            margin=evaluator.plan.margin,
+            margin=evaluator.config.margin,
         )

@@ -31,8 +31,8 @@ from streameval.ope.core import past
 from streameval.ope.core.past import RatioPast
 from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.estimators import IPS, TermRange, Terms
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
 from streameval.ope.evidence.evidence import Evidence, RecentState, start_recent
 from streameval.ope.intervals import AnyInterval
@@ -188,30 +188,30 @@ class _Sides(NamedTuple):
         return evidence, Terms(u, v), size, path
 
 
-def observe(plan: Plan, state: CalibrationState | None, blocks: Blocks) -> CalibrationState | None:
+def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blocks) -> CalibrationState | None:
     """Return the state after whole blocks; None while no event names a candidate."""
     events, signs = blocks.logged, blocks.goal.signs
     names = events.logging_policy
-    if plan.ranking is not None or (names is None and state is None):
+    if config.ranking is not None or (names is None and state is None):
         return state
     names = np.full(len(events), NO_IDENTITY) if names is None else names
-    own = (names[None] == _identities(plan)[:, None]).T
+    own = (names[None] == _identities(config)[:, None]).T
     if state is None:
         chosen = own[:, 1:].any(axis=1)
         if not chosen.any():
             return None
-        rest = slice(int(np.argmax(chosen)) // plan.block * plan.block, None)
+        rest = slice(int(np.argmax(chosen)) // config.block * config.block, None)
         events, names, own, signs = events[rest], names[rest], own[rest], None if signs is None else signs[rest]
-        state = fresh(plan)
-    by_block = per_block(own, len(events) // plan.block).any(axis=-1)
+        state = fresh(config)
+    by_block = per_block(own, len(events) // config.block).any(axis=-1)
     started = np.logical_or.accumulate(np.concatenate([state.started[None], by_block]))[1:]
-    named = np.repeat(started.T, plan.block, axis=1).T & (names != NO_IDENTITY)[:, None]
-    evidence = Evidence.without_rewards(events, plan.policies, plan.block).of_reward(events.reward)
+    named = np.repeat(started.T, config.block, axis=1).T & (names != NO_IDENTITY)[:, None]
+    evidence = Evidence.without_rewards(events, config.policies, config.block).of_reward(events.reward)
     evidence, recent = evidence.with_recent_means(state.recent)
     sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
     compared, terms, size, path = sides.differences(state.centre)
     past.fold_ratio(state.compared, past.sum_ratio(compared, terms), has_denominator=True)
-    grid, parts = _grid(plan), {"seen": sides.seen, "estimated": sides.estimated}
+    grid, parts = _grid(config), {"seen": sides.seen, "estimated": sides.estimated}
     if state.base is not None:
         parts["base"] = sides.base(named)
     for name, part in parts.items():
@@ -220,18 +220,18 @@ def observe(plan: Plan, state: CalibrationState | None, blocks: Blocks) -> Calib
     return structs.replace(state, started=started[-1], recent=recent, centre=path[-1], size_square=size_square)
 
 
-def _identities(plan: Plan) -> Identity:
+def _identities(config: EvaluatorConfig) -> Identity:
     """The fingerprints of the policies; none for `logging`, which names all of them."""
-    return fingerprints(["" if name == LOGGING else name for name in plan.policies])
+    return fingerprints(["" if name == LOGGING else name for name in config.policies])
 
 
-def start(_plan: Plan) -> None:
+def start(_plan: EvaluatorConfig) -> None:
     """Start without a state."""
 
 
-def fresh(plan: Plan) -> CalibrationState:
+def fresh(config: EvaluatorConfig) -> CalibrationState:
     """Start before the first block with an event of a candidate."""
-    grid, policies = _grid(plan), len(plan.policies)
+    grid, policies = _grid(config), len(config.policies)
     return CalibrationState(
         started=np.zeros(policies, dtype=bool),
         recent=start_recent(policies),
@@ -240,15 +240,15 @@ def fresh(plan: Plan) -> CalibrationState:
         size_square=np.zeros(policies),
         seen=grid.start(),
         estimated=grid.start(),
-        base=grid.start() if plan.policies[0] == LOGGING else None,
+        base=grid.start() if config.policies[0] == LOGGING else None,
     )
 
 
-def resume(plan: Plan, before: Plan, state: CalibrationState | None) -> CalibrationState | None:
-    """Return the state of the plan `before` under another one; None if an average is another one."""
-    if state is None or any(before.averages.get(label) != average for label, average in plan.averages.items()):
+def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: CalibrationState | None) -> CalibrationState | None:
+    """Return the state of the config `before` under another one; None if an average is another one."""
+    if state is None or any(before.averages.get(label) != average for label, average in config.averages.items()):
         return None
-    index, part = [before.policies.index(name) for name in plan.policies], _grid(plan)
+    index, part = [before.policies.index(name) for name in config.policies], _grid(config)
     whole = replace(part, candidates=(True,) * len(before.policies))
     grids = {name: whole.select(each, part, index) for name, each in state.grids.items()}
     others = structs.replace(state, **dict.fromkeys(grids))
@@ -256,11 +256,11 @@ def resume(plan: Plan, before: Plan, state: CalibrationState | None) -> Calibrat
     return kept
 
 
-def join(both: Plan, own: Owned, late: Owned, company: Company) -> CalibrationState | None:
-    """Return the state of a plan of two; None while no event has named a candidate."""
+def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> CalibrationState | None:
+    """Return the state of a config of two; None while no event has named a candidate."""
     if own.state is None and late.state is None:
         return None
-    first, second = (fresh(each.plan) if each.state is None else each.state for each in (own, late))
+    first, second = (fresh(each.config) if each.state is None else each.state for each in (own, late))
     grid, names = _grid(both), ["seen", "estimated", *(["base"] if first.base is not None else [])]
     grids = {name: grid.join(getattr(first, name), getattr(second, name), company) for name in names}
     none: dict[str, Any] = dict.fromkeys(names)
@@ -269,45 +269,45 @@ def join(both: Plan, own: Owned, late: Owned, company: Company) -> CalibrationSt
     return found
 
 
-def _grid(plan: Plan) -> Grid:
+def _grid(config: EvaluatorConfig) -> Grid:
     """The mean of weighted rewards on every average, with the usual interval."""
-    averages = tuple(plan.averages.values())
+    averages = tuple(config.averages.values())
     return Grid(
         estimators=(IPS(),),
         averages=averages,
         bounds=tuple(_INTERVAL.validate_python({"kind": average.default_interval}) for average in averages),
-        candidates=(True,) * len(plan.policies),
+        candidates=(True,) * len(config.policies),
         needs=frozenset(),
         trackers={},
-        block=plan.block,
+        block=config.block,
     )
 
 
-def rows(plan: Plan, state: CalibrationState, _present: Present) -> dict[str, tuple[Calibration, ...]]:
+def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) -> dict[str, tuple[Calibration, ...]]:
     """For each policy that chose events, and each average, the seen value and the estimated one.
 
     Of the finished blocks.
     """
     found = []
-    values = {name: list(_values(plan, each)) for name, each in state.grids.items()}
+    values = {name: list(_values(config, each)) for name, each in state.grids.items()}
     for place, (average, seen) in enumerate(values["seen"]):
         estimated = values["estimated"][place][1]
         base = values["base"][place][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
-        for policy, name in enumerate(plan.policies):
+        for policy, name in enumerate(config.policies):
             if not np.isnan(seen[policy, 0]):
                 numbers = _numbers(seen[policy], estimated[policy], None if policy == 0 else base[policy])
-                origin = plan.origin_of_propensities
+                origin = config.origin_of_propensities
                 found.append(Calibration(policy=name, average=average, propensity=origin, **numbers))
     return {"calibration": tuple(found)}
 
 
-def _values(plan: Plan, state: GridState) -> Iterator[tuple[str, Array]]:
+def _values(config: EvaluatorConfig, state: GridState) -> Iterator[tuple[str, Array]]:
     """For each average its label, and the value, lower and upper bound of each policy, [policies, 3]."""
-    low, high = plan.reward_range
-    for average, interval, reading, _ in _grid(plan).read(state, None, plan.errors):
+    low, high = config.reward_range
+    for average, interval, reading, _ in _grid(config).read(state, None, config.errors):
         largest = np.nan_to_num(reading.importance_weight_max)
-        terms = TermRange.by_column((IPS(),), plan.reward_range, interval.largest_weight(largest))
-        lower, upper = interval.bounds(reading, terms, plan.confidence)
+        terms = TermRange.by_column((IPS(),), config.reward_range, interval.largest_weight(largest))
+        lower, upper = interval.bounds(reading, terms, config.confidence)
         yield average.label, np.column_stack([reading.value, np.clip(lower, low, high), np.clip(upper, low, high)])
 
 
@@ -331,16 +331,16 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
     )
 
 
-def checks(plan: Plan, state: CalibrationState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, state: CalibrationState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust check `calibration` of each policy whose estimate can be compared with what it earned."""
-    if plan.promotion is None:
+    if config.promotion is None:
         return
-    half = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
+    half = NormalDist().inv_cdf(0.5 + config.confidence / 2)
     for policy, mean, deviation, blocks in zip(
-        plan.policies, *(each.tolist() for each in compared(state)), strict=True
+        config.policies, *(each.tolist() for each in compared(state)), strict=True
     ):
         if blocks >= FEWEST_BLOCKS_COMPARED:
-            ok = abs(mean) <= multiple(blocks, plan.promotion.trust.error) * deviation
+            ok = abs(mean) <= multiple(blocks, config.promotion.trust.error) * deviation
             side = "below" if mean < 0 else "above"
             distance = f"{significant(abs(mean))} +- {significant(half * deviation)}"
             finding = f"the estimate is {distance} {side} the seen reward"

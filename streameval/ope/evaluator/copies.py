@@ -1,4 +1,4 @@
-"""Frozen copies of policies that learn: which are due, and which of them a plan keeps."""
+"""Frozen copies of policies that learn: which are due, and which of them a config keeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 from streameval.common.arrays import State, from_plain
 from streameval.events import EventBatch
 from streameval.ope.candidates.versions import FrozenPolicy, VersionsOf
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.state import EvaluatorState
 from streameval.ope.policies.base import LearningPolicy
 from streameval.ope.report import NewVersion
@@ -18,31 +18,31 @@ KEPT = 200
 """New frozen copies that are kept until they are taken, the newest ones."""
 
 
-def made(plan: Plan) -> dict[str, FrozenPolicy]:
+def made(config: EvaluatorConfig) -> dict[str, FrozenPolicy]:
     """Return the frozen copies that are candidates, by name."""
-    return {name: each for name, each in plan.computed_policies.items() if isinstance(each, FrozenPolicy)}
+    return {name: each for name, each in config.computed_policies.items() if isinstance(each, FrozenPolicy)}
 
 
-def due(plan: Plan, state: EvaluatorState) -> int | None:
+def due(config: EvaluatorConfig, state: EvaluatorState) -> int | None:
     """Return the number of events up to the next copy; None if there is none."""
-    return min((of.every - events % of.every for _, of, events in _copied(plan, state)), default=None)
+    return min((of.every - events % of.every for _, of, events in _copied(config, state)), default=None)
 
 
-def after(plan: Plan, state: EvaluatorState) -> Iterator[tuple[FrozenPolicy, list[str]]]:
+def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[FrozenPolicy, list[str]]]:
     """Yield the copies that are due now, each with the ones that it replaces."""
-    for name, versions, events in _copied(plan, state):
+    for name, versions, events in _copied(config, state):
         number, since = divmod(events, versions.every)
-        copy = FrozenPolicy(name, number, events, cast(LearningPolicy, plan.computed_policies[versions.policy]))
-        if not since and number and copy.name not in plan.policies:
-            old = made(plan).items()
+        copy = FrozenPolicy(name, number, events, cast(LearningPolicy, config.computed_policies[versions.policy]))
+        if not since and number and copy.name not in config.policies:
+            old = made(config).items()
             yield copy, [each for each, one in old if one.of == name and one.number <= number - versions.keep]
 
 
-def _copied(plan: Plan, state: EvaluatorState) -> Iterator[tuple[str, VersionsOf, int]]:
+def _copied(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[str, VersionsOf, int]]:
     """Yield what is copied, with the number of events since its policy was added."""
-    for name, versions in plan.versions.items():
-        if versions.policy in plan.policies:
-            since = state.counts["since"][plan.policies.index(versions.policy)]
+    for name, versions in config.versions.items():
+        if versions.policy in config.policies:
+            since = state.counts["since"][config.policies.index(versions.policy)]
             yield name, versions, state.events.accepted - int(since)
 
 
@@ -50,38 +50,38 @@ def announced(
     copy: FrozenPolicy,
     policy: str,
     learned: State,
-    plan: Plan,
+    config: EvaluatorConfig,
     state: EvaluatorState,
     retired: Sequence[str],
     events: EventBatch,
 ) -> NewVersion:
     """Return the message about a copy of a policy that was made after these events."""
     place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
-    content = copy.written(learned, plan.reward_model.coefficients, plan.rewards[0].range)
+    content = copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)
     file = None if content is None else copy.file
     return NewVersion(copy.name, policy, copy.events, state.events.newest, tuple(retired), place, file)
 
 
-def with_copies(plan: Plan, before: Plan) -> Plan:
-    """Return the plan with the copies that it keeps: the last ones of policies that it still has."""
+def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorConfig:
+    """Return the config with the copies that it keeps: the last ones of policies that it still has."""
     known = sorted(made(before).values(), key=lambda copy: copy.number)
-    same_model = plan.reward_model == before.reward_model
+    same_model = config.reward_model == before.reward_model
     kept: dict[str, FrozenPolicy] = {}
-    for name, versions in plan.versions.items():
-        policy = plan.computed_policies[versions.policy]
+    for name, versions in config.versions.items():
+        policy = config.computed_policies[versions.policy]
         own = [each for each in known if each.of == name and each.events == each.number * versions.every]
         same = [each for each in own if each.policy == policy and (same_model or not each.keeps_model)]
         kept |= {each.name: each for each in same[-versions.keep :]}
     return replace(
-        plan,
-        policies=(*plan.policies, *(name for name in kept if name not in plan.policies)),
-        computed_policies={**plan.computed_policies, **kept},
-        candidate_order={**plan.candidate_order, **dict.fromkeys(kept, 0)},
+        config,
+        policies=(*config.policies, *(name for name in kept if name not in config.policies)),
+        computed_policies={**config.computed_policies, **kept},
+        candidate_order={**config.candidate_order, **dict.fromkeys(kept, 0)},
     )
 
 
-def in_state(plan: Plan, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
+def in_state(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
     """Yield the frozen copies in a plain state, what each has learned, and the content of its file, if it has one."""
-    for name, copy in made(plan).items():
+    for name, copy in made(config).items():
         learned = from_plain(state["rooms"]["learning"][name])
-        yield copy, learned, copy.written(learned, plan.reward_model.coefficients, plan.rewards[0].range)
+        yield copy, learned, copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)

@@ -124,7 +124,7 @@ class EstimatedPropensity(metaclass=Configurable):
             self.model.make()
 
     def check_with(self, estimators: Mapping[str, Estimator], segments: Sequence[SegmentField], others: bool) -> None:
-        """Check the settings together with the rest of a plan; `others`: it has a ranking or arms.
+        """Check the settings together with the rest of a config; `others`: it has a ranking or arms.
 
         Raises:
             ValueError: They do not fit together.

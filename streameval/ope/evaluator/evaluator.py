@@ -22,11 +22,11 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
+from streameval.ope.evaluator.config import Candidates, EvaluatorConfig, KindOrOptions, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
-from streameval.ope.evaluator.plan import Candidates, KindOrOptions, Plan, Product
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
     examination_rows,
@@ -62,7 +62,7 @@ PARTS_AT_ONCE = 4_000
 
 
 class _Late(NamedTuple):
-    """An evaluator of parts that are not evaluated yet; `policies`: the new ones that are still in the plan.
+    """An evaluator of parts that are not evaluated yet; `policies`: the new ones that are still in the config.
 
     `replaces`: it will take the place of the evaluator that waits for it.
     """
@@ -71,12 +71,12 @@ class _Late(NamedTuple):
     policies: tuple[str, ...]
     replaces: bool
 
-    def has(self, new: Sequence[str], products: Sequence[Product], plan: Plan) -> bool:
+    def has(self, new: Sequence[str], products: Sequence[Product], config: EvaluatorConfig) -> bool:
         """Whether it has these policies and products, so that no other one is needed."""
-        own = self.evaluator.plan
-        known = set(changes.same_policies(own, plan))
+        own = self.evaluator.config
+        known = set(changes.same_policies(own, config))
         if self.replaces:
-            return known == set(own.policies) == set(plan.policies)
+            return known == set(own.policies) == set(config.policies)
         return known.issuperset(new) and set(own.products).issuperset(products)
 
 
@@ -148,7 +148,7 @@ class Evaluator:
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
         propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> None:
-        self.plan = Plan.of(
+        self.config = EvaluatorConfig.of(
             candidates,
             estimators,
             averages,
@@ -166,14 +166,14 @@ class Evaluator:
             segments,
             propensity,
         )
-        self.plan.reward_model.check()
+        self.config.reward_model.check()
         self._start()
 
     @classmethod
-    def from_plan(cls, plan: Plan, known: State | None = None) -> Self:
-        """An evaluator of a plan, before the first event; `known`: the states of rooms that know something already."""
+    def from_config(cls, config: EvaluatorConfig, known: State | None = None) -> Self:
+        """An evaluator of a config, before the first event; `known`: the states of rooms that know something."""
         evaluator = cls.__new__(cls)
-        evaluator.plan = plan
+        evaluator.config = config
         evaluator._start()
         evaluator._state.rooms |= known or {}
         return evaluator
@@ -181,7 +181,7 @@ class Evaluator:
     def learned(self, policy: str) -> State:
         """A copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
         self.fold_pending()
-        if self.plan.learned_policies[policy].follows_model:
+        if self.config.learned_policies[policy].follows_model:
             return {"model": deepcopy(self._state.predictions[0].model)}
         return dict(deepcopy(self._state.rooms["learning"][policy]))
 
@@ -191,23 +191,23 @@ class Evaluator:
         return full_bytes(self._state)
 
     def _start(self) -> None:
-        self._use_plan()
+        self._use_config()
         self._late: _Late | None = None
         self._starts_again = False
         self._pending: list[EventBatch] = []
         self._pending_events = 0
-        self._state = weighing.start(self.plan, self._grids, self._monitor)
+        self._state = weighing.start(self.config, self._grids, self._monitor)
 
-    def _use_plan(self) -> None:
-        self._computed = prepared(self.plan.computed_policies)
-        self._grids = self.plan.grids()
-        self.promotion_lifts = self.plan.promotion_lifts(self._grids)
-        self._monitor = self.plan.monitor(self.promotion_lifts)
+    def _use_config(self) -> None:
+        self._computed = prepared(self.config.computed_policies)
+        self._grids = self.config.grids()
+        self.promotion_lifts = self.config.promotion_lifts(self._grids)
+        self._monitor = self.config.monitor(self.promotion_lifts)
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The policies with rows in the Report: production first, then the candidates."""
-        return self.plan.policies
+        return self.config.policies
 
     @property
     def accepted(self) -> int:
@@ -221,17 +221,17 @@ class Evaluator:
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """The policies, estimators and averages that are evaluated: see `Plan.parts`."""
-        return self.plan.parts
+        """The policies, estimators and averages that are evaluated: see `EvaluatorConfig.parts`."""
+        return self.config.parts
 
-    def change_candidates(self, plan: Plan) -> Evaluator | None:
-        """Remove the candidates that the plan does not have; return an evaluator of those that it adds, if any.
+    def change_candidates(self, config: EvaluatorConfig) -> Evaluator | None:
+        """Remove the candidates that the config does not have; return an evaluator of those that it adds, if any.
 
         A candidate that is computed in another way counts as another one. The new evaluator has no rows here until
         `activate`. The caller may give it earlier events before. It takes the place of one that still waits.
 
         Args:
-            plan: differs from the present one in its candidates only
+            config: differs from the present one in its candidates only
 
         Raises:
             ConfigError: A candidate cannot be created, and nothing has changed.
@@ -239,75 +239,75 @@ class Evaluator:
         >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
         >>> evaluator = Evaluator(candidates=["early"])
         >>> evaluator.update(batch)
-        >>> late = evaluator.change_candidates(Evaluator(candidates=["early", "late"]).plan)
+        >>> late = evaluator.change_candidates(Evaluator(candidates=["early", "late"]).config)
         >>> evaluator.activate(late)
         >>> evaluator.update(batch)
         >>> [(policy.policy, policy.events) for policy in evaluator.report().policies]
         [('logging', 2), ('early', 2), ('late', 1)]
         """
-        plan = copies.with_copies(plan, self.plan)
-        kept = changes.same_policies(self.plan, plan)
-        numbered = self._numbered(plan)
-        present = numbered.for_policies(kept).with_products(changes.same_products(self.plan, plan).products)
-        new, awaited = [name for name in plan.policies if name not in kept], self._late
-        lacking = plan.for_pairs([pair for pair in plan.pairs if pair not in present.pairs]).products
+        config = copies.with_copies(config, self.config)
+        kept = changes.same_policies(self.config, config)
+        numbered = self._numbered(config)
+        present = numbered.for_policies(kept).with_products(changes.same_products(self.config, config).products)
+        new, awaited = [name for name in config.policies if name not in kept], self._late
+        lacking = config.for_pairs([pair for pair in config.pairs if pair not in present.pairs]).products
         late = None
-        if awaited is not None and awaited.has(new, lacking, plan):
+        if awaited is not None and awaited.has(new, lacking, config):
             self._late = awaited._replace(policies=tuple(new)) if new or lacking or awaited.replaces else None
         else:
             replaces = awaited is not None and awaited.replaces
             if new or lacking or replaces:
                 products = (*present.products, *lacking) if new else lacking
-                part = numbered.for_policies(plan.policies if lacking else new).with_products(products)
-                late = Evaluator.from_plan(numbered if replaces else part)
+                part = numbered.for_policies(config.policies if lacking else new).with_products(products)
+                late = Evaluator.from_config(numbered if replaces else part)
             self._late = None if late is None else _Late(late, tuple(new), replaces)
         self._restrict(present)
         self._state.added = max(self._state.added, *numbered.candidate_order.values(), 0)
         return late
 
-    def apply_plan(self, plan: Plan, buffered: int = 0) -> Evaluator | None:
-        """Continue under any other plan; return an evaluator of what is new, as `change_candidates` does.
+    def apply_config(self, config: EvaluatorConfig, buffered: int = 0) -> Evaluator | None:
+        """Continue under any other config; return an evaluator of what is new, as `change_candidates` does.
 
         An estimator or average with other parameters counts as another one; so does an estimator that uses another
-        reward model. Parts of the present plan alone are forgotten. Everything starts from zero if `restarts` is true.
+        reward model. Parts of the present config alone are forgotten. All start from zero if `restarts` is true.
 
         Args:
-            plan: the plan from now on
+            config: the config from now on
             buffered: how many events that will count were decoded without the new candidates. Another reading of the
                 log is to give them
         """
         events = self._state.events
         if not events.accepted and not buffered:
-            self._adopt(plan, None)
+            self._adopt(config, None)
             self._state.events = EventState(rejected=events.rejected, arrivals=events.arrivals)
             return None
-        if not self.restarts(plan):
-            return self.change_candidates(plan)
-        numbered = self._numbered(plan)
+        if not self.restarts(config):
+            return self.change_candidates(config)
+        numbered = self._numbered(config)
         self._adopt(numbered, None)
         self._state.added = max(self._state.added, *numbered.candidate_order.values(), 0)
-        late = Evaluator.from_plan(numbered)
-        self._late = _Late(late, plan.policies, replaces=True)
+        late = Evaluator.from_config(numbered)
+        self._late = _Late(late, config.policies, replaces=True)
         return late
 
-    def restarts(self, plan: Plan) -> bool:
-        """Whether the plan has another production policy, or other propensities, which every lift depends on."""
-        production = plan.policies[0]
-        if (self.plan.propensity, self.policies[0]) != (plan.propensity, production) or self._starts_again:
+    def restarts(self, config: EvaluatorConfig) -> bool:
+        """Whether the config has another production policy, or other propensities, which every lift depends on."""
+        production = config.policies[0]
+        if (self.config.propensity, self.policies[0]) != (config.propensity, production) or self._starts_again:
             return True
-        return self.plan.policy(production) != plan.policy(production)
+        return self.config.policy(production) != config.policy(production)
 
     def reset_policy(self, name: str) -> None:
-        """Forget a policy, which starts from zero when a plan with it is applied; with production everything does.
+        """Forget a policy, which starts from zero when a config with it is applied; with production everything does.
 
         Its frozen copies are forgotten too.
         """
         self._starts_again |= name == self.policies[0]
-        made = {each for each, versions in self.plan.versions.items() if versions.policy == name}
-        self._forget([name, *(each for each, copy in copies.made(self.plan).items() if copy.of in made)])
+        made = {each for each, versions in self.config.versions.items() if versions.policy == name}
+        self._forget([name, *(each for each, copy in copies.made(self.config).items() if copy.of in made)])
 
     def is_pending(self, late: Evaluator) -> bool:
-        """Whether an evaluator has not been activated yet, and has a part that is still in the plan."""
+        """Whether an evaluator has not been activated yet, and has a part that is still in the config."""
         return self._late is not None and self._late.evaluator is late
 
     def activate(self, late: Evaluator, *, from_zero: bool = False) -> None:
@@ -322,52 +322,52 @@ class Evaluator:
         if replaces:
             if not from_zero:
                 late._state.added = self._state.added
-                self.plan, self._state, self._pending = late.plan, late._state, late._pending
+                self.config, self._state, self._pending = late.config, late._state, late._pending
                 self._pending_events = late._pending_events
-                self._use_plan()
+                self._use_config()
             return
-        late = Evaluator.from_plan(late.plan) if from_zero else late
+        late = Evaluator.from_config(late.config) if from_zero else late
         late.fold_pending()
         late._end_block()
         known = [name for name in late.policies if name in (*self.policies, *new)]
-        late._restrict(late.plan.for_policies(known))
-        extends = not set(late.plan.products) <= set(self.plan.products)
+        late._restrict(late.config.for_policies(known))
+        extends = not set(late.config.products) <= set(self.config.products)
         if extends:  # all policies have the new estimators or averages
             missing = [name for name in self.policies if name not in late.policies]
             if missing:
-                late._join(Evaluator.from_plan(self.plan.for_policies(missing).with_products(late.plan.products)))
-            late._restrict(replace(late.plan, policies=tuple(dict.fromkeys((*self.policies, *late.policies)))))
+                late._join(Evaluator.from_config(self.config.for_policies(missing).with_products(late.config.products)))
+            late._restrict(replace(late.config, policies=tuple(dict.fromkeys((*self.policies, *late.policies)))))
         self.fold_pending()
-        if late.accepted and (extends or any(name in late.plan.learned_policies for name in new)):
+        if late.accepted and (extends or any(name in late.config.learned_policies for name in new)):
             self._end_block()  # new estimators, and policies that learn, would get its events again
         self._join(late)
 
-    def _numbered(self, plan: Plan) -> Plan:
-        """Return the plan with the number of each candidate among all that were ever added."""
-        awaited = self._late.evaluator.plan.candidate_order if self._late is not None else {}
-        known = {**awaited, **self.plan.candidate_order}
-        kept = set(changes.same_policies(self.plan, plan))
+    def _numbered(self, config: EvaluatorConfig) -> EvaluatorConfig:
+        """Return the config with the number of each candidate among all that were ever added."""
+        awaited = self._late.evaluator.config.candidate_order if self._late is not None else {}
+        known = {**awaited, **self.config.candidate_order}
+        kept = set(changes.same_policies(self.config, config))
         if self._late is not None:
-            kept.update(changes.same_policies(self._late.evaluator.plan, plan))
-        if self.restarts(plan):
-            kept = set(plan.policies)
+            kept.update(changes.same_policies(self._late.evaluator.config, config))
+        if self.restarts(config):
+            kept = set(config.policies)
         last, order = max(self._state.added, *known.values(), 0), {}
-        for name in plan.policies[1:]:
+        for name in config.policies[1:]:
             if name in known and name in kept:
                 order[name] = known[name]
             else:
                 order[name] = last = last + 1
-        return replace(plan, candidate_order=order)
+        return replace(config, candidate_order=order)
 
-    def _restrict(self, plan: Plan) -> None:
+    def _restrict(self, config: EvaluatorConfig) -> None:
         """Continue with some of the policies and products; transitions that were not taken are kept."""
-        if plan != self.plan:
+        if config != self.config:
             self.fold_pending()
             self._state.waiting = self.take_transitions()
-            self._adopt(plan, changes.continued(self.plan, self._state, plan))
+            self._adopt(config, changes.continued(self.config, self._state, config))
 
     def _forget(self, names: Collection[str]) -> None:
-        self._restrict(self.plan.for_policies([name for name in self.policies if name not in names]))
+        self._restrict(self.config.for_policies([name for name in self.policies if name not in names]))
 
     def _join(self, late: Evaluator) -> None:
         """Take in the new parts of another evaluator, which must not be used any more; no whole block is pending."""
@@ -375,33 +375,35 @@ class Evaluator:
             *self._state.waiting,
             *(each for each in late.take_transitions() if each.policy not in self.policies),
         ]
-        state = changes.of_both(self.plan, self._state, late.plan, late._state, self._pending_events)
+        state = changes.of_both(self.config, self._state, late.config, late._state, self._pending_events)
         state.waiting = transitions
-        self._adopt(changes.plan_of_both(self.plan, late.plan), state)
+        self._adopt(changes.config_of_both(self.config, late.config), state)
 
-    def _adopt(self, plan: Plan, state: EvaluatorState | None) -> None:
-        """Continue under a plan, with its state; from zero without one."""
-        self.plan = plan
-        self._use_plan()
+    def _adopt(self, config: EvaluatorConfig, state: EvaluatorState | None) -> None:
+        """Continue under a config, with its state; from zero without one."""
+        self.config = config
+        self._use_config()
         if state is None:
             self._start()
         else:
             self._state = state
-            self._pending = [batch.with_policies(plan.columns) for batch in self._pending]
+            self._pending = [batch.with_policies(config.columns) for batch in self._pending]
 
     def _end_block(self) -> None:
         """Fold the unfinished block, filled up with events that do not count."""
-        rest = self._pending_events % self.plan.block
+        rest = self._pending_events % self.config.block
         if rest:
             last = EventBatch.concat(self._pending)[-1:].with_policies([])
-            none = replace(last.with_policies(self.plan.columns), sampling_probability=np.full(1, np.inf))
-            self._pending += [none] * (self.plan.block - rest)
-            self._pending_events += self.plan.block - rest
+            none = replace(last.with_policies(self.config.columns), sampling_probability=np.full(1, np.inf))
+            self._pending += [none] * (self.config.block - rest)
+            self._pending_events += self.config.block - rest
             self.fold_pending()
 
     def __repr__(self) -> str:
-        events, plan = counted(self.accepted, "event"), self.plan
-        parts = f"policies={list(plan.policies)}, estimators={list(plan.estimators)}, averages={list(plan.averages)}"
+        events, config = counted(self.accepted, "event"), self.config
+        parts = (
+            f"policies={list(config.policies)}, estimators={list(config.estimators)}, averages={list(config.averages)}"
+        )
         return f"Evaluator({events}, {parts})"
 
     def update_one(self, event: Mapping[str, Any]) -> None:
@@ -418,7 +420,7 @@ class Evaluator:
         """
         if not isinstance(event, Mapping):
             raise TypeError(f"update_one takes one event as a dictionary, found {type(event).__name__}")
-        batch = self.plan.decoder().decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
+        batch = self.config.decoder().decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
         for rejected in batch.rejected:
             raise ValueError(f"{rejected.reason}: {rejected.detail}")
         self.update(batch if "timestamp" in event else replace(batch, timestamp=np.full(1, np.nan)))
@@ -434,27 +436,27 @@ class Evaluator:
         """
         if not isinstance(batch, EventBatch):
             raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {way_to_a_batch(batch)}")
-        if len(batch) and (batch.rankings is None) != (self.plan.ranking is None):
-            found, wanted = ("rankings", "decisions") if self.plan.ranking is None else ("decisions", "rankings")
+        if len(batch) and (batch.rankings is None) != (self.config.ranking is None):
+            found, wanted = ("rankings", "decisions") if self.config.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
-        weighing.require_propensities(self.plan, batch)
+        weighing.require_propensities(self.config, batch)
         rest: EventBatch | None = batch
         while rest is not None:
-            due = copies.due(self.plan, self._state)
+            due = copies.due(self.config, self._state)
             part, rest = (rest, None) if due is None or due >= len(rest) else (rest[:due], rest[due:])
             self._take(part)
             self._make_copies(part)
 
     def _make_copies(self, events: EventBatch) -> None:
         """Add the frozen copies that are due after these events, and forget the ones that they replace."""
-        for made, retired in copies.after(self.plan, self._state):
-            policy = self.plan.versions[made.of].policy
+        for made, retired in copies.after(self.config, self._state):
+            policy = self.config.versions[made.of].policy
             learned = {made.name: self.learned(policy)}
-            plan = replace(self.plan, policies=(self.policies[0], made.name), computed_policies={made.name: made})
-            self._join(Evaluator.from_plan(self._numbered(plan), {"learning": learned}))
-            self._state.added = max(self.plan.candidate_order.values())
+            config = replace(self.config, policies=(self.policies[0], made.name), computed_policies={made.name: made})
+            self._join(Evaluator.from_config(self._numbered(config), {"learning": learned}))
+            self._state.added = max(self.config.candidate_order.values())
             self._forget(retired)
-            new = copies.announced(made, policy, learned[made.name], self.plan, self._state, retired, events)
+            new = copies.announced(made, policy, learned[made.name], self.config, self._state, retired, events)
             self._state.copies = [*self._state.copies, new][-copies.KEPT :]
 
     def take_versions(self) -> list[NewVersion]:
@@ -463,14 +465,14 @@ class Evaluator:
         return made
 
     def _take(self, batch: EventBatch) -> None:
-        batch = batch.with_rewards_in(*self.plan.reward_range, self.plan.further_fields)
+        batch = batch.with_rewards_in(*self.config.reward_range, self.config.further_fields)
         self._state.events = halves.EventSums.of(batch).fold(self._state.events)
         if not len(batch):
             return
-        batch, faults = fill(batch.with_policies(self.plan.columns), self._computed)
+        batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
         self._count_failures(faults)
-        raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.plan, self._grids) else None
-        split = self.plan.columns_of(batch)
+        raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.config, self._grids) else None
+        split = self.config.columns_of(batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
@@ -480,16 +482,16 @@ class Evaluator:
     def _batch_events(self) -> int:
         """The number of events that `update` folds together."""
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
-        return blocks * self.plan.block
+        return blocks * self.config.block
 
     def fold_pending(self, least: int = 1) -> bool:
         """Fold the pending whole blocks, if there are at least `least`, and return whether there were.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
-        if self._pending_events < least * self.plan.block:
+        if self._pending_events < least * self.config.block:
             return False
-        self._process_pending(self.plan.block)
+        self._process_pending(self.config.block)
         return True
 
     def _process_pending(self, unit: int) -> None:
@@ -503,10 +505,10 @@ class Evaluator:
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
-        computed, _ = fill(batch.with_policies(self.plan.columns), self._computed)
-        plan = replace(self.plan, propensity=None)  # estimates need more events
-        fresh = weighing.start(plan, (), None)  # a reward model that is an object learns what it is given
-        return missing_fields(plan, weighing.completed(plan, fresh, computed).events)
+        computed, _ = fill(batch.with_policies(self.config.columns), self._computed)
+        config = replace(self.config, propensity=None)  # estimates need more events
+        fresh = weighing.start(config, (), None)  # a reward model that is an object learns what it is given
+        return missing_fields(config, weighing.completed(config, fresh, computed).events)
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
@@ -518,15 +520,15 @@ class Evaluator:
     def _fold(self, events: EventBatch) -> None:
         """Fold whole blocks: weigh them by what is known, sum them (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
-        sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
+        sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
         after = halves.Counts.of(weighed, self._known).fold(after)
-        after.rooms = rooms.observe(self.plan, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
+        after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self._fold_sums(sums, weighed.curve)
 
     def _fold_sums(self, sums: halves.Sums, curve: LearnedCurve | None = None) -> None:
         """Fold the sums of whole blocks; `curve`: see `Weighed`."""
-        folded = halves.fold(self.plan, self._state, sums)
+        folded = halves.fold(self.config, self._state, sums)
         lifts = self._fold_averages(sums, folded, curve)
         state, monitor = folded.state, self._monitor
         if monitor is not None and sums.promotion is not None and state.promotion is not None:
@@ -535,11 +537,11 @@ class Evaluator:
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
         """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
-        logged, faults, after, goal = weighing.completed(self.plan, self._state, events)
+        logged, faults, after, goal = weighing.completed(self.config, self._state, events)
         self._count_failures(faults)
-        events, prepared = rooms.prepare(self.plan, after.rooms, logged)
+        events, prepared = rooms.prepare(self.config, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
-        weighed = weighing.weighed(self.plan, self._grids, after, events, goal)
+        weighed = weighing.weighed(self.config, self._grids, after, events, goal)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -549,8 +551,8 @@ class Evaluator:
             lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
-            lifts = weighing.with_error_of_curve(self.plan, lifts, after_blocks, folded.by_rank)
-        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.plan.rewards))]
+            lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
+        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.config.rewards))]
 
     @property
     def _known(self) -> halves.Known:
@@ -570,15 +572,15 @@ class Evaluator:
         Raises:
             StateError: Whole blocks are pending, and the reward model is an object that cannot be copied.
         """
-        if self._pending_events >= self.plan.block:
+        if self._pending_events >= self.config.block:
             return self._folded().report(now, unmatched_share)
-        plan, state, events = self.plan, self._state, self._state.events
+        config, state, events = self.config, self._state, self._state.events
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
-        of_goal = [row for row in estimates if row.reward == plan.rewards[0].name]
-        shown, known = {row.estimator for row in estimates}, plan.estimators
-        predicts = plan.policies_need_prediction or any("prediction" in known[label].needs for label in shown)
+        of_goal = [row for row in estimates if row.reward == config.rewards[0].name]
+        shown, known = {row.estimator for row in estimates}, config.estimators
+        predicts = config.policies_need_prediction or any("prediction" in known[label].needs for label in shown)
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None or state.promotion is None
@@ -594,61 +596,61 @@ class Evaluator:
             )
         )
         if checks:
-            further = list(weighing.further_checks(plan, learned, checks))
-            checks, decisions = with_checks(checks, decisions, further, plan.policies[0])
+            further = list(weighing.further_checks(config, learned, checks))
+            checks, decisions = with_checks(checks, decisions, further, config.policies[0])
         return Report(
-            confidence=plan.confidence,
+            confidence=config.confidence,
             production=self.policies[0],
             events=EventCounts(events.accepted, dict(events.rejected), events.newest, events.oldest),
             policies=tuple(
                 policy_counts(
-                    plan,
+                    config,
                     events.accepted,
                     learned.counts,
                     state.failures,
                     None if state.drift is None else state.drift.detections,
                 )
             ),
-            estimates=with_signs(plan, estimates),
-            promotion=with_notes(plan, decisions),
+            estimates=with_signs(config, estimates),
+            promotion=with_notes(config, decisions),
             trust=checks,
             transitions=transitions,
-            examination=examination_rows(curve, plan.confidence),
-            reward_model=online.read(plan.reward_model, state.predictions[0]) if predicts else None,
-            **rooms.rows(plan, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
+            examination=examination_rows(curve, config.confidence),
+            reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
+            **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
         """The rows of a Report for these pairs of an estimator and an average, without the cost of the others."""
-        if self._pending_events >= self.plan.block:
+        if self._pending_events >= self.config.block:
             return self._folded().estimates(pairs)
-        rows = with_signs(self.plan, self._rows(self._present(), pairs))
+        rows = with_signs(self.config, self._rows(self._present(), pairs))
         return tuple(row for row in rows if (row.estimator, row.average) in pairs)
 
     def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
         """The rows of all rewards; or of the goal, by the grids and averages that have one of these pairs."""
         _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
-        for place in range(len(self.plan.rewards) if pairs is None else 1):
-            plan = self.plan.for_reward(place)
+        for place in range(len(self.config.rewards) if pairs is None else 1):
+            config = self.config.for_reward(place)
             known = KnownEvents(learned.counts, learned.weights, learned.slates[place], learned.by_rank)
             last = None if tail is None else tail[place]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
                     grid, state = whole.of_reward(before, place)
-                    yield from report_rows(plan, grid, state, last, known, curve, wanted=averages)
+                    yield from report_rows(config, grid, state, last, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block, their evidence, and counts, learned parts and curve after them."""
-        plan, rest, tail, learned = self.plan, None, None, self._state
+        config, rest, tail, learned = self.config, None, None, self._state
         if self._pending:
-            rest, _, _, goal = weighing.completed(plan, learned, EventBatch.concat(self._pending))
-            rest, _ = rooms.prepare(plan, learned.rooms, rest)
-            weighed = weighing.weighed(plan, self._grids, learned, rest, goal)
-            folded = halves.fold(plan, weighed.after, halves.summarise(weighed, self._mixes))
+            rest, _, _, goal = weighing.completed(config, learned, EventBatch.concat(self._pending))
+            rest, _ = rooms.prepare(config, learned.rooms, rest)
+            weighed = weighing.weighed(config, self._grids, learned, rest, goal)
+            folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.of(weighed, self._known).fold(folded.state)
             tail = folded.with_means(weighed.every)
-        curve, examination = None, weighing.examination(plan)
+        curve, examination = None, weighing.examination(config)
         if examination is not None and learned.examination is not None:
             curve = examination.now(learned.examination)
         return rest, tail, learned, curve
@@ -666,7 +668,7 @@ class Evaluator:
             folded._state = deepcopy(self._state)  # some parts change in place
         except Exception as error:  # the object of an external model may raise anything
             raise StateError(
-                f"the reward model {self.plan.reward_model.label} cannot be copied: {type(error).__name__}: {error}",
+                f"the reward model {self.config.reward_model.label} cannot be copied: {type(error).__name__}: {error}",
                 hint="call fold_pending() before report()",
             ) from error
         folded.fold_pending()
@@ -676,33 +678,33 @@ class Evaluator:
         """Everything needed to continue, as a plain value that msgpack can hold."""
         return {
             "schema": STATE_SCHEMA,
-            "settings": self.plan.settings(),
+            "settings": self.config.settings(),
             **encode(self._saved()),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
 
     def _saved(self) -> EvaluatorState:
         """Return the state with the parts of models, rooms and detectors as plain values."""
-        plan, state = self.plan, self._state
+        config, state = self.config, self._state
         return structs.replace(
             state,
-            predictions=[online.to_state(plan.reward_model, each) for each in state.predictions],
+            predictions=[online.to_state(config.reward_model, each) for each in state.predictions],
             drift=drift_detection.saved(state.drift),
-            rooms=rooms.save(plan, state.rooms),
+            rooms=rooms.save(config, state.rooms),
         )
 
     @staticmethod
     def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
         """The frozen copies in a state, with what each has learned and the content of its file, if it has one."""
         state = migrated(state)
-        return copies.in_state(Plan.without_code(state["settings"], None, ())[0], state)
+        return copies.in_state(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
 
     @staticmethod
     def describe(state: State) -> State:
         """The policies, products and settings of a state, and its numbers of events, as values that JSON has."""
         state = migrated(state)
         policies = list(state["settings"]["policies"])
-        return {"policies": policies, **Plan.describe(state["settings"]), "events": state["events"]}
+        return {"policies": policies, **EvaluatorConfig.describe(state["settings"]), "events": state["events"]}
 
     @staticmethod
     def without_code(
@@ -710,16 +712,16 @@ class Evaluator:
         reward_model: AnyRewardModel | None,
         candidates: Candidates,
         propensity: EstimatedPropensity | None = None,
-    ) -> tuple[State, Plan, Plan]:
-        """A state without the code that the caller does not name; with the plans of `Plan.without_code`."""
+    ) -> tuple[State, EvaluatorConfig, EvaluatorConfig]:
+        """A state without the code that the caller does not name, and configs: see `EvaluatorConfig.without_code`."""
         state = migrated(state)
-        plan, kept = Plan.without_code(state["settings"], reward_model, candidates)
+        config, kept = EvaluatorConfig.without_code(state["settings"], reward_model, candidates)
         changed: State = {"settings": kept.settings()}
-        if kept.reward_model != plan.reward_model:
+        if kept.reward_model != config.reward_model:
             fresh = encode(online.to_state(kept.reward_model, online.start(kept.reward_model)))
             changed["predictions"] = [fresh for _ in kept.rewards]
-        changed["rooms"] = rooms.without_code(plan, state["rooms"], propensity)
-        return state | changed, plan, kept
+        changed["rooms"] = rooms.without_code(config, state["rooms"], propensity)
+        return state | changed, config, kept
 
     @classmethod
     def from_state_without_code(
@@ -738,13 +740,15 @@ class Evaluator:
         Raises:
             StateError: The state cannot be read.
         """
-        known, before, plan = cls.without_code(state, reward_model, candidates, propensity)
+        known, before, config = cls.without_code(state, reward_model, candidates, propensity)
         evaluator = cls.from_state(known, reward_model, candidates, propensity)
-        names = [name for name in plan.policies if not candidates or before.policy(name) == plan.policy(name)]
-        if names != list(plan.policies) or plan.reward_model != before.reward_model:
-            pairs = [pair for pair, (*_, model) in plan.pairs.items() if model is None or model == before.reward_model]
-            evaluator._starts_again = plan.policies[0] not in names
-            evaluator._restrict(plan.for_policies(names).for_pairs(pairs))
+        names = [name for name in config.policies if not candidates or before.policy(name) == config.policy(name)]
+        if names != list(config.policies) or config.reward_model != before.reward_model:
+            pairs = [
+                pair for pair, (*_, model) in config.pairs.items() if model is None or model == before.reward_model
+            ]
+            evaluator._starts_again = config.policies[0] not in names
+            evaluator._restrict(config.for_policies(names).for_pairs(pairs))
         return evaluator
 
     @classmethod
@@ -768,8 +772,8 @@ class Evaluator:
             DamagedError: a key, type or shape is not that of a state with these settings
         """
         state = migrated(state)
-        plan = Plan.from_settings(state["settings"], candidates)
-        evaluator = cls.from_plan(plan)
+        config = EvaluatorConfig.from_settings(state["settings"], candidates)
+        evaluator = cls.from_config(config)
         evaluator._state = evaluator._decoded(state, reward_model, propensity)
         require_fit(state, {"pending": None})
         evaluator._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
@@ -779,12 +783,12 @@ class Evaluator:
     def _decoded(
         self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
     ) -> EvaluatorState:
-        """Return a state of this plan; models that are foreign code are loaded only if named."""
-        plan, fresh = self.plan, self._saved()
+        """Return a state of this config; models that are foreign code are loaded only if named."""
+        config, fresh = self.config, self._saved()
         require_fit(plain, {"rooms": {}})
-        state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(plan, plain["rooms"])))
+        state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,
-            predictions=[online.from_state(plan.reward_model, each, reward_model) for each in state.predictions],
-            rooms=rooms.load(plan, state.rooms, propensity),
+            predictions=[online.from_state(config.reward_model, each, reward_model) for each in state.predictions],
+            rooms=rooms.load(config, state.rooms, propensity),
         )

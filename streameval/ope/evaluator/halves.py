@@ -19,9 +19,9 @@ from msgspec import Struct, field, structs
 from streameval.common.arrays import Array, decayed_path
 from streameval.events import EventBatch
 from streameval.ope.evaluator import rooms
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.drift_detection import block_means
 from streameval.ope.evaluator.grid import Grid, GridSums
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
 from streameval.ope.evaluator.room import Blocks
 from streameval.ope.evaluator.rooms import RoomSums
@@ -138,7 +138,7 @@ def summarise(weighed: Weighed, mixes: bool) -> Sums:
 
 
 def summarise_blocks(
-    plan: Plan,
+    config: EvaluatorConfig,
     grids: Sequence[Grid],
     known: EvaluatorState,
     weighed: Weighed,
@@ -156,9 +156,9 @@ def summarise_blocks(
     return structs.replace(
         sums,
         grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known.grids, strict=True)),
-        means=None if plan.drift is None else block_means(goal, plan.reward_range),
+        means=None if config.drift is None else block_means(goal, config.reward_range),
         promotion=promotion,
-        rooms=rooms.summarise(plan, known.rooms, Blocks(logged, events, goal)),
+        rooms=rooms.summarise(config, known.rooms, Blocks(logged, events, goal)),
     )
 
 
@@ -185,22 +185,22 @@ class Folded(NamedTuple):
         return [each.with_recent(recent, of_forms) for each, recent, of_forms in found]
 
 
-def fold(plan: Plan, before: EvaluatorState, sums: Sums) -> Folded:
+def fold(config: EvaluatorConfig, before: EvaluatorState, sums: Sums) -> Folded:
     """The state after some blocks, but for the parts of grids and promotion."""
     state = structs.replace(before, slates=list(before.slates))
-    fading, recent, slates, path = fading_of(plan.block), [], [], None
+    fading, recent, slates, path = fading_of(config.block), [], [], None
     if sums.recent:
         pairs = zip(before.recent, sums.recent, strict=True)
         recent, state.recent = map(list, zip(*(RecentMoments.folded(*pair, fading) for pair in pairs), strict=True))
     for place, added in enumerate(sums.slates):
         means: Mapping[Form, RecentMoments] = {}
         if added is not None:
-            means, state.slates[place] = added.fold(before.slates[place], plan.block)
+            means, state.slates[place] = added.fold(before.slates[place], config.block)
         slates.append(means)
     if sums.by_rank is not None:
         path = decayed_path(before.by_rank, sums.by_rank, fading)
         state.by_rank = path[-1]
-    if sums.means is not None and plan.drift is not None and before.drift is not None:
-        plan.drift.update(before.drift, sums.means)
-    state.rooms = rooms.fold(plan, before.rooms, sums.rooms)
+    if sums.means is not None and config.drift is not None and before.drift is not None:
+        config.drift.update(before.drift, sums.means)
+    state.rooms = rooms.fold(config, before.rooms, sums.rooms)
     return Folded(state, recent, slates, path)

@@ -11,7 +11,7 @@ from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.core.state import Company
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.learning.learned import Learned
@@ -21,28 +21,28 @@ from streameval.ope.report import Learner
 from streameval.ope.reward_models.base import LoggedActions
 
 
-def start(plan: Plan) -> State | None:
+def start(config: EvaluatorConfig) -> State | None:
     """Start before the first event: what each policy knows, by name; None if none learns."""
-    if not plan.learned_policies:
+    if not config.learned_policies:
         return None
     return {
-        name: {"model": plan.reward_model.start()} if policy.keeps_model else policy.start()
-        for name, policy in plan.learned_policies.items()
+        name: {"model": config.reward_model.start()} if policy.keeps_model else policy.start()
+        for name, policy in config.learned_policies.items()
     }
 
 
-def resume(plan: Plan, _before: Plan, state: State | None) -> State | None:
-    """Return the state under another plan; policies that it has not seen start from zero."""
-    fresh, known = start(plan), state or {}
+def resume(config: EvaluatorConfig, _before: EvaluatorConfig, state: State | None) -> State | None:
+    """Return the state under another config; policies that it has not seen start from zero."""
+    fresh, known = start(config), state or {}
     return fresh and {name: known.get(name, own) for name, own in fresh.items()}
 
 
-def join(_both: Plan, own: Owned, late: Owned, _company: Company) -> State | None:
-    """Return the state of a plan of two."""
+def join(_both: EvaluatorConfig, own: Owned, late: Owned, _company: Company) -> State | None:
+    """Return the state of a config of two."""
     return {**(late.state or {}), **(own.state or {})} or None
 
 
-def complete(plan: Plan, state: State, found: Incomplete) -> tuple[Incomplete, State]:
+def complete(config: EvaluatorConfig, state: State, found: Incomplete) -> tuple[Incomplete, State]:
     """Return events with the distributions of the policies, and the state after the whole blocks."""
     events = found.events
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
@@ -51,30 +51,30 @@ def complete(plan: Plan, state: State, found: Incomplete) -> tuple[Incomplete, S
         np.where(usable, column, 1.0) for column in (events.propensity, events.sampling_probability)
     )
     reward = np.where(usable, events.reward, np.nan)
-    log = Log(sets, propensity, reward, 1 / sampling, plan.block, raw_fields=events.raw_fields)
+    log = Log(sets, propensity, reward, 1 / sampling, config.block, raw_fields=events.raw_fields)
     if found.prediction is not None:
-        log = _with_prediction(plan, log, found.prediction)
+        log = _with_prediction(config, log, found.prediction)
     answers, after = {}, {}
-    for name, policy in plan.learned_policies.items():
-        asked = _with_prediction(plan, log, _predicted_by(plan, state[name], events)) if policy.keeps_model else log
+    for name, policy in config.learned_policies.items():
+        asked = _with_prediction(config, log, _predicted_by(config, state[name], events)) if policy.keeps_model else log
         answers[name], after[name] = policy.fold(state[name], asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
     return found._replace(events=filled, faults=found.faults | faults), after
 
 
-def _with_prediction(plan: Plan, log: Log, prediction: Array) -> Log:
+def _with_prediction(config: EvaluatorConfig, log: Log, prediction: Array) -> Log:
     """The log with the predictions of rewards; NaN where the model lacks features."""
-    can = np.repeat(log.sets.widths > 0, log.sets.sizes) | ("features" not in plan.reward_model.needs)
+    can = np.repeat(log.sets.widths > 0, log.sets.sizes) | ("features" not in config.reward_model.needs)
     return log._replace(prediction=np.where(can, prediction, np.nan))
 
 
-def _predicted_by(plan: Plan, own: State, events: EventBatch) -> Array:
+def _predicted_by(config: EvaluatorConfig, own: State, events: EventBatch) -> Array:
     """The goal that a policy's own copy of the reward model expects of each action; the copy stays as it is."""
     if events.action_sets is None:
         return np.zeros(0)
-    nothing, limits = np.zeros(len(events)), plan.rewards[0].range
+    nothing, limits = np.zeros(len(events)), config.rewards[0].range
     log = LoggedActions(events.action_sets, nothing, nothing, len(events) + 1, limits, events.raw_fields)
-    return plan.reward_model.fold(own["model"], log)[0]
+    return config.reward_model.fold(own["model"], log)[0]
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
@@ -85,18 +85,18 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
 
 
-def rows(plan: Plan, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
+def rows(config: EvaluatorConfig, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
     """Return a row of each policy that learns, and of each frozen copy."""
-    return {"learners": tuple(_rows(plan, state, present))}
+    return {"learners": tuple(_rows(config, state, present))}
 
 
-def _rows(plan: Plan, state: State, present: Present) -> Iterator[Learner]:
-    cumulative = {label for label, average in plan.averages.items() if average.kind == "cumulative"}
+def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[Learner]:
+    cumulative = {label for label, average in config.averages.items() if average.kind == "cumulative"}
     of_goal = [row for row in reversed(present.estimates) if row.average in cumulative]
     regrets = {row.policy: -row.lift for row in of_goal if row.lift is not None}
-    copies = [each for each in plan.learned_policies.values() if isinstance(each, FrozenPolicy)]
-    for name, policy in plan.learned_policies.items():
-        made = {each for each, versions in plan.versions.items() if versions.policy == name}
+    copies = [each for each in config.learned_policies.values() if isinstance(each, FrozenPolicy)]
+    for name, policy in config.learned_policies.items():
+        made = {each for each, versions in config.versions.items() if versions.policy == name}
         own, version = state[name], max((copy.number for copy in copies if copy.of in made), default=None)
         if isinstance(policy, FrozenPolicy):
             version = policy.number
@@ -112,22 +112,22 @@ def _rows(plan: Plan, state: State, present: Present) -> Iterator[Learner]:
         )
 
 
-def save(plan: Plan, state: State) -> State:
+def save(config: EvaluatorConfig, state: State) -> State:
     """Return what each policy knows as a plain value."""
 
     def saved(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
+        return {"model": config.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
 
-    return {name: to_plain(saved(policy, state[name])) for name, policy in plan.learned_policies.items()}
+    return {name: to_plain(saved(policy, state[name])) for name, policy in config.learned_policies.items()}
 
 
-def load(plan: Plan, saved: State, _trusted: object) -> State | None:
-    """Return the inverse of `save`: it loads the code of others, which the plan has if the caller names it."""
+def load(config: EvaluatorConfig, saved: State, _trusted: object) -> State | None:
+    """Return the inverse of `save`: it loads the code of others, which the config has if the caller names it."""
 
     def loaded(policy: LearningPolicy, own: State) -> State:
-        return {"model": plan.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
+        return {"model": config.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
 
-    return {name: loaded(each, from_plain(saved[name])) for name, each in plan.learned_policies.items()} or None
+    return {name: loaded(each, from_plain(saved[name])) for name, each in config.learned_policies.items()} or None
 
 
 ROOM = Room("learning", start, resume, join, complete=complete, rows=rows, save=save, load=load)

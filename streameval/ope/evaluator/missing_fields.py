@@ -8,7 +8,7 @@ import numpy as np
 
 from streameval.common.text import counted
 from streameval.events import EventBatch
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 
@@ -46,16 +46,16 @@ class MissingField:
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
-def missing_fields(plan: Plan, batch: EventBatch) -> list[MissingField]:
+def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingField]:
     """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
-    if plan.ranking is not None:
+    if config.ranking is not None:
         return []
     sets = batch.action_sets
-    actions = None if sets is None else Actions.of(sets, batch.policies, plan.policies)
-    present = ~np.isnan(target_probabilities(batch, plan.policies))
-    estimators = list(plan.estimators.values())
-    if plan.default_estimators:  # no user asked for one whose fields no event has
-        estimators = [each for each in estimators if _usable(actions, plan.needs_of(each))]
+    actions = None if sets is None else Actions.of(sets, batch.policies, config.policies)
+    present = ~np.isnan(target_probabilities(batch, config.policies))
+    estimators = list(config.estimators.values())
+    if config.default_estimators:  # no user asked for one whose fields no event has
+        estimators = [each for each in estimators if _usable(actions, config.needs_of(each))]
     found: dict[str, MissingField] = {}
     unrewarded = np.zeros(len(batch), dtype=bool)
     if batch.slates is not None:
@@ -65,17 +65,17 @@ def missing_fields(plan: Plan, batch: EventBatch) -> list[MissingField]:
         outcomes[batch.scored.owner] = True
     fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
     for need in fields:
-        wanting = tuple(estimator.label for estimator in estimators if need in plan.needs_of(estimator))
+        wanting = tuple(estimator.label for estimator in estimators if need in config.needs_of(estimator))
         without = present if actions is None else present & ~actions.known({need})
         if need in REWARDED:
             without = present & unrewarded[:, None]
         if need == "scored":
             without = present & ~outcomes
-        for policy, events, lacking in zip(plan.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
+        for policy, events, lacking in zip(config.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
             logged = need == "target" and policy == LOGGING
             field = field_of("logging" if logged else need, policy)
             if wanting and lacking and field not in found:
-                model = plan.reward_model.label if need in plan.reward_model.needs else None
+                model = config.reward_model.label if need in config.reward_model.needs else None
                 found[field] = MissingField(field, int(lacking), int(events), wanting, model)
     return list(found.values())
 

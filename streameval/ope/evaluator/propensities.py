@@ -15,8 +15,8 @@ from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, FrequencyTable, RiverClassifier
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.policies.river import Described, inputs_of_context
@@ -228,31 +228,31 @@ class PropensityState(Struct, frozen=True, eq=False):
     scores: Array
 
 
-def start(plan: Plan) -> PropensityState | None:
+def start(config: EvaluatorConfig) -> PropensityState | None:
     """Start before the first event; None if propensities are logged."""
-    if plan.propensity is None:
+    if config.propensity is None:
         return None
-    model = ClassifierState() if plan.propensity.model.is_external else ChoiceCounts.none()
+    model = ClassifierState() if config.propensity.model.is_external else ChoiceCounts.none()
     return PropensityState(0, 0, ChoiceCounts.none(), model, np.zeros(3))
 
 
-def resume(plan: Plan, before: Plan, state: PropensityState | None) -> PropensityState | None:
-    """Return the state of the plan `before` under another one; from zero if propensities are estimated otherwise."""
-    return state if plan.propensity == before.propensity else start(plan)
+def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: PropensityState | None) -> PropensityState | None:
+    """Return the state of the config `before` under another one; from zero if propensities are estimated otherwise."""
+    return state if config.propensity == before.propensity else start(config)
 
 
-def complete(plan: Plan, state: PropensityState, found: Incomplete) -> tuple[Incomplete, PropensityState]:
+def complete(config: EvaluatorConfig, state: PropensityState, found: Incomplete) -> tuple[Incomplete, PropensityState]:
     """Return events with estimated propensities, NaN where they are unknown, and the state after the whole blocks."""
-    settings, events = plan.propensity, found.events
+    settings, events = config.propensity, found.events
     assert settings is not None
     estimated, every = np.full(len(events), np.nan), choices(settings, events)
     of_options = [np.empty(0)]
-    for first in range(0, len(events), plan.block):
-        part = slice(first, first + plan.block)
+    for first in range(0, len(events), config.block):
+        part = slice(first, first + config.block)
         block = every.part(part)
         estimated[part], shares, overall = _predicted(settings, state, block)
         of_options.append(shares)
-        if len(block.action) == plan.block:
+        if len(block.action) == config.block:
             state = _after(settings, state, block, estimated[part], overall)
     sets = events.action_sets
     if sets is not None:
@@ -332,24 +332,24 @@ def _after(
     )
 
 
-def rows(plan: Plan, state: PropensityState, _present: Present) -> dict[str, PropensityModel]:
+def rows(config: EvaluatorConfig, state: PropensityState, _present: Present) -> dict[str, PropensityModel]:
     """Return how well the model predicts."""
-    assert plan.propensity is not None
+    assert config.propensity is not None
     losses = ratio(state.scores[1:], state.scores[0]).tolist()
     own, overall = (loss if np.isfinite(loss) else None for loss in losses)
     failures = state.model.failures if isinstance(state.model, ClassifierState) else 0
-    model = plan.propensity.model.kind
+    model = config.propensity.model.kind
     return {"propensity_model": PropensityModel(model, state.events, state.unknown, own, overall, failures)}
 
 
-def checks(plan: Plan, _state: PropensityState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, _state: PropensityState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """Yield the trust check `propensities`, which says that nothing is compared."""
-    assert plan.propensity is not None
-    finding = f"not checked: they are estimated ({plan.propensity.model.kind}), and intervals leave out their error"
+    assert config.propensity is not None
+    finding = f"not checked: they are estimated ({config.propensity.model.kind}), and intervals leave out their error"
     yield from of_every_policy(known, "propensities", True, finding)
 
 
-def save(_plan: Plan, state: PropensityState) -> PropensityState:
+def save(_plan: EvaluatorConfig, state: PropensityState) -> PropensityState:
     """Return the state with a classifier pickled.
 
     Raises:
@@ -366,7 +366,7 @@ def save(_plan: Plan, state: PropensityState) -> PropensityState:
     return structs.replace(state, model=structs.replace(model, classifier=pickled))
 
 
-def load(plan: Plan, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
+def load(config: EvaluatorConfig, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
     """Return the inverse of `save`. A classifier is code, which is loaded only if the caller names it.
 
     Raises:
@@ -375,7 +375,7 @@ def load(plan: Plan, saved: PropensityState, trusted: EstimatedPropensity | None
     model = saved.model
     if not isinstance(model, ClassifierState) or model.classifier is None:
         return saved
-    if trusted != plan.propensity:
+    if trusted != config.propensity:
         raise StateError(
             "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
             hint="give from_state the propensity that the configuration names",
@@ -383,10 +383,10 @@ def load(plan: Plan, saved: PropensityState, trusted: EstimatedPropensity | None
     return structs.replace(saved, model=structs.replace(model, classifier=pickle.loads(model.classifier)))
 
 
-def without_code(plan: Plan, plain: State, trusted: EstimatedPropensity | None) -> State:
+def without_code(config: EvaluatorConfig, plain: State, trusted: EstimatedPropensity | None) -> State:
     """Return a plain state without a classifier that the caller does not name: there is then no further estimate."""
-    assert plan.propensity is not None
-    if not plan.propensity.model.is_external or trusted == plan.propensity:
+    assert config.propensity is not None
+    if not config.propensity.model.is_external or trusted == config.propensity:
         return plain
     return {**plain, "model": {**plain["model"], "classifier": None}}
 

@@ -16,7 +16,7 @@ from streameval.ope.core import past
 from streameval.ope.core.past import RatioPast
 from streameval.ope.core.summary import BlockSums
 from streameval.ope.estimators import Terms
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Blocks, Room
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.arms import ArmState
@@ -31,57 +31,57 @@ class RampState(Struct, eq=False):
     drawn: RatioPast
 
 
-def start(plan: Plan) -> RampState | None:
+def start(config: EvaluatorConfig) -> RampState | None:
     """Start before the first event; None without a ramp."""
-    if plan.logging is None:
+    if config.logging is None:
         return None
-    return RampState(arms.start(plan.logging), past.start_ratio(len(plan.logging.names), has_denominator=False))
+    return RampState(arms.start(config.logging), past.start_ratio(len(config.logging.names), has_denominator=False))
 
 
-def resume(plan: Plan, before: Plan, state: RampState | None) -> RampState | None:
-    """Return the state of the plan `before` under another one; arms or shares that differ are counted from zero."""
-    if plan.logging is None or before.logging is None or state is None:
-        return start(plan)
-    is_same = (plan.logging.names, plan.logging.arms) == (before.logging.names, before.logging.arms)
-    kept = state.drawn if is_same else past.start_ratio(len(plan.logging.names), has_denominator=False)
-    return RampState(arms.resume(plan.logging, before.logging, state.balance), kept)
+def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: RampState | None) -> RampState | None:
+    """Return the state of the config `before` under another one; arms or shares that differ are counted from zero."""
+    if config.logging is None or before.logging is None or state is None:
+        return start(config)
+    is_same = (config.logging.names, config.logging.arms) == (before.logging.names, before.logging.arms)
+    kept = state.drawn if is_same else past.start_ratio(len(config.logging.names), has_denominator=False)
+    return RampState(arms.resume(config.logging, before.logging, state.balance), kept)
 
 
-def prepare(plan: Plan, state: RampState, events: EventBatch) -> tuple[EventBatch, RampState]:
+def prepare(config: EvaluatorConfig, state: RampState, events: EventBatch) -> tuple[EventBatch, RampState]:
     """Whole blocks of events with the propensities of all arms together, and the state after them but for `drawn`."""
-    assert plan.logging is not None
-    weighed, balance = arms.fold(plan.logging, state.balance, events, plan.block)
+    assert config.logging is not None
+    weighed, balance = arms.fold(config.logging, state.balance, events, config.block)
     return weighed, structs.replace(state, balance=balance)
 
 
-def summarise(plan: Plan, _state: RampState, blocks: Blocks) -> BlockSums | None:
+def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> BlockSums | None:
     """Half 1: the sums of whole blocks."""
-    if plan.logging is None or plan.logging.shares is None:
+    if config.logging is None or config.logging.shares is None:
         return None
-    drawn = np.asfortranarray(plan.logging.of_events(blocks.logged))
+    drawn = np.asfortranarray(config.logging.of_events(blocks.logged))
     ones = np.ones_like(drawn)
     named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
-    evidence = replace(Evidence.of(ones, np.ones(len(drawn)), plan.block, named), signs=blocks.goal.signs)
+    evidence = replace(Evidence.of(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
     return past.sum_ratio(evidence, Terms(drawn))
 
 
-def fold(_plan: Plan, state: RampState, sums: BlockSums) -> RampState:
+def fold(_plan: EvaluatorConfig, state: RampState, sums: BlockSums) -> RampState:
     """Half 2: the state after whole blocks."""
     past.fold_ratio(state.drawn, sums, has_denominator=False)
     return state
 
 
-def checks(plan: Plan, state: RampState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, state: RampState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust check `arm_shares`, of all policies."""
-    if plan.logging is None or plan.logging.shares is None or plan.promotion is None:
+    if config.logging is None or config.logging.shares is None or config.promotion is None:
         return
     found, sums = past.read_ratio(state.drawn, has_denominator=False)
     counts = sums[:, 1]
     if counts.any():
         effect = float(np.nanmax(found["design_effect"], initial=1.0))
-        error = plan.promotion.trust.error
-        ok, finding = shares_check(plan.logging.names, plan.logging.shares, counts, effect, error)
-        yield from (TrustCheck(policy, "arm_shares", ok, finding) for policy in plan.policies)
+        error = config.promotion.trust.error
+        ok, finding = shares_check(config.logging.names, config.logging.shares, counts, effect, error)
+        yield from (TrustCheck(policy, "arm_shares", ok, finding) for policy in config.policies)
 
 
 def shares_check(names: Sequence[str], shares: Array, counts: Array, effect: float, error: float) -> tuple[bool, str]:

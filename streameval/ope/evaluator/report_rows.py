@@ -16,8 +16,8 @@ from streameval.events import EventBatch
 from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import AnyEstimator, TermRange
 from streameval.ope.evaluator import slope
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
 from streameval.ope.evidence.evidence import Evidence, SlateState, slot_lifts, slot_ratio_means
@@ -52,7 +52,7 @@ class KnownEvents(NamedTuple):
 
 
 def report_rows(
-    plan: Plan,
+    config: EvaluatorConfig,
     grid: Grid,
     state: GridState,
     tail: Evidence | None,
@@ -62,7 +62,7 @@ def report_rows(
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
-    Plan and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `curve`: the
+    Config and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `curve`: the
     learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
     """
     shown = grid.shown(state, tail)
@@ -70,11 +70,11 @@ def report_rows(
         return
     counts = known.counts
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
-    pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
+    pairs = [(place, estimator) for place in range(len(config.policies)) for estimator in grid.estimators]
     form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
-    origin, reward = plan.origin_of_propensities, plan.rewards[0].name
-    read = grid.read(state, tail, plan.errors, wanted)
-    for average, interval, shared, columns, *by_name in _by_average(plan, grid, read, known, curve):
+    origin, reward = config.origin_of_propensities, config.rewards[0].name
+    read = grid.read(state, tail, config.errors, wanted)
+    for average, interval, shared, columns, *by_name in _by_average(config, grid, read, known, curve):
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
         of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
@@ -87,10 +87,10 @@ def report_rows(
                 row |= known_numbers(_of_slots(known.slates, place, estimator, average))
             if choosing and estimator in choosing:
                 row["cap"] = caps[column]
-            if plan.ranking is not None:
+            if config.ranking is not None:
                 row["clicks_below_cut"] = below_cut[place]
             yield Estimate(
-                policy=plan.policies[place],
+                policy=config.policies[place],
                 estimator=estimator.label,
                 average=label,
                 kind=interval.kind,
@@ -104,7 +104,7 @@ def report_rows(
 
 
 def _by_average(
-    plan: Plan,
+    config: EvaluatorConfig,
     grid: Grid,
     read: Iterable[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]],
     known: KnownEvents,
@@ -115,25 +115,25 @@ def _by_average(
 
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
-    policies, columns = len(plan.policies), len(grid.columns)
+    policies, columns = len(config.policies), len(grid.columns)
     counts = known.counts
     largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    errors = _errors_of_curve(plan, grid, curve, known.by_rank)
+    errors = _errors_of_curve(config, grid, curve, known.by_rank)
     for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        limits = [log_limits(plan, interval, average, known.weights, grid.form) for average in averages]
-        ranges = [term_range(plan, grid, interval, largest, limit) for limit in limits]
+        limits = [log_limits(config, interval, average, known.weights, grid.form) for average in averages]
+        ranges = [term_range(config, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
         reading = Reading.side_by_side(readings, policies)
         lift = reading.lift(columns * several)
         terms = TermRange._make(side_by_side(column, policies) for column in zip(*ranges, strict=True))
-        choice = slope.choose(reading, grid.estimators * several, plan.reward_range[1] - plan.reward_range[0])
+        choice = slope.choose(reading, grid.estimators * several, config.reward_range[1] - config.reward_range[0])
         of_curve = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
         late = np.repeat(known.counts["since"] > 0, len(reading.value) // policies)
-        numbers = numbers_of(plan, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve, late)
+        numbers = numbers_of(config, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve, late)
         details = _details(interval, reading, lift, supported, terms) | {"cap": choice.caps}
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
@@ -155,12 +155,12 @@ def _by_average(
 
 
 def log_limits(
-    plan: Plan, interval: AnyInterval, average: AnyAverage, weights: LargestState, form: Form | None
+    config: EvaluatorConfig, interval: AnyInterval, average: AnyAverage, weights: LargestState, form: Form | None
 ) -> Array | None:
     """The largest weights that the log allows, [2, policies]; None where the interval does not use them."""
-    if not interval.limited_by_log or plan.ranking is not None:
+    if not interval.limited_by_log or config.ranking is not None:
         return None
-    return largest_weights.limits(weights, plan.policies, average.effective_events, form == "slots")
+    return largest_weights.limits(weights, config.policies, average.effective_events, form == "slots")
 
 
 def _of_slots(slates: SlateState, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
@@ -171,15 +171,17 @@ def _of_slots(slates: SlateState, place: int, estimator: AnyEstimator, average: 
     return details
 
 
-def term_range(plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None) -> TermRange:
+def term_range(
+    config: EvaluatorConfig, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None
+) -> TermRange:
     """The range of the terms of all columns, without a width where a policy was never logged."""
     limit = interval.largest_weight(largest_weight)
-    terms = TermRange.by_column(grid.columns, plan.reward_range, limit, limits)
+    terms = TermRange.by_column(grid.columns, config.reward_range, limit, limits)
     return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.columns)), terms.width, np.nan))
 
 
 def numbers_of(
-    plan: Plan,
+    config: EvaluatorConfig,
     interval: AnyInterval,
     reading: Reading,
     lift: Reading,
@@ -196,24 +198,24 @@ def numbers_of(
     lifts that come from a learned curve, independent of the others. `late` [columns]: whether the policy was added
     after production.
     """
-    estimators, (low, high) = len(reading.value) - len(lift.value), plan.reward_range
+    estimators, (low, high) = len(reading.value) - len(lift.value), config.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     heaviest = np.full_like(scaled, largest_weight[0])
     terms = terms.linearised(reading.mean_denominator)
     limit = interval.heaviest(reading, terms)
-    if limit is not None and plan.ranking is None:
+    if limit is not None and config.ranking is None:
         heaviest = np.fmax(heaviest, np.minimum(limit, _lacking_weight(reading)))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
-    lower, upper = interval.bounds(reading, terms, plan.confidence, own)
+    lower, upper = interval.bounds(reading, terms, config.confidence, own)
     lower, upper = _with_error(reading.value, lower, upper, errors[0])
     lower, upper = _clipped(*extended_to(reading.value, lower - wider, upper + wider), low, high)
-    below, above = interval.bounds(lift, differences, plan.confidence, paired)
+    below, above = interval.bounds(lift, differences, config.confidence, paired)
     below, above = _with_error(lift.value, below, above, errors[1, estimators:])
     below, above = extended_to(lift.value, below - wider[estimators:], above + wider[estimators:])
     below, above = _clipped(below, above, low - high, high - low)
-    weighed = (reading.count > 0) & (plan.ranking is None)  # clicks have other weights
+    weighed = (reading.count > 0) & (config.ranking is None)  # clicks have other weights
     numbers = {
         "value": reading.value,
         "lower": lower,
@@ -262,12 +264,12 @@ def _relative(
     }
 
 
-def _errors_of_curve(plan: Plan, grid: Grid, curve: LearnedCurve | None, by_rank: Array) -> Array:
+def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | None, by_rank: Array) -> Array:
     """The half-widths of values and lifts of all columns that come from a learned curve, [2, columns]."""
-    policies, columns = len(plan.policies), grid.columns
+    policies, columns = len(config.policies), grid.columns
     if curve is None:
         return np.zeros((2, policies * len(columns)))
-    z = NormalDist().inv_cdf(0.5 + plan.confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + config.confidence / 2)
     found = [[each[0] for each in variances(curve, by_rank[None], column.ratio)] for column in columns]
     return z * np.sqrt(np.array(found).transpose(1, 2, 0).reshape(2, -1))
 
@@ -338,23 +340,23 @@ def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array
     return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)
 
 
-def with_signs(plan: Plan, rows: Iterable[Estimate]) -> tuple[Estimate, ...]:
+def with_signs(config: EvaluatorConfig, rows: Iterable[Estimate]) -> tuple[Estimate, ...]:
     """The rows as they are shown: values of a metric of which less is better lose the sign with which they count."""
-    ranking = plan.ranking
+    ranking = config.ranking
     return tuple(map(_without_sign, rows) if ranking is not None and ranking.metric.less_is_better else rows)
 
 
-def with_notes(plan: Plan, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+def with_notes(config: EvaluatorConfig, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
     """The decisions, with the origin of the propensities, and with a note where a policy with a bound still learns.
 
     A bound promises what it was, on average.
     """
-    learning = {name for name, policy in plan.learned_policies.items() if policy.keeps_learning}
+    learning = {name for name, policy in config.learned_policies.items() if policy.keeps_learning}
     return tuple(
         structs.replace(
             each,
             reason=each.reason + STILL_LEARNS if states_bound(each) and each.policy in learning else each.reason,
-            propensity=plan.origin_of_propensities,
+            propensity=config.origin_of_propensities,
         )
         for each in decisions
     )
@@ -372,7 +374,7 @@ def _without_sign(row: Estimate) -> Estimate:
 
 
 def policy_counts(
-    plan: Plan,
+    config: EvaluatorConfig,
     accepted: int,
     counts: Mapping[str, Array],
     failures: Mapping[str, Mapping[str, tuple[int, str]]],
@@ -381,7 +383,7 @@ def policy_counts(
     """Yield the numbers of events of each policy.
 
     Args:
-        plan: with the policies
+        config: with the policies
         accepted: the number of accepted events
         counts: [policies] each, by `COUNTS`
         failures: of policies in code, by policy and reason
@@ -390,11 +392,11 @@ def policy_counts(
     present, missing = (
         each.astype(int) for each in (counts["present"], accepted - counts["since"] - counts["present"])
     )
-    for place, policy in enumerate(plan.policies):
+    for place, policy in enumerate(config.policies):
         own = failures.get(policy, {}).items()
         yield PolicyCounts(
             policy,
-            policy == plan.policies[0],
+            policy == config.policies[0],
             int(present[place]),
             int(missing[place]),
             tuple(Failure(reason, *counted) for reason, counted in own),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.core.state import Company
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.policies.coded import Faults
@@ -48,20 +48,20 @@ class Present(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Hold the state of a room, None if the plan does without it."""
+    """Hold the state of a room, None if the config does without it."""
 
-    plan: Plan
+    config: EvaluatorConfig
     state: Any
 
 
 class Room(NamedTuple):
-    """Hold what a room does, as functions of the plan and of its state, which is None if the plan does without it.
+    """Hold what a room does, as functions of the config and of its state, which is None if the config does without it.
 
     Attributes:
         name: of its state and of its rows in a Report
         start: return the state before the first event
-        resume: return the state under another plan, from the plan and the state before
-        join: return the state of a plan of two, each with its state: the second one has new policies last
+        resume: return the state under another config, from the config and the state before
+        join: return the state of a config of two, each with its state: the second one has new policies last
         fresh: return what a state that is not None is decoded by, if `start` returns None
         complete: return events with what the log lacks, each from the blocks before its own, and the state after the
             whole blocks
@@ -78,18 +78,18 @@ class Room(NamedTuple):
     """
 
     name: str
-    start: Callable[[Plan], Any]
-    resume: Callable[[Plan, Plan, Any], Any]
-    join: Callable[[Plan, Owned, Owned, Company], Any] | None = None
-    fresh: Callable[[Plan], Any] | None = None
-    complete: Callable[[Plan, Any, Incomplete], tuple[Incomplete, Any]] | None = None
-    prepare: Callable[[Plan, Any, EventBatch], tuple[EventBatch, Any]] | None = None
-    observe: Callable[[Plan, Any, Blocks], Any] | None = None
-    summarise: Callable[[Plan, Any, Blocks], Any] | None = None
+    start: Callable[[EvaluatorConfig], Any]
+    resume: Callable[[EvaluatorConfig, EvaluatorConfig, Any], Any]
+    join: Callable[[EvaluatorConfig, Owned, Owned, Company], Any] | None = None
+    fresh: Callable[[EvaluatorConfig], Any] | None = None
+    complete: Callable[[EvaluatorConfig, Any, Incomplete], tuple[Incomplete, Any]] | None = None
+    prepare: Callable[[EvaluatorConfig, Any, EventBatch], tuple[EventBatch, Any]] | None = None
+    observe: Callable[[EvaluatorConfig, Any, Blocks], Any] | None = None
+    summarise: Callable[[EvaluatorConfig, Any, Blocks], Any] | None = None
     sums: Any = None
-    fold: Callable[[Plan, Any, Any], Any] | None = None
-    rows: Callable[[Plan, Any, Present], Mapping[str, Any]] | None = None
-    checks: Callable[[Plan, Any, Sequence[TrustCheck]], Iterable[TrustCheck]] | None = None
-    save: Callable[[Plan, Any], Any] | None = None
-    load: Callable[[Plan, Any, Any], Any] | None = None
-    without_code: Callable[[Plan, Any, Any], Any] | None = None
+    fold: Callable[[EvaluatorConfig, Any, Any], Any] | None = None
+    rows: Callable[[EvaluatorConfig, Any, Present], Mapping[str, Any]] | None = None
+    checks: Callable[[EvaluatorConfig, Any, Sequence[TrustCheck]], Iterable[TrustCheck]] | None = None
+    save: Callable[[EvaluatorConfig, Any], Any] | None = None
+    load: Callable[[EvaluatorConfig, Any, Any], Any] | None = None
+    without_code: Callable[[EvaluatorConfig, Any, Any], Any] | None = None

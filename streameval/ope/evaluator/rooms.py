@@ -12,9 +12,9 @@ from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ope.core.state import Company
 from streameval.ope.evaluator.calibration import ROOM as CALIBRATION
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
 from streameval.ope.evaluator.learning import ROOM as LEARNING
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
 from streameval.ope.evaluator.room import Blocks, Incomplete, Owned, Present, Room
@@ -43,128 +43,130 @@ def decoded(kind: type, plain: Any) -> Any:
     return RoomSums({name: convert(each, kinds[name], dec_hook=decoded) for name, each in plain.items()})
 
 
-def require(plan: Plan) -> None:
-    """Require the rooms that a plan asks for.
+def require(config: EvaluatorConfig) -> None:
+    """Require the rooms that a config asks for.
 
     Raises:
         ConfigError: One of them was removed.
     """
-    for name, key in _asked_for(plan):
+    for name, key in _asked_for(config):
         if all(room.name != name for room in ROOMS):
             hint = f"remove the key, or install streameval with the module of {name}"
             raise ConfigError(f"{key}: this installation is without the room {name}", hint=hint)
 
 
-def start(plan: Plan) -> State:
+def start(config: EvaluatorConfig) -> State:
     """The states of all rooms, by name, before the first event.
 
     Raises:
-        ConfigError: The plan asks for a room that was removed.
+        ConfigError: The config asks for a room that was removed.
     """
-    require(plan)
-    return {room.name: room.start(plan) for room in ROOMS}
+    require(config)
+    return {room.name: room.start(config) for room in ROOMS}
 
 
-def resume(plan: Plan, before: Plan, states: State) -> State:
-    """The states under another plan; `before`: the plan of these."""
-    return {room.name: room.resume(plan, before, states[room.name]) for room in ROOMS}
+def resume(config: EvaluatorConfig, before: EvaluatorConfig, states: State) -> State:
+    """The states under another config; `before`: the config of these."""
+    return {room.name: room.resume(config, before, states[room.name]) for room in ROOMS}
 
 
-def join(both: Plan, own: tuple[Plan, State], late: tuple[Plan, State], company: Company) -> State:
-    """The states under a plan of two: those of a room without policies are the own ones."""
+def join(
+    both: EvaluatorConfig, own: tuple[EvaluatorConfig, State], late: tuple[EvaluatorConfig, State], company: Company
+) -> State:
+    """The states under a config of two: those of a room without policies are the own ones."""
     found = {}
     for room in ROOMS:
-        first, second = (Owned(plan, states[room.name]) for plan, states in (own, late))
+        first, second = (Owned(config, states[room.name]) for config, states in (own, late))
         found[room.name] = second.state if first.state is None else first.state
         if room.join is not None:
             found[room.name] = room.join(both, first, second, company)
     return found
 
 
-def fresh(plan: Plan, plain: Mapping[str, Any]) -> State:
+def fresh(config: EvaluatorConfig, plain: Mapping[str, Any]) -> State:
     """What the plain states are decoded by."""
     late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
-    return save(plan, start(plan)) | {name: of_plan(plan) for name, of_plan in late.items()}
+    return save(config, start(config)) | {name: of_plan(config) for name, of_plan in late.items()}
 
 
-def save(plan: Plan, states: State) -> State:
+def save(config: EvaluatorConfig, states: State) -> State:
     """Return the states as structs of arrays and plain values."""
-    return states | {room.name: room.save(plan, state) for room, state in _present(states) if room.save}
+    return states | {room.name: room.save(config, state) for room, state in _present(states) if room.save}
 
 
-def load(plan: Plan, saved: State, trusted: Any) -> State:
+def load(config: EvaluatorConfig, saved: State, trusted: Any) -> State:
     """Return the inverse of `save`; `trusted`: see `Room`."""
-    return saved | {room.name: room.load(plan, state, trusted) for room, state in _present(saved) if room.load}
+    return saved | {room.name: room.load(config, state, trusted) for room, state in _present(saved) if room.load}
 
 
-def without_code(plan: Plan, plain: State, trusted: Any) -> State:
+def without_code(config: EvaluatorConfig, plain: State, trusted: Any) -> State:
     """Return the plain states without the code that `trusted` does not name."""
     present = _present(plain)
-    return plain | {room.name: room.without_code(plan, each, trusted) for room, each in present if room.without_code}
+    return plain | {room.name: room.without_code(config, each, trusted) for room, each in present if room.without_code}
 
 
-def complete(plan: Plan, states: State, found: Incomplete) -> tuple[Incomplete, State]:
+def complete(config: EvaluatorConfig, states: State, found: Incomplete) -> tuple[Incomplete, State]:
     """Return events with what their log lacks, and the states after them."""
     after = dict(states)
     for room, state in _present(states):
         if room.complete:
-            found, after[room.name] = room.complete(plan, state, found)
+            found, after[room.name] = room.complete(config, state, found)
     return found, after
 
 
-def prepare(plan: Plan, states: State, events: EventBatch) -> tuple[EventBatch, State]:
+def prepare(config: EvaluatorConfig, states: State, events: EventBatch) -> tuple[EventBatch, State]:
     """The events as they are weighed, and the states after them."""
     after = dict(states)
     for room, state in _present(states):
         if room.prepare:
-            events, after[room.name] = room.prepare(plan, state, events)
+            events, after[room.name] = room.prepare(config, state, events)
     return events, after
 
 
-def observe(plan: Plan, states: State, blocks: Blocks) -> State:
+def observe(config: EvaluatorConfig, states: State, blocks: Blocks) -> State:
     """The states after whole blocks, but for what `fold` adds."""
-    return states | {room.name: room.observe(plan, states[room.name], blocks) for room in ROOMS if room.observe}
+    return states | {room.name: room.observe(config, states[room.name], blocks) for room in ROOMS if room.observe}
 
 
-def summarise(plan: Plan, states: State, blocks: Blocks) -> RoomSums:
+def summarise(config: EvaluatorConfig, states: State, blocks: Blocks) -> RoomSums:
     """Half 1: the sums of whole blocks by room."""
     present = _present(states)
-    found = ((room.name, room.summarise(plan, state, blocks)) for room, state in present if room.summarise)
+    found = ((room.name, room.summarise(config, state, blocks)) for room, state in present if room.summarise)
     return RoomSums((name, sums) for name, sums in found if sums is not None)
 
 
-def fold(plan: Plan, states: State, sums: RoomSums) -> State:
+def fold(config: EvaluatorConfig, states: State, sums: RoomSums) -> State:
     """Half 2: the states after these sums."""
     pairs = ((room, sums[room.name]) for room in ROOMS if room.name in sums)
-    return states | {room.name: room.fold(plan, states[room.name], added) for room, added in pairs if room.fold}
+    return states | {room.name: room.fold(config, states[room.name], added) for room, added in pairs if room.fold}
 
 
-def rows(plan: Plan, states: State, present: Present) -> dict[str, Any]:
+def rows(config: EvaluatorConfig, states: State, present: Present) -> dict[str, Any]:
     """The rows of a Report by its fields."""
-    found = (room.rows(plan, state, present) for room, state in _present(states) if room.rows)
+    found = (room.rows(config, state, present) for room, state in _present(states) if room.rows)
     return {name: each for fields in found for name, each in fields.items()}
 
 
-def checks(plan: Plan, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """Return the trust checks of rooms. `known`: the checks of the policies that have events."""
     for room, state in _present(states):
         if room.checks:
-            yield from room.checks(plan, state, known)
+            yield from room.checks(config, state, known)
 
 
 def _present(states: State) -> list[tuple[Room, Any]]:
     return [(room, states[room.name]) for room in ROOMS if states[room.name] is not None]
 
 
-def _asked_for(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the rooms that the plan needs, each with the key of the configuration that asks for it.
+def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
+    """Yield the rooms that the config needs, each with the key of the configuration that asks for it.
 
     No key asks for `calibration` or `frequencies`: they report what they can about every log.
     """
     keys = {
-        "segments": ("segments", plan.segments),
-        "ramp": ("logging", plan.logging),
-        "propensities": ("propensity", plan.propensity),
-        "learning": (f"policies.candidates.{next(iter(plan.learned_policies), '')}", plan.learned_policies),
+        "segments": ("segments", config.segments),
+        "ramp": ("logging", config.logging),
+        "propensities": ("propensity", config.propensity),
+        "learning": (f"policies.candidates.{next(iter(config.learned_policies), '')}", config.learned_policies),
     }
     yield from ((name, key) for name, (key, setting) in keys.items() if setting)

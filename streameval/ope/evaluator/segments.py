@@ -24,8 +24,8 @@ from streameval.ope.core.moments import ALL_ROWS, nothing, pair_weight
 from streameval.ope.core.state import Company, joined, of_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
 from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
 from streameval.ope.evidence.evidence import fading_of
@@ -36,12 +36,12 @@ from streameval.ope.report import Estimate, SegmentEstimate
 SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
 
 
-def labels(plan: Plan) -> list[tuple[str, str]]:
+def labels(config: EvaluatorConfig) -> list[tuple[str, str]]:
     """The names of all segments, each with one of its values."""
-    return [(name, label) for name, each in plan.segments.items() for label in each.labels]
+    return [(name, label) for name, each in config.segments.items() for label in each.labels]
 
 
-def whole_of(plan: Plan) -> tuple[AnyEstimator, AnyAverage]:
+def whole_of(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
     """The estimate that segments split.
 
     The first average with fixed weights, and of its estimators without a denominator that are not biased by design the
@@ -52,10 +52,10 @@ def whole_of(plan: Plan) -> tuple[AnyEstimator, AnyAverage]:
     """
     usable = [
         (estimator, average)
-        for estimator, average, _ in plan.pairs.values()
+        for estimator, average, _ in config.pairs.values()
         if average.factor is not None
         and not (estimator.ratio or estimator.is_biased_by_design or len(estimator.alternatives) > 1)
-        and not (plan.default_estimators and plan.needs_of(estimator))
+        and not (config.default_estimators and config.needs_of(estimator))
     ]
     if not usable:
         raise ValueError(
@@ -64,9 +64,9 @@ def whole_of(plan: Plan) -> tuple[AnyEstimator, AnyAverage]:
     return min((pair for pair in usable if pair[1] == usable[0][1]), key=lambda pair: pair[0].preference)
 
 
-def interval_on(plan: Plan, average: AnyAverage) -> AnyInterval:
+def interval_on(config: EvaluatorConfig, average: AnyAverage) -> AnyInterval:
     """The interval of segments on an average: the configured one, or the usual one where that follows the stream."""
-    found = plan.interval(average)
+    found = config.interval(average)
     return EmpiricalLikelihood() if found.anytime else found
 
 
@@ -82,30 +82,30 @@ class SegmentState(Struct, frozen=True, eq=False):
     moments: Array
 
 
-def start(plan: Plan) -> SegmentState | None:
+def start(config: EvaluatorConfig) -> SegmentState | None:
     """Start before the first event; None without segments."""
-    if not plan.segments:
+    if not config.segments:
         return None
-    (estimator, _), shape = whole_of(plan), (len(plan.policies), len(labels(plan)) + 1, -1)
+    (estimator, _), shape = whole_of(config), (len(config.policies), len(labels(config)) + 1, -1)
     return SegmentState(estimator.start(shape[0]), nothing(shape[0] * shape[1]).reshape(shape))
 
 
-def resume(plan: Plan, before: Plan, state: SegmentState | None) -> SegmentState | None:
-    """Return the state of the plan `before` under another one; from zero if segments differ, None without pairs."""
-    if not plan.pairs:
+def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState | None) -> SegmentState | None:
+    """Return the state of the config `before` under another one; from zero if segments differ, None without pairs."""
+    if not config.pairs:
         return None
-    if state is None or not plan.segments or not before.pairs:
-        return start(plan)
-    if (list(plan.segments.items()), whole_of(plan)) != (list(before.segments.items()), whole_of(before)):
-        return start(plan)
-    kept: SegmentState = of_policies(state, [before.policies.index(name) for name in plan.policies])
+    if state is None or not config.segments or not before.pairs:
+        return start(config)
+    if (list(config.segments.items()), whole_of(config)) != (list(before.segments.items()), whole_of(before)):
+        return start(config)
+    kept: SegmentState = of_policies(state, [before.policies.index(name) for name in config.policies])
     return kept
 
 
-def join(both: Plan, own: Owned, late: Owned, company: Company) -> SegmentState | None:
-    """Return the state of a plan of two."""
-    if own.state is None or late.state is None or whole_of(both) != whole_of(own.plan):
-        found: SegmentState | None = late.state if len(late.plan.policies) == len(both.policies) else own.state
+def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> SegmentState | None:
+    """Return the state of a config of two."""
+    if own.state is None or late.state is None or whole_of(both) != whole_of(own.config):
+        found: SegmentState | None = late.state if len(late.config.policies) == len(both.policies) else own.state
     else:
         found = joined(own.state, late.state, company)
     return found
@@ -131,21 +131,21 @@ def _layout(estimator: AnyEstimator) -> Layout:
     return Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
 
 
-def summarise(plan: Plan, state: SegmentState, of: Blocks) -> SegmentSums:
+def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> SegmentSums:
     """Half 1 of whole blocks, or of the unfinished one."""
     events, evidence = of.events, of.goal
     assert events.segments is not None
-    (estimator, average), blocks = whole_of(plan), evidence.blocks
+    (estimator, average), blocks = whole_of(config), evidence.blocks
     size, factor = len(events) // blocks, average.factor
-    visible = evidence.restricted_to(plan.needs_of(estimator))
+    visible = evidence.restricted_to(config.needs_of(estimator))
     terms, _ = estimator.terms(visible, state.estimator)
     layout = _layout(estimator)
     series = BlockSeries(layout, visible, [terms])
     weights = None if factor in (None, 1.0) else np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks)
-    found = np.empty((blocks, series.policies, len(labels(plan)) + 1, layout.size))
+    found = np.empty((blocks, series.policies, len(labels(config)) + 1, layout.size))
     found[:, :, -1] = series.rows(weights)
     of_block, first = np.repeat(np.arange(blocks), size), 0
-    for name, each in plan.segments.items():
+    for name, each in config.segments.items():
         members = np.asarray(each.members(events.segments.of_name(name)), dtype=bool)
         several = len(members) + 1
         groups = of_block * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
@@ -158,62 +158,64 @@ def summarise(plan: Plan, state: SegmentState, of: Blocks) -> SegmentSums:
     return SegmentSums(size, found.reshape(*found.shape[:2], -1), dict(terms.lesson))
 
 
-def fold(plan: Plan, state: SegmentState, sums: SegmentSums) -> SegmentState:
+def fold(config: EvaluatorConfig, state: SegmentState, sums: SegmentSums) -> SegmentState:
     """Half 2: return the state after these blocks."""
-    estimator, average = whole_of(plan)
+    estimator, average = whole_of(config)
     layout, moments = _layout(estimator), state.moments.copy()
     factor = np.full((len(sums.rows), 1, 1), (average.factor or 1.0) ** sums.events)
     table, power = layout.moment_table[0], layout.power[layout.moment_table[0]]
     take = np.arange(moments.shape[1])[:, None] * layout.size + table
     kernel.accumulate(moments, sums.rows, take, power, factor, np.ones_like(factor), kernel.NOTHING)
-    fading, before = fading_of(plan.block), state.estimator
+    fading, before = fading_of(config.block), state.estimator
     learned = {name: decayed_path(getattr(before, name), rows, fading)[-1] for name, rows in sums.lesson.items()}
     return SegmentState(structs.replace(before, **learned) if learned else before, moments)
 
 
-def segment_rows(plan: Plan, state: SegmentState, present: Present) -> dict[str, tuple[SegmentEstimate, ...]]:
+def segment_rows(
+    config: EvaluatorConfig, state: SegmentState, present: Present
+) -> dict[str, tuple[SegmentEstimate, ...]]:
     """The estimates of all values of all segments, policy by policy.
 
     Each interval has its share of the error probability, so that those of a policy hold together with the configured
     confidence. Dependent events widen it by the design effect of the whole estimate.
     """
-    known = state if present.tail is None else fold(plan, state, summarise(plan, state, present.tail))
+    known = state if present.tail is None else fold(config, state, summarise(config, state, present.tail))
     by_policy = known.moments
     weight = pair_weight(by_policy)
     share = ratio(weight[:, :-1], weight[:, -1:])
-    reading, lift = _readings(plan, by_policy[:, :-1].reshape(-1, ALL_ROWS), present.estimates)
-    numbers = _numbers(plan, reading, lift, present.counts, present.weights)
-    return {"segments": tuple(_rows(plan, numbers | {"share": share.ravel(), "events": reading.count}))}
+    reading, lift = _readings(config, by_policy[:, :-1].reshape(-1, ALL_ROWS), present.estimates)
+    numbers = _numbers(config, reading, lift, present.counts, present.weights)
+    return {"segments": tuple(_rows(config, numbers | {"share": share.ravel(), "events": reading.count}))}
 
 
 def _numbers(
-    plan: Plan, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: LargestState
+    config: EvaluatorConfig, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: LargestState
 ) -> dict[str, Array]:
     """The numbers of all columns, by field."""
-    estimator, average = whole_of(plan)
-    interval = interval_on(plan, average)
-    several = len(labels(plan))
+    estimator, average = whole_of(config)
+    interval = interval_on(config, average)
+    several = len(labels(config))
     grid = Grid(
         estimators=(estimator,) * several,
         averages=(average,),
         bounds=(interval,),
-        candidates=(True,) * len(plan.policies),
-        needs=plan.needs_of(estimator),
+        candidates=(True,) * len(config.policies),
+        needs=config.needs_of(estimator),
         trackers={},
-        block=plan.block,
+        block=config.block,
     )
-    largest, limits = counts[LARGEST[grid.form]], log_limits(plan, interval, average, weights, grid.form)
-    terms = term_range(plan, grid, interval, largest, limits)
-    shared = replace(plan, confidence=1.0 - (1.0 - plan.confidence) / several)
-    none, late = np.zeros((2, len(plan.policies) * several)), np.repeat(counts["since"] > 0, several)
+    largest, limits = counts[LARGEST[grid.form]], log_limits(config, interval, average, weights, grid.form)
+    terms = term_range(config, grid, interval, largest, limits)
+    shared = replace(config, confidence=1.0 - (1.0 - config.confidence) / several)
+    none, late = np.zeros((2, len(config.policies) * several)), np.repeat(counts["since"] > 0, several)
     found = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none, late)
     return {name: found[name] for name in SHOWN}
 
 
-def _rows(plan: Plan, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
-    estimator, average = whole_of(plan)
-    kind, columns = interval_on(plan, average).kind, known_numbers(numbers)
-    places = ((policy, *each) for policy in plan.policies for each in labels(plan))
+def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
+    estimator, average = whole_of(config)
+    kind, columns = interval_on(config, average).kind, known_numbers(numbers)
+    places = ((policy, *each) for policy in config.policies for each in labels(config))
     for column, (policy, segment, value) in enumerate(places):
         yield SegmentEstimate(
             policy=policy,
@@ -222,15 +224,15 @@ def _rows(plan: Plan, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]
             estimator=estimator.label,
             average=average.label,
             kind=kind,
-            propensity=plan.origin_of_propensities,
+            propensity=config.origin_of_propensities,
             **{name: each[column] for name, each in columns.items()},
         )
 
 
-def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tuple[Reading, Reading]:
+def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estimate]) -> tuple[Reading, Reading]:
     """The reading of the values and that of the lifts, from moments [columns, rows] of all values of all segments."""
-    estimator, average = whole_of(plan)
-    pair, several = (estimator.label, average.label), len(labels(plan))
+    estimator, average = whole_of(config)
+    pair, several = (estimator.label, average.label), len(labels(config))
     whole = {each.policy: each.details for each in estimates if (each.estimator, each.average) == pair}
 
     def of_whole(name: str, policies: Sequence[str]) -> Array:
@@ -239,10 +241,10 @@ def _readings(plan: Plan, moments: Array, estimates: Iterable[Estimate]) -> tupl
         return np.repeat(np.array(found, dtype=float), several)
 
     spread = past.of_moments(moments)
-    reading = Reading(moments, spread, None, of_whole("bias_bound", plan.policies))
+    reading = Reading(moments, spread, None, of_whole("bias_bound", config.policies))
     lift = reading.lift(several)
-    reading.design_effect = of_whole("design_effect", plan.policies)
-    lift.design_effect = of_whole("lift_design_effect", plan.policies[1:])
+    reading.design_effect = of_whole("design_effect", config.policies)
+    lift.design_effect = of_whole("lift_design_effect", config.policies[1:])
     return reading, lift
 
 

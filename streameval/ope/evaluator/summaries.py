@@ -28,10 +28,10 @@ from streameval.ope.core.past import UnitState
 from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
 from streameval.ope.evaluator import halves, rooms, weighing
+from streameval.ope.evaluator.config import Candidates, EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
-from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.evaluator.report_rows import LARGEST
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.largest_weights import LargestNumbers
@@ -46,25 +46,25 @@ PARTITION_NUMBERS = 2**40
 """Events without a unit are numbered apart in each partition, which has fewer of them than this."""
 
 
-def refusals(plan: Plan) -> Iterator[tuple[str, str]]:
+def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
     """Yield what needs all events in order before half 1, each with a hint."""
-    for average in plan.averages.values():
-        if plan.interval(average).anytime:
+    for average in config.averages.values():
+        if config.interval(average).anytime:
             hint = f"take intervals: {{{average.label}: empirical_likelihood}}"
-            yield f"the interval {plan.interval(average).kind} on {average.label} follows single events", hint
-    monitor = plan.monitor(plan.promotion_lifts(plan.grids()))
+            yield f"the interval {config.interval(average).kind} on {average.label} follows single events", hint
+    monitor = config.monitor(config.promotion_lifts(config.grids()))
     if monitor is not None:
         bets = [label for label, rule in monitor.rules.items() if rule.lift_test(monitor.context) is not None]
         yield from ((f"the rule {label} bets on single events", "take promotion: paired") for label in bets)
-    predicted = [label for label, each in plan.estimators.items() if "prediction" in each.needs]
-    curve, ramp = weighing.examination(plan), plan.logging
+    predicted = [label for label, each in config.estimators.items() if "prediction" in each.needs]
+    curve, ramp = weighing.examination(config), config.logging
     others: dict[str, tuple[object, str]] = {
         f"the reward model of {', '.join(predicted)} is code": (
-            predicted and plan.reward_model.is_external,
+            predicted and config.reward_model.is_external,
             "take reward_model: ridge or tabular",
         ),
-        f"{', '.join(plan.learned_policies)} learns from one event after the other": (
-            plan.learned_policies,
+        f"{', '.join(config.learned_policies)} learns from one event after the other": (
+            config.learned_policies,
             "evaluate frozen versions of it",
         ),
         "the examination of ranks is learned in order": (curve, "give examination: {kind: power, eta: 1.0}"),
@@ -72,18 +72,18 @@ def refusals(plan: Plan) -> Iterator[tuple[str, str]]:
             ramp is not None and ramp.shares is None,
             "give the shares, such as logging: {arms: {production: 0.9, challenger: 0.1}}",
         ),
-        "propensities are estimated from the events before": (plan.propensity, "log the propensities"),
+        "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }
     yield from ((problem, hint) for problem, (found, hint) in others.items() if found)
 
 
-def require_halves(plan: Plan) -> None:
-    """Require a plan with a half 1 that needs only the events of its blocks.
+def require_halves(config: EvaluatorConfig) -> None:
+    """Require a config with a half 1 that needs only the events of its blocks.
 
     Raises:
         ConfigError: Some of it needs all events in order; the hint names what to take instead.
     """
-    for problem, hint in refusals(plan):
+    for problem, hint in refusals(config):
         raise ConfigError(f"events cannot be summed up apart: {problem}", hint=hint)
 
 
@@ -125,7 +125,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     """Half 1 of the offsets of a partition from `start` up to, but not including, `end`.
 
     Attributes:
-        fingerprint: of the plan
+        fingerprint: of the config
         events, failures: numbers of events; failures of policies in code
         counts, largest: see `halves.Counts`; of whole blocks
         blocks: the whole blocks, None without any
@@ -169,9 +169,9 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         raise StateError(f"this is not the {kind.__name__} of this version: {error!r}", hint=hint) from error
 
 
-def fingerprint(plan: Plan) -> str:
+def fingerprint(config: EvaluatorConfig) -> str:
     """Return the BLAKE2b of the settings, as 16 hexadecimal digits."""
-    settings = msgspec.json.encode([STATE_SCHEMA, plan.settings()], order="deterministic")
+    settings = msgspec.json.encode([STATE_SCHEMA, config.settings()], order="deterministic")
     return blake2b(settings, digest_size=8).hexdigest()
 
 
@@ -179,33 +179,38 @@ class Summariser(Evaluator):
     """Half 1 of a range of offsets: an evaluator that returns the sums of blocks, and folds none.
 
     Args:
-        plan: see `require_halves`
+        config: see `require_halves`
         partition, start: the place of the next message
         knowledge: of the evaluator that folds the summary, nothing by default
         rest: the events of the unfinished block before, as msgpack
     """
 
     def __init__(
-        self, plan: Plan, partition: int, start: int, knowledge: bytes | None = None, rest: bytes | None = None
+        self,
+        config: EvaluatorConfig,
+        partition: int,
+        start: int,
+        knowledge: bytes | None = None,
+        rest: bytes | None = None,
     ) -> None:
-        self.plan = plan
+        self.config = config
         self._start()
         self._place, self._blocks, self._count = (partition, start), list[Ordered](), 0
         if knowledge is not None:
             self._know(_decoded(knowledge, Knowledge))
         if rest is not None:
-            self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest)).with_policies(plan.columns)]
+            self._pending = [EventBatch.from_state(msgspec.msgpack.decode(rest)).with_policies(config.columns)]
             self._pending_events = len(self._pending[0])
         before = partition * PARTITION_NUMBERS + start - self._pending_events
         self._state.units = msgspec.structs.replace(self._state.units, events=before)
         self._before = self._state.predictions
 
     def _know(self, known: Knowledge) -> None:
-        model = self.plan.reward_model
+        model = self.config.reward_model
         own = self._state
         own.predictions = [online.from_state(model, each, model) for each in known.predictions]
         own.units = msgspec.structs.replace(own.units, seen=known.units)
-        own.rooms = decode(known.rooms, rooms.fresh(self.plan, known.rooms))
+        own.rooms = decode(known.rooms, rooms.fresh(self.config, known.rooms))
         for state, seen, rewards in zip(own.grids, known.seen, known.estimators, strict=True):
             state.seen = seen
             for reward, estimators in zip(state.rewards, rewards, strict=True):
@@ -213,12 +218,12 @@ class Summariser(Evaluator):
 
     def _fold(self, events: EventBatch) -> None:
         logged, weighed, after = self._weigh(events)
-        sums = halves.summarise_blocks(self.plan, self._grids, self._state, weighed, logged, self._monitor)
+        sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
         self._state = halves.Counts.of(weighed, self._known).fold(after)
-        self._state.rooms = rooms.fold(self.plan, self._state.rooms, sums.rooms)
+        self._state.rooms = rooms.fold(self.config, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)
-        times = np.nan_to_num(events.timestamp[self.plan.block - 1 :: self.plan.block], nan=-np.inf)
+        times = np.nan_to_num(events.timestamp[self.config.block - 1 :: self.config.block], nan=-np.inf)
         partition, start = self._place
         places = start + self._count + np.arange(len(times))
         self._blocks.append(Ordered(times, np.full(len(times), partition), places, sums))
@@ -227,17 +232,17 @@ class Summariser(Evaluator):
     def summary(self, end: int) -> Summary:
         """Return the summary of all messages up to this offset; the summariser must get no more of them."""
         self.fold_pending()
-        plan, state, blocks = self.plan, self._state, joined(self._blocks) if self._blocks else None
+        config, state, blocks = self.config, self._state, joined(self._blocks) if self._blocks else None
         if blocks is not None:
             blocks = msgspec.structs.replace(blocks, times=np.maximum.accumulate(blocks.times))
-        events, items, lesson = state.events, self._count * plan.block * _items(plan), []
-        if blocks is not None and weighing.predicts(plan, self._grids):
+        events, items, lesson = state.events, self._count * config.block * _items(config), []
+        if blocks is not None and weighing.predicts(config, self._grids):
             pairs = zip(self._before, state.predictions, strict=True)
-            taught = [online.taught(plan.reward_model, *pair, items) for pair in pairs]
-            lesson = [online.to_state(plan.reward_model, each) for each in taught]
+            taught = [online.taught(config.reward_model, *pair, items) for pair in pairs]
+            lesson = [online.to_state(config.reward_model, each) for each in taught]
         times = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
-            fingerprint(plan),
+            fingerprint(config),
             self._place[0],
             self._place[1],
             end,
@@ -252,9 +257,9 @@ class Summariser(Evaluator):
         )
 
 
-def _items(plan: Plan) -> int:
+def _items(config: EvaluatorConfig) -> int:
     """Return the events from which a reward model learns, for each event."""
-    return 1 if plan.ranking is None else online.ITEMS
+    return 1 if config.ranking is None else online.ITEMS
 
 
 class PartitionState(msgspec.Struct):
@@ -270,11 +275,11 @@ class PartitionedEvaluator(Evaluator):
     Each range counts once; the ranges of a partition must come in order. The numbers depend neither on where ranges
     were summed up, nor on the order of the summaries that are folded together.
 
-    >>> plan = Evaluator(["new"], ["ips"], ["cumulative"]).plan
+    >>> config = Evaluator(["new"], ["ips"], ["cumulative"]).config
     >>> log = EventBatch.from_arrays(reward=[1, 0], propensity=[0.25, 0.5], policies={"new": [0.5, 0.5]})
-    >>> summariser = Summariser(plan, partition=0, start=0)
+    >>> summariser = Summariser(config, partition=0, start=0)
     >>> summariser.update(log)
-    >>> summary, evaluator = summariser.summary(end=2), PartitionedEvaluator.from_plan(plan)
+    >>> summary, evaluator = summariser.summary(end=2), PartitionedEvaluator.from_config(config)
     >>> evaluator.fold([summary])
     >>> evaluator.fold([summary])  # it has been counted
     >>> evaluator.report().get("new", "ips", "cumulative").value, evaluator.offset(0)
@@ -282,20 +287,20 @@ class PartitionedEvaluator(Evaluator):
     """
 
     def _start(self) -> None:
-        require_halves(self.plan)
+        require_halves(self.config)
         super()._start()
         self._partitions: dict[int, PartitionState] = {}
         self._held: Ordered | None = None
 
-    def _use_plan(self) -> None:
-        super()._use_plan()
-        self._fingerprint = fingerprint(self.plan)
+    def _use_config(self) -> None:
+        super()._use_config()
+        self._fingerprint = fingerprint(self.config)
 
-    def change_candidates(self, plan: Plan) -> Evaluator | None:
+    def change_candidates(self, config: EvaluatorConfig) -> Evaluator | None:
         """Change candidates between two batches: see `Evaluator.change_candidates`. New ones start from zero."""
-        require_halves(plan)
+        require_halves(config)
         self._release([], np.inf)
-        late = super().change_candidates(plan)
+        late = super().change_candidates(config)
         if late is not None:
             self.activate(late)
         return late
@@ -317,7 +322,7 @@ class PartitionedEvaluator(Evaluator):
 
     def knowledge(self) -> bytes:
         """Return what half 1 of the next ranges needs to know, for `Summariser`."""
-        state, model = self._state, self.plan.reward_model
+        state, model = self._state, self.config.reward_model
         known = Knowledge(
             [online.to_state(model, each) for each in state.predictions],
             state.units.seen,
@@ -331,7 +336,7 @@ class PartitionedEvaluator(Evaluator):
         """Fold the summaries of a batch, in any order; those that have been counted change nothing.
 
         Raises:
-            StateError: One is of another plan, leaves out offsets, or counts only some that have been counted.
+            StateError: One is of another config, leaves out offsets, or counts only some that have been counted.
         """
         ordered = sorted(summaries, key=lambda each: (each.partition, each.start))
         reached = {number: each.offset for number, each in self._partitions.items()}
@@ -350,7 +355,7 @@ class PartitionedEvaluator(Evaluator):
         """Return whether a range follows what has been counted; False if it has been counted."""
         if summary.fingerprint != self._fingerprint:
             raise StateError(
-                f"the summary is of plan {summary.fingerprint}, and this evaluator of {self._fingerprint}",
+                f"the summary is of config {summary.fingerprint}, and this evaluator of {self._fingerprint}",
                 hint="compute both with the same configuration and version of streameval",
             )
         if summary.end <= expected:
@@ -365,7 +370,7 @@ class PartitionedEvaluator(Evaluator):
 
     def _count(self, summary: Summary) -> None:
         """Fold what does not depend on the order of blocks."""
-        state, model = self._state, self.plan.reward_model
+        state, model = self._state, self.config.reward_model
         blocks = 0 if summary.blocks is None else len(summary.blocks.times)
         state.events = summary.events.fold(state.events)
         for policy, reasons in summary.failures.items():
@@ -376,14 +381,14 @@ class PartitionedEvaluator(Evaluator):
         for name, added in summary.counts.items():
             known = state.counts[name]
             state.counts[name] = np.maximum(known, added) if name in LARGEST.values() else known + added
-        events = blocks * self.plan.block
+        events = blocks * self.config.block
         if events:
             state.weights = largest_weights.fold(state.weights, LargestNumbers([events], summary.largest[None]))
         state.units = UnitState(state.units.events + events, state.units.seen or summary.units)
         if summary.lesson:
             taught = [online.from_state(model, each, model) for each in summary.lesson]
             pairs = zip(state.predictions, taught, strict=True)
-            state.predictions = [online.with_taught(model, *pair, events * _items(self.plan)) for pair in pairs]
+            state.predictions = [online.with_taught(model, *pair, events * _items(self.config)) for pair in pairs]
         self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
 
     def _release(self, blocks: Sequence[Ordered], until: float) -> None:
@@ -395,7 +400,7 @@ class PartitionedEvaluator(Evaluator):
         order = np.lexsort((whole.places, whole.partitions, whole.times))
         count = int(np.searchsorted(whole.times[order], until, side="right"))
         count = max(count, len(order) - MAX_HELD // len(self.policies))
-        at_once = self._batch_events // self.plan.block
+        at_once = self._batch_events // self.config.block
         for first in range(0, count, at_once):
             self._fold_sums(taken(whole.sums, order[first : min(first + at_once, count)]))
         self._held = taken(whole, order[count:]) if count < len(order) else None
@@ -408,7 +413,7 @@ class PartitionedEvaluator(Evaluator):
         found._state, found._partitions = state, {}
         found._release([], np.inf)
         rests = [self._partitions[number].rest for number in sorted(self._partitions)]
-        columns = self.plan.columns
+        columns = self.config.columns
         found._pending = [EventBatch.from_state(rest).with_policies(columns) for rest in rests if rest is not None]
         found._pending_events = sum(map(len, found._pending))
         return found

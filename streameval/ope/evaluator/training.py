@@ -11,8 +11,8 @@ from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.learning.learned import Learned
 from streameval.ope.report import Estimate, Report
 
@@ -75,13 +75,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """How to train the policies of a plan that learn.
+    """How to train the policies of a config that learn.
 
     `estimator`: of the values. `passes`: over the events, at most. `patience`: stop after this many
     passes without a higher lower bound; 0 never stops, and takes the last pass in place of the best one.
     """
 
-    plan: Plan
+    config: EvaluatorConfig
     estimator: AnyEstimator
     passes: int = 20
     patience: int = 3
@@ -89,16 +89,16 @@ class Training:
     @property
     def policies(self) -> dict[str, Learned]:
         """The policies to train, by name: those with weights."""
-        return {name: each for name, each in self.plan.learned_policies.items() if isinstance(each, Learned)}
+        return {name: each for name, each in self.config.learned_policies.items() if isinstance(each, Learned)}
 
     @property
     def confidence(self) -> float:
         """That of one interval, so that those of all passes of all policies hold together."""
-        return 1 - (1 - self.plan.confidence) / (self.passes * max(1, len(self.policies)))
+        return 1 - (1 - self.config.confidence) / (self.passes * max(1, len(self.policies)))
 
-    def online(self) -> Plan:
-        """The plan of one pass over all events: each block is predicted before it is learned from."""
-        return self._simple(self.plan.for_policies(self.policies))
+    def online(self) -> EvaluatorConfig:
+        """The config of one pass over all events: each block is predicted before it is learned from."""
+        return self._simple(self.config.for_policies(self.policies))
 
     def train(
         self,
@@ -111,33 +111,33 @@ class Training:
 
         `advance`: is called with the number of events of each batch that is learned from, and the highest lower bound.
         """
-        plan, policy = self._simple(self.plan.for_policies([name])), self.policies[name]
+        config, policy = self._simple(self.config.for_policies([name])), self.policies[name]
         passes: list[Pass] = []
-        for each in self._passes(plan, policy, learn_from, later, lambda n: advance(n, _highest(passes))):
+        for each in self._passes(config, policy, learn_from, later, lambda n: advance(n, _highest(passes))):
             passes.append(each)
             best = max(passes, key=lambda one: one.lower) if self.patience else each
             if self.patience and each.number - best.number >= self.patience:
                 break
-        frozen = self._simple(_with(plan, name, frozen_at(policy, best.weights)))
+        frozen = self._simple(_with(config, name, frozen_at(policy, best.weights)))
         return Trained(name, policy, tuple(passes), best, _report(frozen, learn_from), _report(frozen, later))
 
     def _passes(
         self,
-        plan: Plan,
+        config: EvaluatorConfig,
         policy: Learned,
         learn_from: Sequence[EventBatch],
         later: Sequence[EventBatch],
         advance: Callable[[int], None],
     ) -> Iterator[Pass]:
-        name, state = plan.policies[1], policy.start()
+        name, state = config.policies[1], policy.start()
         for number in range(1, self.passes + 1):
-            evaluator = Evaluator.from_plan(plan, {"learning": {name: state}})
+            evaluator = Evaluator.from_config(config, {"learning": {name: state}})
             for batch in learn_from:
                 evaluator.update(batch)
                 advance(len(batch))
             state = evaluator.learned(name)
             training = self.estimate(evaluator.report(), name)
-            frozen = _with(plan, name, frozen_at(policy, state["weights"]))
+            frozen = _with(config, name, frozen_at(policy, state["weights"]))
             validation = self.estimate(_report(self._simple(frozen), later), name)
             yield Pass(number, training, validation, state["weights"])
 
@@ -145,10 +145,10 @@ class Training:
         """The estimate of a policy in a Report."""
         return report.get(policy, self.estimator.label, "cumulative")
 
-    def _simple(self, plan: Plan) -> Plan:
-        """The plan with this estimator alone, on all events alike."""
+    def _simple(self, config: EvaluatorConfig) -> EvaluatorConfig:
+        """The config with this estimator alone, on all events alike."""
         cumulative = Cumulative()
-        simple = plan.with_products([((self.estimator,), (cumulative,))])
+        simple = config.with_products([((self.estimator,), (cumulative,))])
         return replace(simple, confidence=self.confidence, drift=None, segments={}, versions={})
 
 
@@ -175,12 +175,12 @@ def split_by_time(batches: Sequence[EventBatch], share: float) -> tuple[list[Eve
     return [batch for batch in early if len(batch)], [batch for batch in late if len(batch)]
 
 
-def _with(plan: Plan, name: str, policy: Learned) -> Plan:
-    return replace(plan, computed_policies={name: policy})
+def _with(config: EvaluatorConfig, name: str, policy: Learned) -> EvaluatorConfig:
+    return replace(config, computed_policies={name: policy})
 
 
-def _report(plan: Plan, batches: Sequence[EventBatch]) -> Report:
-    evaluator = Evaluator.from_plan(plan)
+def _report(config: EvaluatorConfig, batches: Sequence[EventBatch]) -> Report:
+    evaluator = Evaluator.from_config(config)
     for batch in batches:
         evaluator.update(batch)
     return evaluator.report()

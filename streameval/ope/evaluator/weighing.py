@@ -13,8 +13,8 @@ from streameval.common.arrays import Array, Mask
 from streameval.events import EventBatch
 from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import rooms
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, Pair
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.report_rows import COUNTS
 from streameval.ope.evaluator.room import Incomplete
 from streameval.ope.evaluator.state import EvaluatorState, EventState
@@ -30,9 +30,9 @@ from streameval.ope.reward_models.base import LoggedActions
 from streameval.ope.reward_models.online import ModelState
 
 
-def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
+def start(config: EvaluatorConfig, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
     """Start before the first event."""
-    policies, rewards, learned = len(plan.policies), range(len(plan.rewards)), examination(plan)
+    policies, rewards, learned = len(config.policies), range(len(config.rewards)), examination(config)
     return EvaluatorState(
         events=EventState(),
         failures={},
@@ -41,12 +41,12 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
         slates=[start_slates(policies) for _ in rewards],
         units=start_signs(),
         weights=largest_weights.start(policies),
-        predictions=[online.start(plan.reward_model) for _ in rewards],
+        predictions=[online.start(config.reward_model) for _ in rewards],
         examination=None if learned is None else learned.start(),
         by_rank=np.zeros((policies, 0)) if learned is None else learned.start_by_rank(policies),
-        drift=None if plan.drift is None else plan.drift.start(policies),
+        drift=None if config.drift is None else config.drift.start(policies),
         promotion=None if monitor is None else monitor.start(),
-        rooms=rooms.start(plan),
+        rooms=rooms.start(config),
         grids=[grid.start() for grid in grids],
         added=policies - 1,
         waiting=[],
@@ -54,9 +54,9 @@ def start(plan: Plan, grids: Sequence[Grid], monitor: PromotionMonitor | None) -
     )
 
 
-def examination(plan: Plan) -> LearnedExamination | None:
+def examination(config: EvaluatorConfig) -> LearnedExamination | None:
     """The examination, if it is learned from the stream."""
-    found = None if plan.ranking is None else plan.ranking.examination
+    found = None if config.ranking is None else config.ranking.examination
     return found if isinstance(found, LearnedExamination) else None
 
 
@@ -73,11 +73,11 @@ class Completed(NamedTuple):
     goal: tuple[Array, ModelState] | None
 
 
-def completed(plan: Plan, state: EvaluatorState, events: EventBatch) -> Completed:
+def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Completed:
     """Return the events with the propensities that are estimated, and the distributions of policies that learn."""
-    goal = _predict(plan, state, events, 0) if plan.policies_need_prediction else None
-    found, after = rooms.complete(plan, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
-    known = found.events if plan.propensity is None else _weighable(found.events)
+    goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
+    found, after = rooms.complete(config, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
+    known = found.events if config.propensity is None else _weighable(found.events)
     return Completed(known, found.faults, structs.replace(state, rooms=after), goal)
 
 
@@ -94,25 +94,25 @@ def _weighable(events: EventBatch) -> EventBatch:
     )
 
 
-def require_propensities(plan: Plan, events: EventBatch) -> None:
+def require_propensities(config: EvaluatorConfig, events: EventBatch) -> None:
     """Require events that have propensities, unless these are estimated.
 
     Raises:
         ValueError: They have none.
     """
-    if plan.propensity is None and events.scored is None and np.isnan(events.propensity).any():
+    if config.propensity is None and events.scored is None and np.isnan(events.propensity).any():
         raise ValueError(
             'the events have no propensities: log them, or give the evaluator propensity={"kind": "estimated"}'
         )
 
 
-def predicts(plan: Plan, grids: Sequence[Grid]) -> bool:
+def predicts(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
     """Whether a policy or an estimator needs the predictions of the reward model."""
-    return plan.policies_need_prediction or needs(grids, "prediction")
+    return config.policies_need_prediction or needs(grids, "prediction")
 
 
 def _predict(
-    plan: Plan, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
+    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
 ) -> tuple[Array, ModelState]:
     """The reward at this place that the model expects of each action, and the state of the model after these events.
 
@@ -120,21 +120,23 @@ def _predict(
     """
     if events.action_sets is None:
         return np.zeros(0), before.predictions[place]
-    reward = _reward_of(plan, events, place)
+    reward = _reward_of(config, events, place)
     known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
     weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
-    limits = plan.rewards[place].range
-    log = LoggedActions(events.action_sets, np.where(known, reward, 0.0), weight, plan.block, limits, events.raw_fields)
+    limits = config.rewards[place].range
+    log = LoggedActions(
+        events.action_sets, np.where(known, reward, 0.0), weight, config.block, limits, events.raw_fields
+    )
     every = np.ones(log.blocks, dtype=bool)
-    return online.fold(plan.reward_model, before.predictions[place], log, every if kept is None else kept)
+    return online.fold(config.reward_model, before.predictions[place], log, every if kept is None else kept)
 
 
-def keeps_raw_fields(plan: Plan, grids: Sequence[Grid]) -> bool:
+def keeps_raw_fields(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
     """Whether a model or a policy that learns reads contexts and names of actions."""
-    keeps_model = any(policy.keeps_model for policy in plan.learned_policies.values())
-    of_rewards = (predicts(plan, grids) or keeps_model) and plan.reward_model.needs_raw_fields
-    of_policies = any(policy.needs_raw_fields for policy in plan.learned_policies.values())
-    return of_rewards or of_policies or plan.propensity is not None
+    keeps_model = any(policy.keeps_model for policy in config.learned_policies.values())
+    of_rewards = (predicts(config, grids) or keeps_model) and config.reward_model.needs_raw_fields
+    of_policies = any(policy.needs_raw_fields for policy in config.learned_policies.values())
+    return of_rewards or of_policies or config.propensity is not None
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:
@@ -165,57 +167,57 @@ class Weighed(NamedTuple):
 
 
 def weighed(
-    plan: Plan,
+    config: EvaluatorConfig,
     grids: Sequence[Grid],
     before: EvaluatorState,
     events: EventBatch,
     goal: tuple[Array, ModelState] | None = None,
 ) -> Weighed:
     """The evidence of these events for the goal and for each reward; `goal`: as in `Completed`."""
-    shared, curve, after = _weights(plan, before, events)
+    shared, curve, after = _weights(config, before, events)
     every = [shared]
-    if len(plan.rewards) > 1:
-        every = [shared.of_reward(_reward_of(plan, events, place)) for place in range(len(plan.rewards))]
+    if len(config.rewards) > 1:
+        every = [shared.of_reward(_reward_of(config, events, place)) for place in range(len(config.rewards))]
     found, slates, learned = [], [], []
     for place, known in enumerate(every):
-        seen, predictions = _with_predictions(plan, grids, known, place, before, events, None if place else goal)
+        seen, predictions = _with_predictions(config, grids, known, place, before, events, None if place else goal)
         learned.append(predictions)
         sums = None
         if forms(grids):
-            of_reward = events if not place or events.slates is None else events.of_reward(plan.rewards[place].name)
-            seen, sums = seen.with_forms(of_reward, plan.policies, forms(grids))
+            of_reward = events if not place or events.slates is None else events.of_reward(config.rewards[place].name)
+            seen, sums = seen.with_forms(of_reward, config.policies, forms(grids))
         found.append(seen)
         slates.append(sums)
     whole = replace(found[0], sample_weight=shared.sample_weight)
     return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
 
 
-def _reward_of(plan: Plan, events: EventBatch, place: int) -> Array:
+def _reward_of(config: EvaluatorConfig, events: EventBatch, place: int) -> Array:
     """The column of the reward at this place; the goal is the first."""
     if not place:
         return events.reward
-    return events.of_reward(plan.rewards[place].name).reward
+    return events.of_reward(config.rewards[place].name).reward
 
 
 def _weights(
-    plan: Plan, before: EvaluatorState, events: EventBatch
+    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
 ) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
     """The importance weights of these events, the curve, and the state with the parts that both come from."""
-    signs, units = unit_signs(before.units, events.unit, len(events), plan.block)
+    signs, units = unit_signs(before.units, events.unit, len(events), config.block)
     after = structs.replace(before, units=units)
-    curve, learned = None, examination(plan)
-    if plan.ranking is None:
-        of_events = Evidence.from_batch if len(plan.rewards) == 1 else Evidence.without_rewards
-        return replace(of_events(events, plan.policies, plan.block), signs=signs), None, after
+    curve, learned = None, examination(config)
+    if config.ranking is None:
+        of_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
+        return replace(of_events(events, config.policies, config.block), signs=signs), None, after
     if learned is not None and before.examination is not None:
-        curve, after.examination = learned.fold(before.examination, learned.summarise(events, plan.block))
+        curve, after.examination = learned.fold(before.examination, learned.summarise(events, config.block))
     curves = None if curve is None else curve.probability[:-1]
-    found = Evidence.of_rankings(events, plan.policies, plan.ranking, plan.block, curves)
+    found = Evidence.of_rankings(events, config.policies, config.ranking, config.block, curves)
     return replace(found, signs=signs), curve, after
 
 
 def _with_predictions(
-    plan: Plan,
+    config: EvaluatorConfig,
     grids: Sequence[Grid],
     known: Evidence,
     place: int,
@@ -226,10 +228,10 @@ def _with_predictions(
     """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
     own = before.predictions[place]
     if needs(grids, "prediction") and events.rankings is not None:
-        return online.fold_relevance(plan.reward_model, own, known, events.rankings, events.raw_fields)
+        return online.fold_relevance(config.reward_model, own, known, events.rankings, events.raw_fields)
     if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
-            predicted = _predict(plan, before, events, place, _predicted_blocks(grids, known))
+            predicted = _predict(config, before, events, place, _predicted_blocks(grids, known))
         return known.with_predictions(predicted[0]), predicted[1]
     return known, own
 
@@ -243,7 +245,7 @@ def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
 
 
 def with_error_of_curve(
-    plan: Plan, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
+    config: EvaluatorConfig, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
 ) -> dict[Pair, list[Lift]]:
     """The lifts of rankings, whose variance includes the error of a learned curve.
 
@@ -251,21 +253,21 @@ def with_error_of_curve(
     """
     found = {}
     for (estimator, average), (lift,) in lifts.items():
-        _, of_lifts = variances(curve, by_rank, plan.estimators[estimator].ratio)
+        _, of_lifts = variances(curve, by_rank, config.estimators[estimator].ratio)
         variance = lift.sampling_variance + of_lifts[:, 1:]
         found[estimator, average] = [lift._replace(sampling_variance=variance)]
     return found
 
 
-def further_checks(plan: Plan, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """The trust checks that promotion does not know: of a learned curve and of rooms.
 
     `known`: the other checks, of the policies that have events.
     """
-    curve = examination(plan)
+    curve = examination(config)
     if curve is not None and state.examination is not None:
         ok, finding = curve.moved(state.examination)
         yield from of_every_policy(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
-    yield from rooms.checks(plan, state.rooms, known)
+    yield from rooms.checks(config, state.rooms, known)

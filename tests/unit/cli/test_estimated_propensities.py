@@ -223,6 +223,6 @@ def test_combinations_without_an_estimate_are_refused_with_a_hint(
 
 def test_segments_of_estimated_propensities_split_dr(written: Callable[..., Path]) -> None:
     config = Config.load(written(estimators=["dr"], segments={"hour": {"values": [0, 1]}}), {})
-    assert [each.name for each in config.plan().fields] == ["hour"]
+    assert [each.name for each in config.evaluator_config().fields] == ["hour"]
     with pytest.raises(ConfigError, match="segments"):
         Config.load(written(estimators=["snips"], segments={"hour": {"values": [0, 1]}}), {})

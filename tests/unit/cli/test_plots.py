@@ -329,7 +329,7 @@ def test_a_plot_of_an_average_that_is_not_configured_is_refused(
 
 def chosen(config: str, estimator: str | None = None, average: str | None = None) -> list[tuple[str, str]]:
     settings = Config.model_validate(parse_yaml(config, "c.yaml").values)
-    return choices(settings.plan(), estimator, average)
+    return choices(settings.evaluator_config(), estimator, average)
 
 
 def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> None:

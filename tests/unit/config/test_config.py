@@ -105,7 +105,7 @@ def planned(config: Config) -> list[tuple[list[str], list[str]]]:
     """The labels of what would be estimated on what."""
     return [
         ([estimator.label for estimator in estimators], [average.label for average in averages])
-        for estimators, averages in config.plan().products
+        for estimators, averages in config.evaluator_config().products
     ]
 
 
@@ -125,7 +125,7 @@ def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loade
 
 def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_are_named(load: Loader) -> None:
     def kinds(config: Config) -> list[str]:
-        plan = config.plan()
+        plan = config.evaluator_config()
         return [plan.interval(average).kind for _, averages in plan.products for average in averages]
 
     assert kinds(load(ONE)) == ["empirical_likelihood"] * 5 + ["drift_aware"]
@@ -146,7 +146,7 @@ def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
     load: Loader, written: str, detector: DriftDetector | None
 ) -> None:
     assert load(ONE + written).drift == detector
-    assert load(ONE + written).plan().drift == detector
+    assert load(ONE + written).evaluator_config().drift == detector
 
 
 def test_a_source_without_a_kind_is_a_kafka_topic(load: Loader) -> None:
@@ -167,7 +167,7 @@ def test_a_missing_source_is_reported(load: Loader) -> None:
 def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) -> None:
     config = load("policies: {candidates: [a, b], production: p}\naverages: [cumulative]\nreward: {min: -1, max: 2}")
     assert config.evaluator().policies == ("p", "a", "b")
-    assert config.evaluator().plan.reward_range == (-1.0, 2.0)
+    assert config.evaluator().config.reward_range == (-1.0, 2.0)
 
 
 def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
@@ -614,13 +614,13 @@ def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, ru
     config = load(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
     assert config.promotion is not None
     assert tuple(rule.label for rule in config.promotion.rules) == rules
-    assert config.plan().promotion == config.promotion
+    assert config.evaluator_config().promotion == config.promotion
     assert list(config.without_effect()) == []
 
 
 def test_promotion_may_be_off(load: Loader) -> None:
     config = load("policies: {candidates: [challenger]}\npromotion: off")
-    assert config.plan().promotion is None
+    assert config.evaluator_config().promotion is None
     assert config.evaluator().report().promotion == ()
 
 
@@ -629,13 +629,13 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
     policies = "policies: {candidates: [challenger]}"
     source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
     for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
-        promotion = load("\n".join([source, policies, trust])).plan().promotion
+        promotion = load("\n".join([source, policies, trust])).evaluator_config().promotion
         assert promotion is not None
         assert promotion.trust.stale_after == allowed
-    never = load("\n".join([source, policies, "promotion: {trust: {stale_after: null}}"])).plan().promotion
+    never = load("\n".join([source, policies, "promotion: {trust: {stale_after: null}}"])).evaluator_config().promotion
     assert never is not None
     assert never.trust.stale_after is None
-    assert load("\n".join([source, policies, "promotion: off"])).plan().promotion is None
+    assert load("\n".join([source, policies, "promotion: off"])).evaluator_config().promotion is None
 
 
 @pytest.mark.parametrize(
@@ -747,7 +747,7 @@ def test_several_rewards_replace_the_reward(load: Loader) -> None:
         ("revenue", "amount", 0.0, 200.0),
         ("hide", "hide", -1.0, 0.0),
     ]
-    assert [reward.max_loss for reward in config.plan().rewards] == [None, None, 0.001]
+    assert [reward.max_loss for reward in config.evaluator_config().rewards] == [None, None, 0.001]
     event = {"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "policies": {"challenger": 0.5}}
     messages = [
         event | {"click": 1, "amount": 12.5},
@@ -780,7 +780,9 @@ def test_ds_json_carries_several_rewards(load: Loader) -> None:
 
 
 def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
-    (reward,) = load("policies: {candidates: [a]}\nrewards: {click: {field: clicked, max: 2}}").plan().rewards
+    (reward,) = (
+        load("policies: {candidates: [a]}\nrewards: {click: {field: clicked, max: 2}}").evaluator_config().rewards
+    )
     assert (reward.name, reward.range) == ("click", (0.0, 2.0))
 
 

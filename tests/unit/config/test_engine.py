@@ -35,7 +35,7 @@ def test_without_an_engine_nothing_changes(written: object) -> None:
 
 
 def test_an_engine_computes_the_defaults_of_one_process() -> None:
-    assert config(engine="spark").plan() == config().plan()
+    assert config(engine="spark").evaluator_config() == config().evaluator_config()
 
 
 def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_path: Path) -> None:

@@ -16,6 +16,6 @@ def configured(**options: Any) -> Config:
 
 
 def test_a_configuration_without_a_policy_file_may_write_null() -> None:
-    assert configured(file=None, step=0.1).plan().learned_policies["apprentice"] == Learned(step=0.1)
+    assert configured(file=None, step=0.1).evaluator_config().learned_policies["apprentice"] == Learned(step=0.1)
     with pytest.raises(ValidationError, match="file"):
         configured(file=3)

@@ -59,7 +59,7 @@ def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, cut: int, at_once: int
 ) -> None:
     config = config_of()
-    whole, parts = (PartitionedEvaluator.from_plan(config.plan()) for _ in range(2))
+    whole, parts = (PartitionedEvaluator.from_config(config.evaluator_config()) for _ in range(2))
     whole.fold([summary_of(result_of(RangeEvaluator(config, cluster.connect), 0, 1000))])
     monkeypatch.setattr(ranges, "EVENTS_AT_ONCE", at_once)
     evaluator = RangeEvaluator(config, cluster.connect)

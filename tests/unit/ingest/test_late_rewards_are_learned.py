@@ -62,7 +62,7 @@ def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
 def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]:
     """By policy the weights after all events; `every`: seconds between two polls of the reader."""
     form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
-    intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_plan(CONFIG.plan())
+    intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_config(CONFIG.evaluator_config())
     read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
     for number, now in enumerate(np.arange(0.0, SECONDS + 100.0, every).tolist()):
         records, ended = [], dict[tuple[str, int], float | None]()

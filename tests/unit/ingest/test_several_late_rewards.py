@@ -83,7 +83,7 @@ def report(
     settings = {"candidates": ["baseline"]}, list(estimators), ["cumulative", "mixture"]
     parts = dict(zip(("policies", "estimators", "averages"), settings, strict=True))
     config = Config.model_validate({"source": source, "rewards": rewards, "drift": "off", **parts})
-    pipeline, evaluator = pipeline_of(config), Evaluator.from_plan(config.plan())
+    pipeline, evaluator = pipeline_of(config), Evaluator.from_config(config.evaluator_config())
     ends: dict[tuple[str, int], float | None] = {(part.topic, part.partition): None for part in read}
     for first in range(0, EVENTS, 100):
         polled = [replace(part, offsets=part.offsets[first:][:100], values=part.values[first:][:100]) for part in read]

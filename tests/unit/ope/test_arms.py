@@ -96,10 +96,10 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
     first.update(EventBatch.from_arrays(**columns))
     first.fold_pending()
     before = from_plain(first.state()["rooms"]["ramp"]["balance"]["counts"])
-    assert first.apply_plan(evaluator(logging={"arms": ARMS[::-1]}).plan) is None
+    assert first.apply_config(evaluator(logging={"arms": ARMS[::-1]}).config) is None
     assert from_plain(first.state()["rooms"]["ramp"]["balance"]["counts"]).tolist() == before[::-1].tolist()
     assert before.all()
-    first.apply_plan(evaluator(logging={"arms": {"production": 0.5, "challenger": 0.5}}).plan)
+    first.apply_config(evaluator(logging={"arms": {"production": 0.5, "challenger": 0.5}}).config)
     first.update(EventBatch.from_arrays(**columns))
     assert first.report().events.accepted == 4000
 
@@ -135,6 +135,6 @@ def test_arms_come_from_messages_and_from_arrays() -> None:
 
 def test_the_configuration_names_the_arms() -> None:
     document = {"policies": {"production": "production", "candidates": ["challenger"]}, "logging": {"arms": SHARES}}
-    plan = Config.model_validate(document).plan()
+    plan = Config.model_validate(document).evaluator_config()
     assert plan.logging == Arms(SHARES)
     assert type(plan).from_settings(plan.settings()) == plan

@@ -83,7 +83,7 @@ def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart(kind: str) ->
 def test_a_candidate_that_is_added_or_removed_leaves_the_curve_as_it_was() -> None:
     batch, _ = pages(12_000, 9, "harvested")
     whole, alone = (evaluated(batch, {"kind": "harvested", "ranks": RANKS}) for _ in range(2))
-    assert alone.change_candidates(whole.plan.for_policies([])) is None
+    assert alone.change_candidates(whole.config.for_policies([])) is None
     assert alone.report().examination == whole.report().examination
     assert [row.value for row in alone.report().estimates] == [whole.report().estimates[0].value]
 

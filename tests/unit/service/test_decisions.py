@@ -71,7 +71,7 @@ def decided(messages: Sequence[KeyedMessage]) -> list[dict[str, Any]]:
 
 
 def undisturbed(events: EventBatch) -> list[Transition]:
-    evaluator = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
+    evaluator = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
     evaluator.update(events)
     evaluator.fold_pending()
     return evaluator.take_transitions()
@@ -83,7 +83,7 @@ def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
 
 def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
     events, topic = log(3), Topic()
-    evaluator, box = Evaluator.from_plan(Config.model_validate(CONFIG).plan()), outbox(topic)
+    evaluator, box = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config()), outbox(topic)
     evaluator.update(events)
     evaluator.fold_pending()
     box.collect(evaluator)
@@ -117,7 +117,7 @@ def is_sent(box: DecisionOutbox) -> bool:
 def test_a_message_names_propensities_that_are_estimated() -> None:
     topic, (transition,) = Topic(), undisturbed(log(1))
     for propensity in (None, "estimated"):
-        plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).plan
+        plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
         box = outbox(topic)
         box.collect(cast(Evaluator, SimpleNamespace(plan=plan, take_transitions=lambda: [transition])))
         box.saved(box.state())
@@ -127,8 +127,8 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
 
 
 def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
-    plan = Config.model_validate(CONFIG | {"promotion": {**PROMOTION, "rule": "sea"}}).plan()
-    evaluator = Evaluator.from_plan(plan)
+    plan = Config.model_validate(CONFIG | {"promotion": {**PROMOTION, "rule": "sea"}}).evaluator_config()
+    evaluator = Evaluator.from_config(plan)
     rewards = np.random.default_rng(1).integers(0, 2, 20_000)
     policies = {"challenger": np.where(rewards, 0.6, 0.4)}
     evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=np.full(20_000, 0.5), policies=policies))
@@ -143,7 +143,7 @@ def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_
 
 
 def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
-    topic, evaluator = Topic(), Evaluator.from_plan(Config.model_validate(CONFIG).plan())
+    topic, evaluator = Topic(), Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
     box = outbox(topic)
     evaluator.update(log(3))
     evaluator.fold_pending()
@@ -163,7 +163,7 @@ class Runs:
 
     def __init__(self, events: EventBatch, seed: int) -> None:
         self.events, self.chance, self.topic = events, random.Random(seed), Topic()
-        first = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
+        first = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
         self.snapshot: tuple[int, Any, list[Any]] = 0, first.state(), []
         self._resume()
 
@@ -231,7 +231,7 @@ def test_frozen_copies_have_messages_without_promotion() -> None:
     copies = {"kind": "versions_of", "policy": "apprentice", "every": 1_000}
     policies = {"candidates": {"apprentice": learner, "frozen": copies}}
     topic, settings = Topic(), CONFIG | {"policies": policies, "promotion": "off"}
-    evaluator, box = Evaluator.from_plan(Config.model_validate(settings).plan()), outbox(topic)
+    evaluator, box = Evaluator.from_config(Config.model_validate(settings).evaluator_config()), outbox(topic)
     evaluator.update(learnable(2_000))
     evaluator.fold_pending()
     box.collect(evaluator, evaluator.take_versions())
@@ -275,7 +275,7 @@ def test_settings_that_cannot_send_decisions_are_refused(changed: dict[str, Any]
 
 def test_the_transitions_before_a_resumed_state_are_not_taken_again() -> None:
     events = log(4)
-    evaluator = Evaluator.from_plan(Config.model_validate(CONFIG).plan())
+    evaluator = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
     evaluator.update(events[: 2 * STRETCH])
     evaluator.fold_pending()
     before = evaluator.take_transitions()

@@ -32,7 +32,9 @@ FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": 300, "keep": 2
 def evaluator() -> Evaluator:
     candidates = {"apprentice": {"kind": "learned", "per_action": True}, "frozen": FROZEN}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
-    return Evaluator.from_plan(Config.model_validate({"policies": {"candidates": candidates}, **settings}).plan())
+    return Evaluator.from_config(
+        Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
+    )
 
 
 def state_of(changing: Evaluator) -> Any:
@@ -76,7 +78,7 @@ def of_code(name: str) -> Evaluator:
     code = {"kind": "python", "target": f"support.coded_policies:{name}", "learns": True}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
     policies = {"candidates": {"apprentice": code, "frozen": FROZEN}}
-    return Evaluator.from_plan(Config.model_validate({"policies": policies, **settings}).plan())
+    return Evaluator.from_config(Config.model_validate({"policies": policies, **settings}).evaluator_config())
 
 
 def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def following(policy: dict[str, Any], model: dict[str, Any]) -> Evaluator:
         "reward_model": model,
     }
     policies = {"candidates": {"apprentice": follower, "frozen": FROZEN}}
-    return Evaluator.from_plan(Config.model_validate({"policies": policies, **settings}).plan())
+    return Evaluator.from_config(Config.model_validate({"policies": policies, **settings}).evaluator_config())
 
 
 @pytest.mark.parametrize("name", FOLLOWERS)

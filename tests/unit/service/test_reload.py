@@ -324,7 +324,7 @@ def test_an_impossible_start_is_refused_before_the_daemon_starts(
 def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    changing = Evaluator.from_plan(config.plan())
+    changing = Evaluator.from_config(config.evaluator_config())
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
     with capture_logs() as logs:
@@ -342,7 +342,7 @@ def written(path: Path, **parts: Any) -> Path:
 def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    changing = Evaluator.from_plan(config.plan())
+    changing = Evaluator.from_config(config.evaluator_config())
     reload = Reload(path, config, changing)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
@@ -356,7 +356,7 @@ def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path)
 def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    changing = Evaluator.from_plan(config.plan())
+    changing = Evaluator.from_config(config.evaluator_config())
     reload = Reload(path, config, changing)
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
@@ -371,7 +371,7 @@ def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> Non
 def test_an_unusable_file_is_logged_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    reload = Reload(path, config, Evaluator.from_plan(config.plan()))
+    reload = Reload(path, config, Evaluator.from_config(config.evaluator_config()))
     path.write_text(text)
     with capture_logs() as logs:
         assert reload() is None

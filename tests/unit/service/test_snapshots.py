@@ -489,8 +489,8 @@ def test_taking_100_megabytes_of_state_holds_up_the_loop_no_longer_than_three_pl
 
 def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    changing = Evaluator.from_plan(
-        se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan
+    changing = Evaluator.from_config(
+        se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).config
     )
     released, kept = threading.Event(), []
 

@@ -55,7 +55,7 @@ def prefixes(
     evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
     for place in range(len(stream)):
         evaluator.update(stream[place : place + 1].batch())
-        if place >= 2 * evaluator.plan.block and place % 7:
+        if place >= 2 * evaluator.config.block and place % 7:
             continue
         evaluator.fold_pending()
         found = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}

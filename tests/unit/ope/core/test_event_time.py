@@ -18,7 +18,7 @@ from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.core import AnyAverage, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.report import Estimate
 from support.reference import brute_force
 from support.strategies import examples
@@ -210,8 +210,8 @@ def test_a_duration_means_time_and_a_number_means_events(written: dict[str, Any]
     adapter: TypeAdapter[Any] = TypeAdapter(AnyAverage)
     assert adapter.validate_python(written) == average
     assert (average.drift is None) == any(isinstance(value, str) and value[0].isdigit() for value in written.values())
-    plan = Evaluator(["a"], averages=[average]).plan
-    assert Plan.from_settings(plan.settings()) == plan
+    plan = Evaluator(["a"], averages=[average]).config
+    assert EvaluatorConfig.from_settings(plan.settings()) == plan
 
 
 @pytest.mark.parametrize(

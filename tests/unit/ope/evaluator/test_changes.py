@@ -34,7 +34,7 @@ NUMBERS = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "lift_
 @pytest.mark.parametrize("start", [700, 777])
 def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: int, described: bool) -> None:
     batch = events(1234, described=described)
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     changing.update(batch[:start])
     late = changing.change_candidates(plan("early", "late"))
     assert late is not None
@@ -61,14 +61,14 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
 
 
 def test_an_evaluator_of_a_plan_reports_like_a_plain_evaluator() -> None:
-    changing, evaluator = Evaluator.from_plan(plan("early", "late")), se.Evaluator(["early", "late"])
+    changing, evaluator = Evaluator.from_config(plan("early", "late")), se.Evaluator(["early", "late"])
     for each in (changing, evaluator):
         each.update(events(350))
     assert changing.report() == evaluator.report()
 
 
 def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     late = changing.change_candidates(plan("early", "late"))
     assert late is not None
     late.update(events(100, seed=2))
@@ -82,7 +82,7 @@ def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> N
 
 
 def test_joining_again_forgets_the_earlier_events() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     late = changing.change_candidates(plan("early", "late"))
     assert late is not None
     late.update(events(100))
@@ -92,7 +92,7 @@ def test_joining_again_forgets_the_earlier_events() -> None:
 
 
 def test_joining_twice_counts_once() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     late = changing.change_candidates(plan("early", "late"))
     assert late is not None
     changing.activate(late)
@@ -102,7 +102,7 @@ def test_joining_twice_counts_once() -> None:
 
 
 def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     late = changing.change_candidates(plan("early", "late", "later"))
     assert late is not None
     changing.activate(late)
@@ -114,7 +114,7 @@ def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
 
 
 def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     late = changing.change_candidates(plan("early", "late"))
     assert late is not None
     changing.change_candidates(plan("early"))
@@ -124,7 +124,7 @@ def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
 
 
 def test_a_candidate_that_returns_starts_from_zero() -> None:
-    changing = Evaluator.from_plan(plan("early", "late"))
+    changing = Evaluator.from_config(plan("early", "late"))
     changing.update(events(200))
     changing.change_candidates(plan("early"))
     again = changing.change_candidates(plan("early", "late"))
@@ -135,7 +135,7 @@ def test_a_candidate_that_returns_starts_from_zero() -> None:
 
 
 def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
-    changing = Evaluator.from_plan(plan(named={"early": "uniform", "late": "first"}))
+    changing = Evaluator.from_config(plan(named={"early": "uniform", "late": "first"}))
     changing.update(events(100))
     changed = changing.change_candidates(plan(named={"early": "uniform", "late": "uniform"}))
     assert changed is not None
@@ -146,7 +146,7 @@ def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
 
 
 def test_a_change_that_cannot_be_made_changes_nothing() -> None:
-    changing = Evaluator.from_plan(plan("early", "late"))
+    changing = Evaluator.from_config(plan("early", "late"))
     broken = PythonPolicy("math:sqrt", options={"no": 1})
     with pytest.raises(ConfigError, match="math:sqrt fails"):
         changing.change_candidates(replace(plan("early", "code"), computed_policies={"code": broken}))
@@ -155,7 +155,7 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
 
 def test_an_evaluator_with_a_late_candidate_continues_from_its_state_to_the_last_bit() -> None:
     batch = events(900)
-    changing = Evaluator.from_plan(plan("early", "late"))
+    changing = Evaluator.from_config(plan("early", "late"))
     changing.update(batch[:333])
     later = changing.change_candidates(plan("early", "later"))
     assert later is not None
@@ -177,7 +177,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
     """An evaluator that has had this many of 2,000 events."""
     batch = events(2000, described=True)
-    changing = Evaluator.from_plan(plan("early", **options))
+    changing = Evaluator.from_config(plan("early", **options))
     if count:
         changing.update(batch[:count])
     return changing, batch
@@ -298,7 +298,7 @@ def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
 
 def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
     changing, batch = opened()
-    assert changing.apply_plan(plan("late", **FEW)) is None
+    assert changing.apply_config(plan("late", **FEW)) is None
     changing.update(batch)
     alone = se.Evaluator(["late"], **FEW)
     alone.update(batch)
@@ -310,7 +310,7 @@ def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
 def test_a_new_production_starts_everything_from_zero(production: str, saved: bool) -> None:
     changing, batch = opened(1000, **FEW)
     others = [name for name in ("early", "late") if name != production]
-    adopt(changing, se.Evaluator(others, production=production, **FEW).plan)
+    adopt(changing, se.Evaluator(others, production=production, **FEW).config)
     if saved:
         changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     changing.update(batch[1000:])
@@ -321,8 +321,8 @@ def test_a_new_production_starts_everything_from_zero(production: str, saved: bo
 
 
 def test_a_retrained_production_starts_everything_from_zero() -> None:
-    plan = se.Evaluator(["late"], production="early", **FEW).plan
-    changing = Evaluator.from_plan(plan)
+    plan = se.Evaluator(["late"], production="early", **FEW).config
+    changing = Evaluator.from_config(plan)
     changing.update(events(300))
     changing.reset_policy("early")
     assert changing.restarts(plan)
@@ -333,7 +333,7 @@ def test_a_retrained_production_starts_everything_from_zero() -> None:
 
 def test_after_a_restart_an_evaluator_with_the_history_takes_the_place_of_the_one_without() -> None:
     changing, batch = opened(1000, **FEW)
-    late = changing.apply_plan(se.Evaluator(["late"], production="early", **FEW).plan)
+    late = changing.apply_config(se.Evaluator(["late"], production="early", **FEW).config)
     assert late is not None
     late.update(batch[:1000])
     changing.update(batch[1000:1100])
@@ -347,7 +347,7 @@ def test_after_a_restart_an_evaluator_with_the_history_takes_the_place_of_the_on
 
 def test_after_a_restart_without_a_readable_history_the_numbers_since_the_restart_stay() -> None:
     changing, batch = opened(1000, **FEW)
-    late = changing.apply_plan(se.Evaluator(["late"], production="early", **FEW).plan)
+    late = changing.apply_config(se.Evaluator(["late"], production="early", **FEW).config)
     assert late is not None
     late.update(batch[:500])
     changing.update(batch[1000:1100])
@@ -357,23 +357,23 @@ def test_after_a_restart_without_a_readable_history_the_numbers_since_the_restar
 
 
 def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
-    changing = Evaluator.from_plan(plan("early", "late", production="later", **FEW))
+    changing = Evaluator.from_config(plan("early", "late", production="later", **FEW))
     changing.update(events(300))
     assert ranks_of(changing) == {"early": 1, "late": 2}
-    adopt(changing, se.Evaluator(["late", "later"], production="early", **FEW).plan)
+    adopt(changing, se.Evaluator(["late", "later"], production="early", **FEW).config)
     assert ranks_of(changing) == {"late": 2, "later": 3}
     changing.update(events(300))
-    adopt(changing, se.Evaluator(["late", "later", "new"], production="early", **FEW).plan)
+    adopt(changing, se.Evaluator(["late", "later", "new"], production="early", **FEW).config)
     assert ranks_of(changing) == {"late": 2, "later": 3, "new": 4}
     changing = Evaluator.from_state(changing.state())
-    adopt(changing, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).plan)
+    adopt(changing, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).config)
     assert ranks_of(changing) == {"late": 2, "new": 4, "early": 5, "newer": 6}
 
 
 def test_messages_rejected_before_the_first_event_stay_rejected() -> None:
     changing, batch = opened()
     changing.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
-    changing.apply_plan(plan("early", "late"))
+    changing.apply_config(plan("early", "late"))
     changing.update(batch[:10])
     assert changing.report().events == EventCounts(10, {"duplicate": 1}, None)
 
@@ -457,7 +457,7 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
 def test_estimators_with_a_history_get_each_event_once() -> None:
     changing, batch = opened(1_030, **FEW)
     more = {**FEW, "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)]}
-    late = changing.apply_plan(plan("early", "late", **more))
+    late = changing.apply_config(plan("early", "late", **more))
     assert late is not None
     late.update(batch[:1_030])
     changing.activate(late)
@@ -473,7 +473,7 @@ def test_estimators_with_a_history_get_each_event_once() -> None:
 
 
 def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     changing.update(events(250))
     first = changing.change_candidates(plan("early", "late"))
     second = changing.change_candidates(plan("early", "late", "later"))
@@ -484,4 +484,4 @@ def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> 
     assert changing.change_candidates(plan("early", "later")) is None
     changing.activate(second)
     assert changing.policies == ("logging", "early", "later")
-    assert changing.plan.candidate_order == {"early": 1, "later": 3}
+    assert changing.config.candidate_order == {"early": 1, "later": 3}

@@ -96,7 +96,7 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.fold_pending()
-    assert some.apply_plan(some.plan.with_products([(tuple(estimators), tuple(averages))])) is None
+    assert some.apply_config(some.config.with_products([(tuple(estimators), tuple(averages))])) is None
     for each in (some, others):
         each.update(log.batch(1_730))
         each.fold_pending()
@@ -119,7 +119,7 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
         for average in AVERAGES
     ]
     before = reported(some, *keys)
-    assert some.apply_plan(some.plan.with_products([(ESTIMATORS[::2], AVERAGES)])) is None
+    assert some.apply_config(some.config.with_products([(ESTIMATORS[::2], AVERAGES)])) is None
     here, there = (list(map(msgspec.json.decode, each)) for each in (reported(some, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
@@ -135,7 +135,7 @@ def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.fold_pending()
-    assert some.apply_plan(replace(some.plan, policies=("logging", *kept))) is None
+    assert some.apply_config(replace(some.config, policies=("logging", *kept))) is None
     for each in (some, others):
         each.update(log.batch(1_730))
         each.fold_pending()
@@ -156,7 +156,7 @@ def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() ->
     before = decided(some, "b")
     assert len(before) > 2, "something must have changed, to be remembered"
     assert decided(some, "a")
-    assert some.change_candidates(some.plan.for_policies(["b"])) is None
+    assert some.change_candidates(some.config.for_policies(["b"])) is None
     assert decided(some, "b") == before
     assert not decided(some, "a")
     again = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(some.state())))
@@ -168,7 +168,7 @@ def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     some.update(Log(5, 1_030).batch())
     by_sums, by_lift = some.report().promotion
     assert by_lift.events == 1_000
-    assert some.apply_plan(some.plan.with_products([((se.IPS(),), (se.Mixture(),))])) is None
+    assert some.apply_config(some.config.with_products([((se.IPS(),), (se.Mixture(),))])) is None
     assert some.report().promotion[0] == by_sums
     assert some.report().promotion[1].events == 0
     some.update(Log(6, 500).batch())
@@ -183,7 +183,7 @@ def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
     )
     for each in (some, others):
         each.update(log[:1_730])
-    assert some.change_candidates(some.plan.for_policies(["early", "later"])) is None
+    assert some.change_candidates(some.config.for_policies(["early", "later"])) is None
     for each in (some, others):
         each.update(log[1_730:])
     for policy in ("logging", "early", "later"):
@@ -206,7 +206,7 @@ def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
-    changing = Evaluator.from_plan(plan("early", "late", **FEW))
+    changing = Evaluator.from_config(plan("early", "late", **FEW))
     changing.update(events(500))
     size = len(msgspec.msgpack.encode(changing.state()))
     if live:
@@ -219,7 +219,7 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
 
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
-    changing = Evaluator.from_plan(plan("early", **FEW))
+    changing = Evaluator.from_config(plan("early", **FEW))
     late = changing.change_candidates(plan("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
@@ -231,15 +231,15 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
-    changing = Evaluator.from_plan(plan("early", "late", **FEW))
+    changing = Evaluator.from_config(plan("early", "late", **FEW))
     changing.update(events(100))
     changing.change_candidates(plan("late", **FEW))
     adopt(changing, plan("late", "early", **FEW))
-    assert changing.plan.candidate_order == {"late": 2, "early": 3}
+    assert changing.config.candidate_order == {"late": 2, "early": 3}
 
 
 def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
-    changing, straight = Evaluator.from_plan(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    changing, straight = Evaluator.from_config(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
     for each in (changing, straight):
         each.update(events(500))
     adopt(changing, plan("early"))  # the published estimators on the published averages, and the best on the mixture
@@ -256,7 +256,7 @@ def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
 
 def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
-    changing = Evaluator.from_plan(plan("early", **options))
+    changing = Evaluator.from_config(plan("early", **options))
     changing.update(events(500, described=True))
     model = changing.state()["predictions"]
     adopt(changing, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
@@ -269,7 +269,7 @@ def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
-    changing = Evaluator.from_plan(plan("early"))
+    changing = Evaluator.from_config(plan("early"))
     changing.update(events(150, described=first))
     adopt(changing, plan("early", "late"))
     changing.update(events(150, described=not first))

@@ -209,13 +209,13 @@ def test_a_resumed_evaluator_has_the_settings_of_the_first() -> None:
     )
     again = resumed(first)
     assert again.policies == ("champion", CANDIDATE, "other")
-    assert again.plan == first.plan
-    assert list(again.plan.estimators.values()) == [ClippedIPS(cap=math.inf, name="open"), IPS()]
+    assert again.config == first.config
+    assert list(again.config.estimators.values()) == [ClippedIPS(cap=math.inf, name="open"), IPS()]
 
 
 def test_a_state_resumes_in_a_process_that_orders_sets_otherwise() -> None:
     every = (DR(), PseudoInverse(), StratifiedIPS(), StratifiedDR(), DM(), SNIPS())
-    needs = [sorted(grid.needs) for grid in Evaluator(["a"], every, [Cumulative()]).plan.grids()]
+    needs = [sorted(grid.needs) for grid in Evaluator(["a"], every, [Cumulative()]).config.grids()]
     assert needs == sorted(needs)
     assert len(needs) > 3
 
@@ -238,7 +238,7 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     full = [sizes[events] for events in range(650_000, 800_001, 50_000)]  # the adaptive window is full at 641,000
     assert sizes[100_000] < sizes[500_000] < full[0]
     assert max(full) - full[0] < 100
-    (grid,), buckets = evaluator.plan.grids(), 201 + 5 * 101
+    (grid,), buckets = evaluator.config.grids(), 201 + 5 * 101
     assert full[0] < buckets * 2 * len(grid.bank.kept) * 8 * 1.5  # those of the adaptive window, and a little more
 
 

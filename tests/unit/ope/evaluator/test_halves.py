@@ -58,14 +58,14 @@ LOGS = {
 
 def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
     """Events as an evaluator weighs them."""
-    plan = evaluator.plan
+    plan = evaluator.config
     return weighing.weighed(plan, evaluator._grids, evaluator._state, events.with_policies(plan.columns))
 
 
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
     """Half 1 of some events by what an evaluator knows, without grids, whose coefficients follow the blocks before."""
     weighed = weighed_by(evaluator, events)
-    known = evaluator.plan, evaluator._grids, evaluator._state
+    known = evaluator.config, evaluator._grids, evaluator._state
     return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
 
 

@@ -160,7 +160,7 @@ def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
 
 def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log: Log) -> None:
     for batch, estimator in ((log.plain, "stratified_ips"), (log.full, "stratified_dr")):
-        evaluator = Evaluator.from_plan(se.Evaluator(["better", "worse"]).plan)
+        evaluator = Evaluator.from_config(se.Evaluator(["better", "worse"]).config)
         assert deciding_pairs(evaluator) == {}
         evaluator.update(batch[:3_000])
         evaluator.fold_pending()
@@ -319,8 +319,8 @@ def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: 
 @pytest.mark.parametrize("order", ["one full event first", "plain, then full", "alternating"])
 def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])
-    plans = [se.Evaluator(names, promotion=EARLY, drift=None).plan for names in (["better"], ["better", "worse"])]
-    changing = Evaluator.from_plan(plans[0])
+    plans = [se.Evaluator(names, promotion=EARLY, drift=None).config for names in (["better"], ["better", "worse"])]
+    changing = Evaluator.from_config(plans[0])
     changing.update(batch[:5_000])
     late = changing.change_candidates(plans[1])
     assert late is not None
@@ -340,11 +340,11 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
 
 def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: Log) -> None:
     batch = log.mixed(ORDERS["one in twenty full"])
-    changing = Evaluator.from_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(batch)
     before = {each.policy: each for each in changing.report().promotion}
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    changing.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    changing.apply_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).config)
     after = {each.policy: each for each in changing.report().promotion}
     for name in before:
         assert after[name].since_event == before[name].since_event
@@ -354,11 +354,11 @@ def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: 
 
 
 def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log: Log) -> None:
-    changing = Evaluator.from_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(log.full)
     assert changing.report().promotion[0].promotable
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    changing.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    changing.apply_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).config)
     assert changing.report().promotion[0].held == 0
     changing.update(log.full[:1_000])
     assert changing.report().promotion[0].promotable

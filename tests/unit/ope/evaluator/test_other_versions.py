@@ -18,7 +18,7 @@ from support.messages import message
 def changing() -> Evaluator:
     evaluator = se.Evaluator(["a"])
     batch = se.EventBatch.from_arrays(reward=np.ones(250), propensity=np.ones(250), policies={"a": np.ones(250)})
-    evaluated = Evaluator.from_plan(evaluator.plan)
+    evaluated = Evaluator.from_config(evaluator.config)
     evaluated.update(batch)
     return evaluated
 
@@ -46,8 +46,8 @@ def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, f
 def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:
     model = PythonModel(target="support.own_models:Mean")
     world = Bandit(logging_with(0.1, 2, 1), np.full((1, 2), 0.5), np.array([[0.2, 0.8]]))
-    evaluator = Evaluator.from_plan(
-        se.Evaluator([CANDIDATE], [se.IPS(), se.DR()], [se.Cumulative()], reward_model=model).plan
+    evaluator = Evaluator.from_config(
+        se.Evaluator([CANDIDATE], [se.IPS(), se.DR()], [se.Cumulative()], reward_model=model).config
     )
     evaluator.update(world.log(250, seed=1))
     state, report = evaluator.state(), evaluator.report()
@@ -64,7 +64,9 @@ def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not
 
 def test_a_policy_in_code_that_is_not_named_loses_its_rows() -> None:
     coded = se.PythonPolicy("support.coded_policies:favourite")
-    evaluator = Evaluator.from_plan(se.Evaluator({"a": "logged", "coded": coded}, [se.IPS()], [se.Cumulative()]).plan)
+    evaluator = Evaluator.from_config(
+        se.Evaluator({"a": "logged", "coded": coded}, [se.IPS()], [se.Cumulative()]).config
+    )
     sets = {"propensity": ..., "actions": ["a", "b"], "propensities": [0.5, 0.5], "context": {"likes": "b"}}
     evaluator.update(JsonDecoder(["a"]).decode_batch([message(1, **sets, policies={"a": [0.5, 0.5]})]))
     state, report = evaluator.state(), evaluator.report()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import streameval as se
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
 PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
@@ -123,7 +123,7 @@ def test_after_a_restart_everything_continues_to_the_last_bit() -> None:
 
 def test_rules_that_are_configured_later_start_from_zero() -> None:
     evaluator = evaluated(log(6_000), promotion=None)
-    assert evaluator.apply_plan(replace(evaluator.plan, promotion=se.Promotion())) is None
+    assert evaluator.apply_config(replace(evaluator.config, promotion=se.Promotion())) is None
     evaluator.update(log(1_000))
     report = evaluator.report()
     assert report.events.accepted == 7_000
@@ -166,22 +166,22 @@ def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
     assert evaluator.promotion_lifts == cells
 
 
-def plan(*candidates: str, **options: Any) -> Plan:
-    return se.Evaluator(candidates, **{"promotion": EARLY, **options}).plan
+def plan(*candidates: str, **options: Any) -> EvaluatorConfig:
+    return se.Evaluator(candidates, **{"promotion": EARLY, **options}).config
 
 
-def join(changing: Evaluator, new: Plan) -> None:
-    late = changing.apply_plan(new)
+def join(changing: Evaluator, new: EvaluatorConfig) -> None:
+    late = changing.apply_config(new)
     if late is not None:
         changing.activate(late)
 
 
 def ranks(changing: Evaluator) -> dict[str, int]:
-    return dict(changing.plan.candidate_order)
+    return dict(changing.config.candidate_order)
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    changing = Evaluator.from_plan(plan("second"))
+    changing = Evaluator.from_config(plan("second"))
     changing.update(log(300))
     join(changing, plan("second", "third"))
     assert ranks(changing) == {"second": 1, "third": 2}
@@ -189,11 +189,11 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     join(changing, plan("third", "same", "second"))
     assert ranks(changing) == {"third": 2, "same": 3, "second": 4}
-    assert changing.plan.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
+    assert changing.config.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
-    changing, batch = Evaluator.from_plan(plan("second")), log(8_000)
+    changing, batch = Evaluator.from_config(plan("second")), log(8_000)
     changing.update(batch[:6_000])
     before = decisions(changing.report())["second", "sea"]
     assert before.promotable
@@ -206,7 +206,7 @@ def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
 
 
 def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
-    changing, batch = Evaluator.from_plan(plan("second", promotion="paired")), log(8_000)
+    changing, batch = Evaluator.from_config(plan("second", promotion="paired")), log(8_000)
     changing.update(batch[:6_000])
     join(changing, plan("second", promotion=["bsea"]))
     changing.update(batch[6_000:])
@@ -216,7 +216,7 @@ def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -
 
 def test_decisions_come_from_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    changing, batch = Evaluator.from_plan(plan("second", **few)), log(8_000)
+    changing, batch = Evaluator.from_config(plan("second", **few)), log(8_000)
     changing.update(batch[:1_000])
     nothing = decisions(changing.report())["second", "paired"]
     assert nothing.lift is None

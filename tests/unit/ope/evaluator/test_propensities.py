@@ -159,7 +159,7 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
 def test_neither_cuts_nor_a_restart_change_a_number(estimators: list[Any]) -> None:
     options = {"estimators": estimators, "averages": ["cumulative", "decay", "mixture"], "reward_model": "tabular"}
     evaluator = Evaluator(["challenger"], propensity=BY_CONTEXT, **options)
-    batch = evaluator.plan.decoder().decode_batch(world(3, 2_450).messages())
+    batch = evaluator.config.decoder().decode_batch(world(3, 2_450).messages())
     whole = evaluated(batch, BY_CONTEXT, **options)
     cut = evaluated(batch, BY_CONTEXT, cuts=[40, 1_111, 1_150, 2_000], **options)
     started = evaluated(batch[:1_234], BY_CONTEXT, **options)
@@ -176,7 +176,7 @@ def test_neither_cuts_nor_a_restart_change_a_number(estimators: list[Any]) -> No
 
 def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
     log = world(4, 3_000)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).plan
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
     by_list = evaluated(plan.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
     by_position, by_name = evaluated(log.listed()).report(), evaluated(log.batch()).report()
     assert of_challenger(by_list).value == pytest.approx(of_challenger(by_position).value, rel=1e-12)
@@ -187,7 +187,7 @@ def test_propensities_that_events_carry_are_ignored() -> None:
     log = world(5, 2_000)
     rows = [json.loads(message) for message in log.messages()]
     wrong = [json.dumps(row | {"propensity": 7.0}).encode() for row in rows]
-    decoder = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).plan.decoder()
+    decoder = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config.decoder()
     found = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
     assert found[0] == found[1]
     assert found[1].events.accepted == 2_000
@@ -280,7 +280,7 @@ BY_RIVER: dict[str, Any] = {"kind": "estimated", "model": {"kind": "river", "mod
 
 
 def decoded(log: Log, propensity: Any) -> EventBatch:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).plan
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
     return plan.decoder().decode_batch(log.messages())
 
 
@@ -317,7 +317,7 @@ def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
     changing = with_a_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
-    alone = Evaluator.from_plan(Evaluator(before, **options).plan)
+    alone = Evaluator.from_config(Evaluator(before, **options).config)
     for part in (batch[:1_100], batch[1_100:]):  # rounding depends on how many blocks are folded together
         alone.update(part)
         alone.fold_pending()
@@ -331,8 +331,8 @@ def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> Non
     state = learned.state()
     with pytest.raises(StateError, match="a classifier of propensities, which is code"):
         Evaluator.from_state(state)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).plan
-    evaluator = Evaluator.from_plan(plan)
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
+    evaluator = Evaluator.from_config(plan)
     evaluator.update(decoded(world(3, 1_400), BY_RIVER))
     shown = Evaluator.from_state_without_code(evaluator.state())
     assert of_challenger(shown.report()).value is not None
@@ -366,7 +366,7 @@ def test_a_classifier_that_raises_costs_events_and_is_counted(monkeypatch: pytes
 
 def test_every_row_says_that_its_propensities_are_estimated() -> None:
     segments = {"country": {"values": ["de", "fr"], "other": True}}
-    decoder = Evaluator(["challenger"], ["dr"], ["cumulative"], propensity=BY_CONTEXT).plan.decoder()
+    decoder = Evaluator(["challenger"], ["dr"], ["cumulative"], propensity=BY_CONTEXT).config.decoder()
     report = evaluated(
         decoder.decode_batch(world(1, 1_500).messages()),
         BY_CONTEXT,
@@ -397,7 +397,7 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
 
 
 def test_by_default_the_estimators_are_those_that_take_them() -> None:
-    plan = Evaluator(["challenger"], propensity="estimated").plan
+    plan = Evaluator(["challenger"], propensity="estimated").config
     assert set(plan.estimators) == {"snips", "dr"}
     assert len(plan.averages) == 6
     assert plan.promotion_lifts(plan.grids())
@@ -440,11 +440,11 @@ def test_events_without_propensities_need_an_evaluator_that_estimates_them() -> 
 
 
 def test_other_propensities_start_an_evaluator_from_zero() -> None:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).plan
-    evaluator = Evaluator.from_plan(plan)
+    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).config
+    evaluator = Evaluator.from_config(plan)
     evaluator.update(world(0, 300).batch())
     assert not evaluator.restarts(plan)
-    assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").plan)
+    assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").config)
 
 
 def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so_far() -> None:
@@ -472,7 +472,7 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
     apprentice = {"kind": "learned", "objective": "snips", "per_action": True}
     candidates = {"apprentice": apprentice, "frozen": {"kind": "versions_of", "policy": "apprentice", "every": 1_200}}
     settings = {"policies": {"candidates": candidates}, "averages": ["cumulative"], "propensity": "estimated"}
-    changing = Evaluator.from_plan(Config.model_validate(settings).plan())
+    changing = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
     features = np.eye(ACTIONS)[None].repeat(len(log.action), axis=0)
     whole = log.candidate[log.context]
     changing.update(
@@ -484,9 +484,9 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
 
 def with_a_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> Evaluator:
     """An evaluator of the events to which a candidate is added after the event `start`."""
-    changing = Evaluator.from_plan(Evaluator(before, **options).plan)
+    changing = Evaluator.from_config(Evaluator(before, **options).config)
     changing.update(batch[:start])
-    added = changing.change_candidates(Evaluator(after, **options).plan)
+    added = changing.change_candidates(Evaluator(after, **options).config)
     assert added is not None
     changing.activate(added)
     changing.update(batch[start:])

@@ -32,7 +32,7 @@ def test_names_and_mappings_stand_for_values() -> None:
         intervals={"window": se.Normal()},
         reward_model=se.Tabular(),
     )
-    assert named.plan == built.plan
+    assert named.config == built.config
 
 
 @pytest.mark.parametrize(

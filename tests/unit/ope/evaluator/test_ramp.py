@@ -230,14 +230,14 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut_or_resumed() -> None
 
 def test_the_comparison_continues_on_the_averages_that_a_changed_plan_keeps() -> None:
     batch = EventBatch.from_arrays(**three_actions(10, 5000))
-    changing = Evaluator.from_plan(evaluator().plan)
+    changing = Evaluator.from_config(evaluator().config)
     changing.update(batch)
     before = changing.report().calibration
     again = Evaluator.from_state(changing.state())
     assert again.report().calibration == before
-    again.apply_plan(evaluator(averages=["cumulative"]).plan)
+    again.apply_config(evaluator(averages=["cumulative"]).config)
     kept = tuple(each for each in before if each.average == "cumulative")
     assert again.report().calibration == kept
-    again.apply_plan(evaluator(averages=["cumulative", "decay"]).plan)
+    again.apply_config(evaluator(averages=["cumulative", "decay"]).config)
     again.update(batch)
     assert [each for each in again.report().calibration if each.average == "decay"] == []

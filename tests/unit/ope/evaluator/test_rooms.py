@@ -60,7 +60,7 @@ for name, (events, options) in cases.items():
         path = Path("streameval.yaml")
         path.write_text(json.dumps({"policies": {"candidates": ["good"]}, **configured[name]}))
         coded = [lambda: se.Evaluator({"more": own})] if name == "learning" else []
-        for ask in (lambda: se.Evaluator(**options), lambda: Config.load(path).plan(), *coded):
+        for ask in (lambda: se.Evaluator(**options), lambda: Config.load(path).evaluator_config(), *coded):
             try:
                 ask()
             except (se.ConfigError, ValueError) as error:

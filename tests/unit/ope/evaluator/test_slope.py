@@ -181,7 +181,7 @@ def test_other_parts_may_come_and_go() -> None:
     )
     ips = evaluator_of(batch, [IPS()])
     for part in (alone, ips):
-        assert both.apply_plan(part.plan) is None
+        assert both.apply_config(part.config) is None
         kept = both.report()
         assert [(e.estimator, e.value, e.lower) for e in kept.estimates] == [
             (e.estimator, close(e.value), close(e.lower)) for e in part.report().estimates

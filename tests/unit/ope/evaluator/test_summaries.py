@@ -14,7 +14,7 @@ import pytest
 import streameval as se
 from streameval.errors import ConfigError, StateError
 from streameval.events.origin import Origin
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser, Summary, require_halves
 from streameval.ope.report import Report
 from support import recorded_logs as logs
@@ -28,14 +28,14 @@ def batch(columns: logs.Columns) -> se.EventBatch:
     return se.EventBatch.from_arrays(**columns)
 
 
-def case(candidates: list[str], estimators: list[Any], **options: Any) -> Plan:
+def case(candidates: list[str], estimators: list[Any], **options: Any) -> EvaluatorConfig:
     found = {"averages": EVERY_AVERAGE, "promotion": RULES, **options}
-    return se.Evaluator(candidates, estimators, **found).plan
+    return se.Evaluator(candidates, estimators, **found).config
 
 
-CASES: dict[str, tuple[Plan, se.EventBatch]] = {
-    "defaults": (se.Evaluator(["now", "new"], reward_range=(-0.125, 1.125)).plan, batch(logs.plain(1, EVENTS))),
-    "defaults of full events": (se.Evaluator(["good", "partial"]).plan, batch(logs.described(2, EVENTS))),
+CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
+    "defaults": (se.Evaluator(["now", "new"], reward_range=(-0.125, 1.125)).config, batch(logs.plain(1, EVENTS))),
+    "defaults of full events": (se.Evaluator(["good", "partial"]).config, batch(logs.described(2, EVENTS))),
     "plain": (case(["now", "new"], PLAIN, reward_range=(-0.125, 1.125)), batch(logs.plain(3, EVENTS))),
     "family": (case(["good", "partial"], [*PLAIN, *FAMILY]), batch(logs.described(4, EVENTS))),
     "late units and named production": (
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Plan, se.EventBatch]] = {
         batch(logs.ramp(15, EVENTS)),
     ),
     "code": (
-        se.Evaluator({"even": "uniform", "partial": se.Logged()}, [se.SNIPS()], ["cumulative"], drift=None).plan,
+        se.Evaluator({"even": "uniform", "partial": se.Logged()}, [se.SNIPS()], ["cumulative"], drift=None).config,
         batch(logs.described(16, EVENTS)),
     ),
 }
@@ -76,7 +76,7 @@ def summary_of(
     evaluator: PartitionedEvaluator, part: se.EventBatch, start: int, partition: int = 0, pieces: int = 1
 ) -> Summary:
     """The summary of a range in which each offset is an event, by way of bytes."""
-    summariser = Summariser(evaluator.plan, partition, start, evaluator.knowledge(), evaluator.rests().get(partition))
+    summariser = Summariser(evaluator.config, partition, start, evaluator.knowledge(), evaluator.rests().get(partition))
     for piece in np.array_split(np.arange(len(part)), pieces):
         summariser.update(part[piece[0] : piece[-1] + 1])
     return Summary.from_bytes(summariser.summary(start + len(part)).to_bytes())
@@ -88,8 +88,8 @@ def reported(report: Report) -> Any:
     return msgspec.to_builtins(msgspec.structs.replace(report, calibration=(), trust=tuple(trust)))
 
 
-def one_process(plan: Plan, events: se.EventBatch) -> Any:
-    evaluator = se.Evaluator.from_plan(plan)
+def one_process(plan: EvaluatorConfig, events: se.EventBatch) -> Any:
+    evaluator = se.Evaluator.from_config(plan)
     evaluator.update(events)
     return reported(evaluator.report(now=logs.START))
 
@@ -107,7 +107,7 @@ def differences(one: Any, other: Any, tolerance: float, path: str = "") -> Itera
 @pytest.mark.parametrize("name", CASES)
 def test_one_range_gives_the_numbers_of_one_process_to_the_last_bit(name: str) -> None:
     plan, events = CASES[name]
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     evaluator.fold([summary_of(evaluator, events, start=0, pieces=7)])
     assert reported(evaluator.report(now=logs.START)) == one_process(plan, events)
     assert evaluator.accepted == EVENTS
@@ -121,7 +121,7 @@ def test_ranges_of_one_partition_give_the_numbers_of_one_process_where_nothing_l
         for estimators, averages in plan.products
     ]
     plan = plan.with_products([product for product in products if product[0]])
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     for start in range(0, EVENTS, 333):
         evaluator.fold([summary_of(evaluator, events[start : start + 333], start)])
         evaluator = PartitionedEvaluator.from_state(
@@ -137,9 +137,11 @@ def parts_of(events: se.EventBatch, partitions: int, seed: int) -> list[se.Event
     return [events.take(np.flatnonzero(places == number)) for number in range(partitions)]
 
 
-def in_batches(plan: Plan, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]) -> PartitionedEvaluator:
+def in_batches(
+    plan: EvaluatorConfig, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]
+) -> PartitionedEvaluator:
     """The evaluator of several partitions in batches of at most `size` events of each, folded in this order."""
-    evaluator, parts = PartitionedEvaluator.from_plan(plan), list(parts)
+    evaluator, parts = PartitionedEvaluator.from_config(plan), list(parts)
     for start in range(0, max(map(len, parts)), size):
         found = [
             summary_of(evaluator, part[start : start + size], start, number)
@@ -176,7 +178,7 @@ def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> 
 def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
     events, plan = batch(logs.plain(20, EVENTS)), case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
     found = in_batches(plan, parts_of(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
-    expected = se.Evaluator.from_plan(plan)
+    expected = se.Evaluator.from_config(plan)
     expected.update(events)
     for row in expected.report().estimates:
         mine = found.get(row.policy, row.estimator, row.average)
@@ -186,7 +188,7 @@ def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
 
 def test_each_range_counts_once_and_none_may_be_left_out() -> None:
     plan, events = CASES["defaults"]
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     first = summary_of(evaluator, events[:500], start=0)
     evaluator.fold([first])
     second = summary_of(evaluator, events[500:900], start=500)
@@ -207,11 +209,11 @@ def replace_range(summary: Summary, start: int, end: int) -> Summary:
     return msgspec.structs.replace(summary, start=start, end=end)
 
 
-def test_a_summary_of_another_plan_or_no_summary_is_refused() -> None:
+def test_a_summary_of_another_config_or_no_summary_is_refused() -> None:
     plan, events = CASES["defaults"]
-    other = PartitionedEvaluator.from_plan(replace(plan, confidence=0.9))
-    with pytest.raises(StateError, match="is of plan"):
-        PartitionedEvaluator.from_plan(plan).fold([summary_of(other, events[:10], start=0)])
+    other = PartitionedEvaluator.from_config(replace(plan, confidence=0.9))
+    with pytest.raises(StateError, match="is of config"):
+        PartitionedEvaluator.from_config(plan).fold([summary_of(other, events[:10], start=0)])
     with pytest.raises(StateError, match="not the Summary of this version"):
         Summary.from_bytes(b"{}")
 
@@ -220,7 +222,7 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
     plan = case(["now", "new"], PLAIN, reward_range=(-0.125, 1.125))
     events = batch(logs.without(logs.plain(21, 1_200), "unit"))
     ahead, behind = events[600:], events[:600]
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     evaluator.fold([summary_of(evaluator, behind[:300], 0, 0), summary_of(evaluator, ahead, 0, 1)])
     assert evaluator.state()["held"] is not None
     assert evaluator.report().events.accepted == 900
@@ -238,7 +240,7 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
 def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ope.evaluator.summaries.MAX_HELD", 6)
     plan, events = CASES["defaults"]
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     evaluator.fold([summary_of(evaluator, events[:50], 0, 0), summary_of(evaluator, events[1_000:2_000], 0, 1)])
     assert evaluator._held is not None
     assert len(evaluator._held.times) == 2
@@ -247,12 +249,12 @@ def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_transitions_name_the_place_of_the_event() -> None:
     plan = se.Evaluator(
         ["best"], ["ips"], ["cumulative", "mixture"], promotion={"rule": "paired", "min_events": 100, "hold": 1}
-    ).plan
+    ).config
     events, rng = 4_000, np.random.default_rng(1)
     columns = {"reward": rng.integers(0, 2, events) * 1.0, "propensity": np.full(events, 0.5)}
     log = se.EventBatch.from_arrays(**columns, policies={"best": np.where(columns["reward"] > 0, 0.9, 0.1)})
     log = replace(log, origin=Origin.of("log", [(0, range(events))]))
-    evaluator = PartitionedEvaluator.from_plan(plan)
+    evaluator = PartitionedEvaluator.from_config(plan)
     evaluator.fold([summary_of(evaluator, log, start=0)])
     (transition,) = evaluator.take_transitions()
     assert transition.place == ("log", 0, transition.event - 1)
@@ -278,11 +280,11 @@ def test_transitions_name_the_place_of_the_event() -> None:
 def test_what_needs_all_events_in_order_is_refused_with_a_remedy(options: dict[str, Any], problem: str) -> None:
     settings = {"candidates": ["new"], "estimators": ["ips"], "averages": ["cumulative", "mixture"], **options}
     with pytest.raises(ConfigError, match=problem) as refused:
-        require_halves(se.Evaluator(**settings).plan)
+        require_halves(se.Evaluator(**settings).config)
     assert refused.value.hint
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda each: each.label)
 def test_every_average_and_drift_may_be_included(average: Any) -> None:
     options: dict[str, Any] = {"intervals": {average.label: se.Normal(drift="include")}} if average.drift else {}
-    require_halves(se.Evaluator(["new"], ["ips"], [average], **options).plan)
+    require_halves(se.Evaluator(["new"], ["ips"], [average], **options).config)

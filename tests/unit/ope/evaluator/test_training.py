@@ -33,7 +33,7 @@ def log(events: int, width: int = 3, seed: int = 1) -> EventBatch:
 
 
 def training(policy: Learned, passes: int = 20, patience: int = 3) -> Training:
-    return Training(Evaluator({"apprentice": policy}).plan, SNIPS(), passes, patience)
+    return Training(Evaluator({"apprentice": policy}).config, SNIPS(), passes, patience)
 
 
 def trained(of: Training, batch: EventBatch, cut: int = 97) -> Trained:
@@ -64,7 +64,7 @@ def test_passes_do_not_depend_on_how_the_events_are_cut() -> None:
 
 def test_the_first_pass_is_that_of_the_stream_and_the_second_one_continues() -> None:
     batch, policy = log(1_500), Learned(objective="snips", step=0.1)
-    found = Training(Evaluator({"apprentice": policy}).plan, SNIPS(), 2, 0).train("apprentice", [batch], [batch])
+    found = Training(Evaluator({"apprentice": policy}).config, SNIPS(), 2, 0).train("apprentice", [batch], [batch])
     stream = Evaluator({"apprentice": policy}, estimators=["snips"], averages=["cumulative"])
     stream.update(batch)
     assert found.passes[0].weights == pytest.approx(stream.learned("apprentice")["weights"], rel=1e-12)
@@ -74,7 +74,7 @@ def test_the_first_pass_is_that_of_the_stream_and_the_second_one_continues() -> 
 
 
 def test_the_bounds_of_all_passes_hold_together() -> None:
-    plan = Evaluator({"one": Learned(), "other": Learned(), "even": "uniform"}).plan
+    plan = Evaluator({"one": Learned(), "other": Learned(), "even": "uniform"}).config
     assert Training(plan, SNIPS(), passes=10).confidence == pytest.approx(1 - 0.05 / 20)
     assert list(Training(plan, SNIPS()).online().policies) == ["logging", "one", "other"]
 
@@ -118,7 +118,7 @@ def test_an_objective_with_a_reward_model_learns_in_several_passes(policy: Learn
 
 
 def test_a_candidate_without_weights_is_left_out() -> None:
-    plan = Evaluator({"greedy": OfRewardModel(), "apprentice": Learned()}).plan
+    plan = Evaluator({"greedy": OfRewardModel(), "apprentice": Learned()}).config
     both = Training(plan, SNIPS(), 3, 0)
     assert list(both.policies) == ["apprentice"]
     assert both.online().policies == ("logging", "apprentice")

@@ -39,7 +39,7 @@ def decoded(evaluator: Evaluator, seed: int, events: int, wrong: float) -> Event
         )
         for n, (action, p) in enumerate(chosen)
     ]
-    return evaluator.plan.decoder().decode_batch(map(str.encode, lines))
+    return evaluator.config.decoder().decode_batch(map(str.encode, lines))
 
 
 def action_numbers(batch: EventBatch) -> list[int]:

@@ -271,7 +271,7 @@ def test_a_candidate_that_learns_survives_the_removal_of_another() -> None:
         drift=None,
     )
     two.update(batch[:600])
-    assert two.apply_plan(one.plan) is None
+    assert two.apply_config(one.config) is None
     two.update(batch[600:])
     assert value(two.report()) == pytest.approx(value(one.report()), rel=1e-12)
 

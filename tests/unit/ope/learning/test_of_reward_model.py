@@ -195,23 +195,23 @@ def test_a_model_in_code_is_taught_every_event_once_whatever_is_asked_meanwhile(
 
 def test_another_reward_model_makes_another_policy() -> None:
     batch = log(1_000)
-    before = evaluated(OfRewardModel()).plan
-    changing = Evaluator.from_plan(before)
+    before = evaluated(OfRewardModel()).config
+    changing = Evaluator.from_config(before)
     changing.update(batch)
-    changed = evaluated(OfRewardModel(), reward_model=Tabular()).plan
-    late = changing.apply_plan(changed)
+    changed = evaluated(OfRewardModel(), reward_model=Tabular()).config
+    late = changing.apply_config(changed)
     assert late is not None
     assert late.policies == ("logging", "apprentice")
-    kept = Evaluator.from_plan(before)
+    kept = Evaluator.from_config(before)
     kept.update(batch)
-    assert kept.apply_plan(evaluated(OfRewardModel()).plan) is None
+    assert kept.apply_config(evaluated(OfRewardModel()).config) is None
 
 
 def test_a_state_with_a_foreign_model_forgets_the_policies_that_need_it() -> None:
     mine = PythonModel(target=f"{__name__}:counting")
     candidates = {"apprentice": OfRewardModel(), "plain": Learned()}
-    plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).plan
-    changing = Evaluator.from_plan(plan)
+    plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
+    changing = Evaluator.from_config(plan)
     changing.update(log(500))
     resumed = Evaluator.from_state_without_code(changing.state(), None, candidates)
     assert resumed.policies == ("logging", "plain")
@@ -224,7 +224,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     one = evaluated(OfRewardModel(), batch)
     two = Evaluator({"other": Learned(), "apprentice": OfRewardModel()}, ["ips"], ["cumulative"], drift=None)
     two.update(batch[:600])
-    assert two.apply_plan(evaluated(OfRewardModel()).plan) is None
+    assert two.apply_config(evaluated(OfRewardModel()).config) is None
     two.update(batch[600:])
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 

@@ -82,7 +82,7 @@ def _evaluated(policy: Learned, batch: EventBatch) -> float:
     evaluator = Evaluator({"apprentice": policy}, estimators=["ips"], averages=["cumulative"])
     evaluator.update(batch)
     resumed = Evaluator.from_state(evaluator.state())
-    assert resumed.plan == evaluator.plan
+    assert resumed.config == evaluator.config
     return resumed.report().get("apprentice", "ips", "cumulative").value or 0.0
 
 
@@ -139,7 +139,7 @@ def configured(**options: Any) -> Config:
 def test_a_configuration_reads_a_policy_file_and_its_own_options_come_first(tmp_path: Path) -> None:
     file = tmp_path / "apprentice.npz"
     file.write_bytes(policy_file.to_bytes(Learned(objective="snips", step=0.1), WEIGHTS[:1], 700))
-    policy = configured(file=str(file), step=0).plan().learned_policies["apprentice"]
+    policy = configured(file=str(file), step=0).evaluator_config().learned_policies["apprentice"]
     assert policy == Learned(objective="snips", step=0, weights=((0.5, -1.25),))
 
 

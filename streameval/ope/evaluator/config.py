@@ -1,4 +1,4 @@
-"""The plan: the checked configuration of an evaluator, and the grids of estimators and averages that it takes."""
+"""The config: the checked configuration of an evaluator, and the grids of estimators and averages that it takes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluatorConfig:
     """The checked choice of policies, estimators and averages.
 
     `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
@@ -112,8 +112,8 @@ class Plan:
         rewards: Sequence[Reward] | None = None,
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
         propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
-    ) -> Plan:
-        """The plan for the arguments of an `Evaluator`.
+    ) -> EvaluatorConfig:
+        """The config for the arguments of an `Evaluator`.
 
         Raises:
             ValueError: An argument is wrong; the message names it.
@@ -124,7 +124,7 @@ class Plan:
         named = named_policies(candidates)
         versions = {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
         policies = tuple(name for name in _policies(production, candidates) if name not in versions)
-        plan = cls(
+        config = cls(
             policies=policies,
             computed_policies={
                 name: policy for name, policy in named.items() if not isinstance(policy, Logged | VersionsOf)
@@ -147,10 +147,10 @@ class Plan:
             versions=versions,
             propensity=None if propensity is None else _PROPENSITY.validate_python(kind_as_mapping(propensity)),
         )
-        plan._check()
+        config._check()
         for name, each in versions.items():
-            each.check(name, named, plan.block, plan.reward_model.is_external)
-        return plan
+            each.check(name, named, config.block, config.reward_model.is_external)
+        return config
 
     def _check(self) -> None:
         scored = [label for label, each in self.estimators.items() if "scored" in each.needs]
@@ -232,8 +232,8 @@ class Plan:
         """The names and ranges of the rewards after the goal."""
         return [RewardField(each.name, each.name, each.low, each.high) for each in self.rewards[1:]]
 
-    def for_reward(self, place: int) -> Plan:
-        """The plan for one of the rewards alone."""
+    def for_reward(self, place: int) -> EvaluatorConfig:
+        """The config for one of the rewards alone."""
         return replace(self, rewards=(self.rewards[place],))
 
     @property
@@ -345,8 +345,8 @@ class Plan:
     def _model_of(self, estimator: AnyEstimator) -> AnyRewardModel | None:
         return self.reward_model if "prediction" in estimator.needs else None
 
-    def for_policies(self, names: Collection[str]) -> Plan:
-        """The plan for production and those candidates that are among `names`."""
+    def for_policies(self, names: Collection[str]) -> EvaluatorConfig:
+        """The config for production and those candidates that are among `names`."""
         production, *candidates = self.policies
         kept = [name for name in candidates if name in names]
         return replace(
@@ -356,8 +356,8 @@ class Plan:
             candidate_order={name: self.candidate_order[name] for name in kept},
         )
 
-    def for_pairs(self, pairs: Collection[Pair]) -> Plan:
-        """The plan for these pairs of an estimator and an average only."""
+    def for_pairs(self, pairs: Collection[Pair]) -> EvaluatorConfig:
+        """The config for these pairs of an estimator and an average only."""
         products: list[Product] = []
         for estimators, averages in self.products:
             groups: dict[tuple[AnyAverage, ...], list[AnyEstimator]] = {}
@@ -368,8 +368,8 @@ class Plan:
             products += [(tuple(group), kept) for kept, group in groups.items()]
         return self.with_products(products)
 
-    def with_products(self, products: Sequence[Product]) -> Plan:
-        """The same plan for other estimators and averages; intervals on other averages are left out."""
+    def with_products(self, products: Sequence[Product]) -> EvaluatorConfig:
+        """The same config for other estimators and averages; intervals on other averages are left out."""
         labels = {average.label for _, averages in products for average in averages}
         intervals = {label: interval for label, interval in self.intervals.items() if label in labels}
         return replace(self, products=tuple(products), intervals=intervals)
@@ -409,7 +409,7 @@ class Plan:
         return tuple(grids)
 
     def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
-        """The lifts that promotion may decide by, the preferred one first; `grids` are those of the plan.
+        """The lifts that promotion may decide by, the preferred one first; `grids` are those of the config.
 
         A lift is that of an estimator that is not biased by design, on an average that mixes components. It is left out
         where a preferred estimator needs no more of the events, so that it never lacks evidence that this one has.
@@ -479,8 +479,8 @@ class Plan:
         return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": default})
 
     def settings(self) -> State:
-        """The plan as a plain value."""
-        settings: State = _PLAN.dump_python(self)
+        """The config as a plain value."""
+        settings: State = _CONFIG.dump_python(self)
         return settings
 
     @staticmethod
@@ -493,40 +493,42 @@ class Plan:
     @classmethod
     def without_code(
         cls, settings: State, reward_model: AnyRewardModel | None, candidates: Candidates
-    ) -> tuple[Plan, Plan]:
-        """The plan of settings, and the plan without the code that the caller does not name.
+    ) -> tuple[EvaluatorConfig, EvaluatorConfig]:
+        """The config of settings, and the config without the code that the caller does not name.
 
-        That plan has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
+        That config has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
         """
-        plan, named = _PLAN.validate_python(settings), named_policies(candidates)
-        computed = plan.computed_policies.items()
+        config, named = _CONFIG.validate_python(settings), named_policies(candidates)
+        computed = config.computed_policies.items()
         kept = {name: each for name, each in computed if is_trusted(name, each, named)}
-        is_foreign = plan.reward_model.is_external and plan.reward_model != reward_model
-        return plan, replace(plan, computed_policies=kept, reward_model=Ridge() if is_foreign else plan.reward_model)
+        is_foreign = config.reward_model.is_external and config.reward_model != reward_model
+        return config, replace(
+            config, computed_policies=kept, reward_model=Ridge() if is_foreign else config.reward_model
+        )
 
     @classmethod
-    def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
+    def from_settings(cls, settings: State, trusted: Candidates = ()) -> EvaluatorConfig:
         """The inverse of `settings`. A state may come from anywhere: code in it runs only if `trusted` names it.
 
         Raises:
             StateError: The settings name a policy in code that `trusted` does not name.
         """
-        plan, allowed = _PLAN.validate_python(settings), named_policies(trusted)
-        for name, policy in plan.computed_policies.items():
+        config, allowed = _CONFIG.validate_python(settings), named_policies(trusted)
+        for name, policy in config.computed_policies.items():
             if not is_trusted(name, policy, allowed):
                 raise StateError(
                     f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
                     hint="give from_state the candidates of the configuration",
                 )
-        plan._check()
-        return plan
+        config._check()
+        return config
 
 
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 _ESTIMATOR: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
 _AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
 _REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
-_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+_CONFIG: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 _RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
 _ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
 _SEGMENTS: TypeAdapter[dict[str, Segment]] = TypeAdapter(dict[str, Segment])
