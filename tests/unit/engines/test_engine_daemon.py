@@ -300,9 +300,9 @@ def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
     assert late is not None
     for row in whole.report().estimates:
         if row.policy == "shy":
-            alike = row.average in ("cumulative", "window", "adaptive_window")  # others: by where blocks begin
+            alike = row.average in ("cumulative", "window", "adaptive_window")  # others: blocks, start-up values
             found = late.get(row.policy, row.estimator, row.average).value
-            assert found == pytest.approx(row.value, rel=1e-9 if alike else 1e-3)
+            assert found == pytest.approx(row.value, rel=1e-9 if alike else 1e-2), row.average
 
 
 def test_candidates_that_changed_while_the_daemon_was_down_start_from_zero(
