@@ -242,7 +242,7 @@ class NumberFormat:
 class Recorder:
     """A learner that remembers the rewards in order, and how many Reports it was asked for."""
 
-    plan = SimpleNamespace(margin=None)
+    config = SimpleNamespace(margin=None)
 
     def __init__(self) -> None:
         self.rewards: list[float] = []

@@ -119,7 +119,7 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
     for propensity in (None, "estimated"):
         plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
         box = outbox(topic)
-        box.collect(cast(Evaluator, SimpleNamespace(plan=plan, take_transitions=lambda: [transition])))
+        box.collect(cast(Evaluator, SimpleNamespace(config=plan, take_transitions=lambda: [transition])))
         box.saved(box.state())
         wait_until(partial(is_sent, box))
         box.close()
