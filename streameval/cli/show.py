@@ -82,7 +82,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 def _evaluated(state: State) -> dict[str, Any]:
     """What a state evaluates, and its Report."""
     evaluator = PartitionedEvaluator if "partitions" in state else Evaluator
-    return {**Evaluator.describe(state), "report": evaluator.from_state_without_code(state).report()}
+    return {**Evaluator.describe(state), "report": evaluator.from_state(state, without_code=True).report()}
 
 
 def contents_table(values: dict[str, Any]) -> Group:

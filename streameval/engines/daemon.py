@@ -174,7 +174,9 @@ def changed(evaluator: PartitionedEvaluator, config: EvaluatorConfig) -> tuple[l
 def _resume(config: Config, path: Path, document: State) -> StartState[PartitionedEvaluator]:
     require_same_configuration(config, path, document)
     wanted = config.evaluator_config()
-    evaluator = PartitionedEvaluator.from_state_without_code(document["evaluator"], None, config.policies.candidates)
+    evaluator = PartitionedEvaluator.from_state(
+        document["evaluator"], None, config.policies.candidates, without_code=True
+    )
     if evaluator.config.for_policies(()).settings() != wanted.for_policies(()).settings():
         raise StateError(
             f"the snapshot {path} has another production policy, other estimators or averages than the configuration",

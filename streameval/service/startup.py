@@ -143,8 +143,8 @@ def resume(
     """
     require_same_configuration(config, path, document)
     plan, pipeline = config.evaluator_config(), pipeline_of(config)
-    evaluator = Evaluator.from_state_without_code(
-        document["evaluator"], config.reward_model, config.policies.candidates, config.propensity
+    evaluator = Evaluator.from_state(
+        document["evaluator"], config.reward_model, config.policies.candidates, config.propensity, without_code=True
     )
     evaluator.fold_pending()
     evaluator.report()  # reads every part of the state

@@ -706,51 +706,6 @@ class Evaluator:
         policies = list(state["settings"]["policies"])
         return {"policies": policies, **EvaluatorConfig.describe(state["settings"]), "events": state["events"]}
 
-    @staticmethod
-    def without_code(
-        state: State,
-        reward_model: AnyRewardModel | None,
-        candidates: Candidates,
-        propensity: EstimatedPropensity | None = None,
-    ) -> tuple[State, EvaluatorConfig, EvaluatorConfig]:
-        """A state without the code that the caller does not name, and configs: see `EvaluatorConfig.without_code`."""
-        state = migrated(state)
-        config, kept = EvaluatorConfig.without_code(state["settings"], reward_model, candidates)
-        changed: State = {"settings": kept.settings()}
-        if kept.reward_model != config.reward_model:
-            fresh = encode(online.to_state(kept.reward_model, online.start(kept.reward_model)))
-            changed["predictions"] = [fresh for _ in kept.rewards]
-        changed["rooms"] = rooms.without_code(config, state["rooms"], propensity)
-        return state | changed, config, kept
-
-    @classmethod
-    def from_state_without_code(
-        cls,
-        state: State,
-        reward_model: AnyRewardModel | None = None,
-        candidates: Candidates = (),
-        propensity: EstimatedPropensity | None = None,
-    ) -> Self:
-        """Continue from a state without the code that the caller does not name, which is not run.
-
-        A policy in code that is not among `candidates` loses its rows; without any `candidates`, which is for looking
-        at a state only, it keeps them. Estimators lose their rows if their reward model is foreign code other than
-        `reward_model`.
-
-        Raises:
-            StateError: The state cannot be read.
-        """
-        known, before, config = cls.without_code(state, reward_model, candidates, propensity)
-        evaluator = cls.from_state(known, reward_model, candidates, propensity)
-        names = [name for name in config.policies if not candidates or before.policy(name) == config.policy(name)]
-        if names != list(config.policies) or config.reward_model != before.reward_model:
-            pairs = [
-                pair for pair, (*_, model) in config.pairs.items() if model is None or model == before.reward_model
-            ]
-            evaluator._starts_again = config.policies[0] not in names
-            evaluator._restrict(config.for_policies(names).for_pairs(pairs))
-        return evaluator
-
     @classmethod
     def from_state(
         cls,
@@ -758,6 +713,8 @@ class Evaluator:
         reward_model: AnyRewardModel | None = None,
         candidates: Candidates = (),
         propensity: EstimatedPropensity | None = None,
+        *,
+        without_code: bool = False,
     ) -> Self:
         """Continue from a state, to the last bit as without an interruption.
 
@@ -766,19 +723,41 @@ class Evaluator:
             reward_model: must name the foreign code of a model in the state, if there is any
             candidates: must name the foreign code of policies in the state, if there is any
             propensity: must name the classifier in the state, if there is any
+            without_code: drop code that is not named, which is not run. A policy in such code loses its rows, or keeps
+                them without any `candidates`, which is for looking at a state only. Estimators lose their rows if
+                their reward model is such code
 
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name
             DamagedError: a key, type or shape is not that of a state with these settings
         """
         state = migrated(state)
-        config = EvaluatorConfig.from_settings(state["settings"], candidates)
-        evaluator = cls.from_config(config)
-        evaluator._state = evaluator._decoded(state, reward_model, propensity)
-        require_fit(state, {"pending": None})
-        evaluator._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
-        evaluator._pending_events = sum(map(len, evaluator._pending))
+        before, config = EvaluatorConfig.without_code(state["settings"], reward_model, candidates)
+        if without_code:
+            changed: State = {"settings": config.settings()}
+            if config.reward_model != before.reward_model:
+                fresh = encode(online.to_state(config.reward_model, online.start(config.reward_model)))
+                changed["predictions"] = [fresh for _ in config.rewards]
+            changed["rooms"] = rooms.without_code(before, state["rooms"], propensity)
+            state = state | changed
+        evaluator = cls.from_config(EvaluatorConfig.from_settings(state["settings"], candidates))
+        evaluator._continue(state, reward_model, propensity)
+        names = [name for name in config.policies if not candidates or before.policy(name) == config.policy(name)]
+        if without_code and (names != list(config.policies) or config.reward_model != before.reward_model):
+            models = (None, before.reward_model)
+            evaluator._starts_again = config.policies[0] not in names
+            pairs = [pair for pair, (*_, model) in config.pairs.items() if model in models]
+            evaluator._restrict(config.for_policies(names).for_pairs(pairs))
         return evaluator
+
+    def _continue(
+        self, state: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
+    ) -> None:
+        """Take over a plain state of this config."""
+        self._state = self._decoded(state, reward_model, propensity)
+        require_fit(state, {"pending": None})
+        self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
+        self._pending_events = sum(map(len, self._pending))
 
     def _decoded(
         self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None

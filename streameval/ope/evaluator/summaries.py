@@ -16,7 +16,7 @@ from copy import copy, deepcopy
 from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from operator import attrgetter, itemgetter
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from streameval.ope.core.past import UnitState
 from streameval.ope.core.state import STATE_SCHEMA, decode
 from streameval.ope.core.summary import View
 from streameval.ope.evaluator import halves, rooms, weighing
-from streameval.ope.evaluator.config import Candidates, EvaluatorConfig
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import GridSums, Pair
@@ -432,19 +432,17 @@ class PartitionedEvaluator(Evaluator):
         held = None if self._held is None else msgspec.msgpack.encode(self._held, enc_hook=to_plain)
         return {**super().state(), "partitions": partitions, "held": held}
 
-    @classmethod
-    def from_state(
-        cls,
-        state: State,
-        reward_model: AnyRewardModel | None = None,
-        candidates: Candidates = (),
-        propensity: EstimatedPropensity | None = None,
-    ) -> Self:
-        """Continue from a state: see `Evaluator.from_state`."""
-        found = super().from_state(state, reward_model, candidates, propensity)
-        found._partitions = {number: PartitionState(offset, rest) for number, offset, rest in state["partitions"]}
-        found._held = None if state["held"] is None else _decoded(state["held"], Ordered)
-        return found
+    def _continue(
+        self, state: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
+    ) -> None:
+        super()._continue(state, reward_model, propensity)
+        self._partitions = {number: PartitionState(offset, rest) for number, offset, rest in state["partitions"]}
+        self._held = None if state["held"] is None else _decoded(state["held"], Ordered)
+
+    def _restrict(self, config: EvaluatorConfig) -> None:
+        if config != self.config:
+            self._release([], np.inf)
+        super()._restrict(config)
 
 
 def joined(parts: Sequence[Ordered]) -> Ordered:

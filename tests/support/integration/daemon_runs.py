@@ -174,7 +174,7 @@ def final_state(state: Path) -> Any:
     document = read_document(found_in(state)[-1])
     buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
     assert "buffered events" not in buffers
-    return settled(Evaluator.from_state_without_code(document["evaluator"]))
+    return settled(Evaluator.from_state(document["evaluator"], without_code=True))
 
 
 def settled(changing: Evaluator) -> Any:

@@ -71,7 +71,7 @@ from streameval.service.daemon import Daemon
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
-from streameval.cli.config import plan_power
+from streameval.cli.plan import plan_power
 from streameval.ingest.files.source import FileSource
 before = settings()
 config, log = sys.argv[1:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def changing() -> Evaluator:
 
 
 def test_a_state_of_this_version_is_left_as_it_is() -> None:
-    assert Evaluator.from_state_without_code(changing().state()).report() == changing().report()
+    assert Evaluator.from_state(changing().state(), without_code=True).report() == changing().report()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
 )
 def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, found: str, hint: str) -> None:
     state = changing().state()
-    for read in (Evaluator.from_state, Evaluator.from_state_without_code):
+    for read in (Evaluator.from_state, partial(Evaluator.from_state, without_code=True)):
         with pytest.raises(StateError, match=found) as error:
             read({**state, "schema": schema})
         assert error.value.hint.endswith(hint)
@@ -54,9 +56,9 @@ def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not
     assert {row.estimator for row in report.estimates} == {"ips", "dr"}
     with pytest.raises(StateError):
         Evaluator.from_state(state)
-    left = Evaluator.from_state_without_code(state).report()
+    left = Evaluator.from_state(state, without_code=True).report()
     assert list(left.estimates) == [row for row in report.estimates if row.estimator == "ips"]
-    assert Evaluator.from_state_without_code(state, model).report() == report
+    assert Evaluator.from_state(state, model, without_code=True).report() == report
     described = Evaluator.describe(state)
     assert described["policies"] == ["logging", CANDIDATE]
     assert described["events"]["accepted"] == 250
@@ -70,6 +72,6 @@ def test_a_policy_in_code_that_is_not_named_loses_its_rows() -> None:
     sets = {"propensity": ..., "actions": ["a", "b"], "propensities": [0.5, 0.5], "context": {"likes": "b"}}
     evaluator.update(JsonDecoder(["a"]).decode_batch([message(1, **sets, policies={"a": [0.5, 0.5]})]))
     state, report = evaluator.state(), evaluator.report()
-    left = Evaluator.from_state_without_code(state, candidates=["a"]).report()
+    left = Evaluator.from_state(state, candidates=["a"], without_code=True).report()
     assert list(left.estimates) == [row for row in report.estimates if row.policy != "coded"]
-    assert Evaluator.from_state_without_code(state, candidates={"a": "logged", "coded": coded}).report() == report
+    assert Evaluator.from_state(state, candidates={"a": "logged", "coded": coded}, without_code=True).report() == report

@@ -334,7 +334,7 @@ def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> Non
     plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
     evaluator = Evaluator.from_config(plan)
     evaluator.update(decoded(world(3, 1_400), BY_RIVER))
-    shown = Evaluator.from_state_without_code(evaluator.state())
+    shown = Evaluator.from_state(evaluator.state(), without_code=True)
     assert of_challenger(shown.report()).value is not None
 
 

@@ -213,9 +213,9 @@ def test_a_state_with_a_foreign_model_forgets_the_policies_that_need_it() -> Non
     plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
     changing = Evaluator.from_config(plan)
     changing.update(log(500))
-    resumed = Evaluator.from_state_without_code(changing.state(), None, candidates)
+    resumed = Evaluator.from_state(changing.state(), None, candidates, without_code=True)
     assert resumed.policies == ("logging", "plain")
-    trusted = Evaluator.from_state_without_code(changing.state(), mine, candidates)
+    trusted = Evaluator.from_state(changing.state(), mine, candidates, without_code=True)
     assert trusted.policies == ("logging", "apprentice", "plain")
 
 

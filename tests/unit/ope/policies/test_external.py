@@ -111,7 +111,7 @@ def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
     with pytest.raises(StateError, match="runs only if the caller names it"):
         Evaluator.from_state(packed(found[0]))
     found[0].fold_pending()
-    shown = Evaluator.from_state_without_code(packed(found[0])).report()
+    shown = Evaluator.from_state(packed(found[0]), without_code=True).report()
     assert {each.policy: each.events for each in shown.policies}["frozen-1"] == 500  # the unfinished block needs code
 
 
