@@ -732,6 +732,7 @@ class Evaluator:
             DamagedError: a key, type or shape is not that of a state with these settings
         """
         state = migrated(state)
+        require_fit(state, {"settings": {}, "rooms": {}, "pending": None})
         before, config = EvaluatorConfig.without_code(state["settings"], reward_model, candidates)
         if without_code:
             changed: State = {"settings": config.settings()}
@@ -755,7 +756,6 @@ class Evaluator:
     ) -> None:
         """Take over a plain state of this config."""
         self._state = self._decoded(state, reward_model, propensity)
-        require_fit(state, {"pending": None})
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
         self._pending_events = sum(map(len, self._pending))
 
@@ -764,7 +764,6 @@ class Evaluator:
     ) -> EvaluatorState:
         """Return a state of this config; models that are foreign code are loaded only if named."""
         config, fresh = self.config, self._saved()
-        require_fit(plain, {"rooms": {}})
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,
