@@ -35,6 +35,7 @@ GROUPS = {
     "Intervals": ("ope.intervals",),
     "Reward models": ("ope.reward_models",),
     "Candidates as code": ("ope.policies",),
+    "Candidates that learn": ("ope.learning",),
     "Promotion": ("ope.promotion",),
     "Errors": ("errors",),
 }

@@ -18,6 +18,7 @@ from streameval.ope.core.kernel import compiled
 from support.paths import ROOT
 
 MAIN = "import sys; sys.argv[0] = 'streameval'; from streameval.cli.app import main; main()"
+KERNELS = ("common/fading", "ope/core/adwin", "ope/core/kernel", "ope/estimators/kernel")
 FORM = "from streameval.ope.core.kernel import compiled; print(compiled())"
 
 
@@ -78,7 +79,7 @@ def test_the_wheel_is_pure_only_if_nothing_can_be_compiled(variables: dict[str, 
     pure = bool(variables)
     assert wheel.stem.endswith("-py3-none-any") == pure
     assert sorted(name for name in names if name.endswith((".so", ".c"))) == (
-        [] if pure else [f"streameval/ope/core/{kernel}{suffix}" for kernel in ("adwin", "kernel")]
+        [] if pure else [f"streameval/{kernel}{suffix}" for kernel in KERNELS]
     )
 
 

@@ -26,7 +26,7 @@ class LiftState(Struct, frozen=True, eq=False):
     """Hold what is known about one lift; axis 0 counts candidates.
 
     Attributes:
-        sums: of events, and of the averaged values with their weights [K, 11]
+        sums: of events, of all events since the start, and of the averaged values with their weights [K, 10]
         last: the `Lift` of the last block end [K, 4]
         recent: the decayed number of events that both policies have [K]
     """
@@ -39,7 +39,7 @@ class LiftState(Struct, frozen=True, eq=False):
 def start(candidates: int) -> LiftState:
     """Start before the first event."""
     last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
-    return LiftState(np.zeros((candidates, 11)), last, np.zeros(candidates))
+    return LiftState(np.zeros((candidates, 10)), last, np.zeros(candidates))
 
 
 def follow(path: Lift, state: LiftState, sizes: Integers | int) -> tuple[Array, Array, LiftState]:
@@ -93,26 +93,32 @@ def known(path: Lift, before: Array, sizes: Integers) -> tuple[Lift, Array]:
 
     `drift_square = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`. `spread^2` is the mean of the last 30,000
     events, and so is `moved^2`, the squared distance of the lift from its own mean of the last 30,000 events: a lift
-    that moves much is less certain. `together^2` is the same of the mean lift of all K candidates: where the value of
-    production drifts, the estimates of all candidates may follow late.
+    that moves much is less certain. `together^2` is the same for the mean distance of the K candidates that started
+    with this one: if the value of production drifts, the estimates of all may follow late. A mean of distances, and not
+    of lifts, does not move if one of them leaves.
     """
-    events = running_sum(before[:, 0], path.events)
-    spread2, of_spread = recent_mean(path.drift_square, before[:, 1:3], sizes)
-    moved2, of_value = _moved(path.value, before[:, 3:7], sizes)
-    known = ~np.isnan(path.value)
-    mean = ratio(np.where(known, path.value, 0.0).sum(axis=1), known.sum(axis=1))
-    together2, of_mean = _moved(np.repeat(mean[:, None], path.value.shape[1], axis=1), before[:, 7:], sizes)
-    after = np.concatenate([events[-1][:, None], of_spread, of_value, of_mean], axis=1)
-    share = TOGETHER * (1.0 - 1.0 / np.maximum(known.sum(axis=1, keepdims=True), 1))
+    events, age = running_sum(before[:, 0], path.events), before[:, 1] + sizes.sum()
+    spread2, of_spread = recent_mean(path.drift_square, before[:, 2:4], sizes)
+    mean, of_value = recent_mean(path.value, before[:, 4:6], sizes)
+    distance = path.value - mean
+    moved2, of_moved = recent_mean(distance**2, before[:, 6:8], sizes)
+    shared, number = _shared(distance, age)
+    together2, of_shared = recent_mean(shared**2, before[:, 8:], sizes)
+    after = np.concatenate([events[-1:].T, age[:, None], of_spread, of_value, of_moved, of_shared], axis=1)
+    share = TOGETHER * (1.0 - 1.0 / np.maximum(number, 1))
     drift_square = SPREAD**2 * spread2 + MOVED**2 * moved2 + share * together2
     return Lift(path.value, path.sampling_variance, drift_square, events), after
 
 
-def _moved(values: Array, before: Array, sizes: Integers) -> tuple[Array, Array]:
-    """The mean squared distance of values from their own mean, both over the last 30,000 events; and the sums after."""
-    mean, of_values = recent_mean(values, before[:, :2], sizes)
-    moved, of_moved = recent_mean((values - mean) ** 2, before[:, 2:], sizes)
-    return moved, np.concatenate([of_values, of_moved], axis=1)
+def _shared(distance: Array, age: Array) -> tuple[Array, Integers]:
+    """The mean distance of the candidates that started with each one, and their number, both [blocks, candidates]."""
+    known = ~np.isnan(distance)
+    total, number = np.zeros(distance.shape), np.zeros(distance.shape, dtype=int)
+    for each in np.unique(age):
+        of_group = age == each
+        total[:, of_group] = np.where(known, distance, 0.0)[:, of_group].sum(axis=1, keepdims=True)
+        number[:, of_group] = known[:, of_group].sum(axis=1, keepdims=True)
+    return ratio(total, number), number
 
 
 def recent_mean(values: Array, before: Array, sizes: Integers | int) -> tuple[Array, Array]:

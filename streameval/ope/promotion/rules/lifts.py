@@ -46,8 +46,8 @@ class Paired(PromotionRule):
 
     `D` averages the difference of both policies' terms on the same events. Its squared error is `e^2 = se^2 +
     (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`: the sampling variance, and means over the last 30,000
-    events of how far the decays of the mixture disagree, and how far this lift, and the mean lift of all K candidates,
-    were from their means.
+    events of how far the decays of the mixture disagree, of how far this lift was from its own mean, and of how far the
+    lifts of the K candidates that started with it were from theirs on average.
 
     Among many candidates, the best one looks good by chance. With `x = (D - margin)^2 / e^2` of each candidate,
     Stein's estimator shrinks all lifts by `B = 1 - 1.3 (K + 1) / (1 + sum of x)`: to nothing where chance explains
