@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -74,3 +75,9 @@ def estimators_of_actions() -> list[AnyEstimator]:
 def averages() -> list[AnyAverage]:
     """Make one of each average."""
     return [example(kind) for kind in kinds(AnyAverage)]
+
+
+def further_averages(examples: Iterable[AnyAverage]) -> list[AnyAverage]:
+    """Make one of each average that has none among these, which have the parameters that a test needs."""
+    kinds_there = {type(each) for each in examples}
+    return [each for each in averages() if type(each) not in kinds_there]

@@ -16,6 +16,7 @@ from streameval.events import Rejected
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import EventCounts, Report
 from streameval.ope.reward_models import Tabular
+from support import parts
 from support.changes import adopt, events, plan
 
 
@@ -413,6 +414,7 @@ AVERAGES = [
     se.AdaptiveDecay(),
     se.Mixture(),
 ]
+AVERAGES += parts.further_averages(AVERAGES)
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,20 @@ import pytest
 import streameval as se
 from streameval.common.arrays import from_plain
 from streameval.ope.evaluator.evaluator import Evaluator
+from support import parts
 from support.changes import adopt, events, plan
 from support.logs import Log
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
-AVERAGES = (
+FIXED = [
     se.Cumulative(),
     se.Window(tau=700),
     se.Window(span="5m", name="minutes"),
     se.Decay(alpha=0.999),
     se.AdaptiveWindow(drift_span=500),
     se.AdaptiveDecay(drift_span=300),
-    se.Mixture(),
-)
+]
+AVERAGES = [*FIXED, *parts.further_averages([*FIXED, se.Mixture()]), se.Mixture()]
 INTERVALS = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
 PROMOTION = {"rule": ["paired", "sea", "anytime"], "family_size": 3}
 TAKEN = ["candidate_order", "added", "promotion.taken"]
@@ -83,7 +84,7 @@ FEWER = {
     "all but the one with its own sequence": (ESTIMATORS[2:3], AVERAGES),
     "the one of two components": ((*ESTIMATORS[:3], *ESTIMATORS[4:]), AVERAGES),
     "every other estimator and average": (ESTIMATORS[::2], AVERAGES[::2]),
-    "all but the mixture": (ESTIMATORS, AVERAGES[6:]),
+    "all but the mixture": (ESTIMATORS, AVERAGES[-1:]),
     "all that measures drift": (ESTIMATORS, (*AVERAGES[:1], *AVERAGES[2:3])),
 }
 

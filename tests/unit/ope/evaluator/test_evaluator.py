@@ -63,7 +63,7 @@ SPECIAL: list[AnyAverage] = [
     AdaptiveDecay(drift_span=200, objective="published", bias_weight=0.01, name="published decay"),
 ]
 """Averages with the parameters that short streams need."""
-FURTHER = [each for each in parts.averages() if type(each) not in {type(special) for special in SPECIAL}]
+FURTHER = parts.further_averages(SPECIAL)
 AVERAGES = [*(each for each in FURTHER if not each.mixes_components), *SPECIAL]
 MIXTURES = [each for each in FURTHER if each.mixes_components]
 INTERVALS = {"exact window": "empirical_bernstein"}
