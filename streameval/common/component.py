@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-strict = ConfigDict(extra="forbid")
+strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Configurable(type):

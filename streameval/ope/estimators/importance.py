@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Struct
-from pydantic import Field
+from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
@@ -23,8 +23,6 @@ from streameval.ope.estimators import kernel
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence, fading_of
-
-Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=strict)
@@ -177,7 +175,7 @@ class StratifiedIPS(Estimator):
     (array([0.  , 1.25]), array([125.,   0.]))
     """
 
-    threshold: Threshold = 5.0
+    threshold: PositiveFloat = 5.0
     parts: ClassVar[int] = 2
     preference: ClassVar[int] = 1
     kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
@@ -211,7 +209,7 @@ class StratifiedDR(Estimator):
     Source: for the switch between the two, Wang, Agarwal & Dudik, ICML 2017.
     """
 
-    threshold: Threshold = 5.0
+    threshold: PositiveFloat = 5.0
     needs: ClassVar[Requirements] = frozenset({"target", "logging", "prediction"})
     parts: ClassVar[int] = 3
     preference: ClassVar[int] = 0

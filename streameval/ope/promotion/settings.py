@@ -28,7 +28,7 @@ class Trust(metaclass=Configurable):
         description="the probability that the check of mean weights, clusters or propensities ever fails on sound logs",
     )
     effective_sample_size: float = Field(
-        default=100.0, ge=0, allow_inf_nan=False, description="the smallest effective sample size that passes"
+        default=100.0, ge=0, description="the smallest effective sample size that passes"
     )
     largest_share: float = Field(
         default=0.1,
@@ -72,7 +72,7 @@ class Promotion(metaclass=Configurable):
         OneRule | SeveralRules, Discriminator(lambda value: "rules" if isinstance(value, list | tuple) else "rule")
     ] = Field(default=Paired(), description="the test a candidate must pass, or a list of tests that run side by side")
     min_events: int = Field(default=10_000, ge=0, description="the number of events before the first decision")
-    margin: float = Field(default=0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
+    margin: float = Field(default=0.0, description="the lift that a candidate must exceed")
     hold: int = Field(default=10, ge=1, description="block ends for which the test must hold")
     family_size: int | None = Field(
         default=None,
@@ -82,7 +82,6 @@ class Promotion(metaclass=Configurable):
     max_weight: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="upper limit of the importance weights (sea); absent: the largest seen",
     )
     tau: int | None = Field(

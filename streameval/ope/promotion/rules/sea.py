@@ -102,7 +102,6 @@ class Sea(AllData):
     max_weight: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="the upper limit of the importance weights; null: the largest seen",
     )
 
