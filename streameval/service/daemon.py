@@ -35,7 +35,7 @@ MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine 
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
 FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the stream
 FEWEST_FOLDED = 20
-"""Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for twice as long."""
+"""Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for far longer."""
 SHORTEST_TURN = 0.05
 """Seconds that a turn takes at least if it leaves fewer than `FEW_UNREAD` messages unread: one poll for many messages
 costs far less than one poll for each."""

@@ -55,7 +55,7 @@ from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
-BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 120, 10
+BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 4_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
