@@ -239,10 +239,12 @@ def _scan(
 ) -> cython.void:
     """Find the largest `q |u|` of one piece and the number of events with another one than 0.
 
-    Four events in a row have their own maximum and number, so that none waits for the one before.
+    Four events in a row have their own maximum, so that none waits for the one before. A number that is an integer, in
+    a loop of its own, needs no branches.
     """
     i: cython.Py_ssize_t
     stop4: cython.Py_ssize_t = start + (stop - start) // 4 * 4
+    number: cython.longlong = 0
     x0: cython.double
     x1: cython.double
     x2: cython.double
@@ -251,40 +253,38 @@ def _scan(
     most1: cython.double = 0.0
     most2: cython.double = 0.0
     most3: cython.double = 0.0
-    count0: cython.double = 0.0
-    count1: cython.double = 0.0
-    count2: cython.double = 0.0
-    count3: cython.double = 0.0
     for i in range(start, stop4, 4):
-        x0 = series[term, p, i]
-        x1 = series[term, p, i + 1]
-        x2 = series[term, p, i + 2]
-        x3 = series[term, p, i + 3]
-        if not plain:
-            x0 = averaging[p, i] * x0
-            x1 = averaging[p, i + 1] * x1
-            x2 = averaging[p, i + 2] * x2
-            x3 = averaging[p, i + 3] * x3
-        x0 = fabs(x0)
-        x1 = fabs(x1)
-        x2 = fabs(x2)
-        x3 = fabs(x3)
+        x0 = _size(series, averaging, plain, term, p, i)
+        x1 = _size(series, averaging, plain, term, p, i + 1)
+        x2 = _size(series, averaging, plain, term, p, i + 2)
+        x3 = _size(series, averaging, plain, term, p, i + 3)
         most0 = x0 if x0 > most0 else most0
         most1 = x1 if x1 > most1 else most1
         most2 = x2 if x2 > most2 else most2
         most3 = x3 if x3 > most3 else most3
-        count0 += 1.0 if x0 != 0 else 0.0
-        count1 += 1.0 if x1 != 0 else 0.0
-        count2 += 1.0 if x2 != 0 else 0.0
-        count3 += 1.0 if x3 != 0 else 0.0
     for i in range(stop4, stop):
-        x0 = fabs(series[term, p, i] if plain else averaging[p, i] * series[term, p, i])
+        x0 = _size(series, averaging, plain, term, p, i)
         most0 = x0 if x0 > most0 else most0
-        count0 += 1.0 if x0 != 0 else 0.0
+    for i in range(start, stop):
+        number += 1 if _size(series, averaging, plain, term, p, i) != 0 else 0
     most0 = most1 if most1 > most0 else most0
     most2 = most3 if most3 > most2 else most2
     largest[0] = most2 if most2 > most0 else most0
-    counts[0] = (count0 + count1) + (count2 + count3)
+    counts[0] = number
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _size(
+    series: cython.const_double[:, :, ::1],
+    averaging: cython.const_double[:, ::1],
+    plain: cython.bint,
+    term: cython.Py_ssize_t,
+    p: cython.Py_ssize_t,
+    i: cython.Py_ssize_t,
+) -> cython.double:
+    return fabs(series[term, p, i] if plain else averaging[p, i] * series[term, p, i])
 
 
 def signed_sums(
