@@ -18,7 +18,7 @@ from streameval.ope.core.kernel import compiled
 from support.paths import ROOT
 
 MAIN = "import sys; sys.argv[0] = 'streameval'; from streameval.cli.app import main; main()"
-KERNELS = ("common/fading", "ope/core/adwin", "ope/core/kernel", "ope/estimators/kernel")
+KERNELS = ("common/fading", "ope/core/adwin", "ope/core/kernel", "ope/estimators/kernel", "ope/promotion/kernel")
 FORM = "from streameval.ope.core.kernel import compiled; print(compiled())"
 
 

@@ -163,7 +163,8 @@ def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Bia
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         noise = np.log(variance / (bias_weight * k * k))
     even = _equally_good(np.asarray(t, dtype=float).tobytes(), bias)
-    best = np.stack([np.interp(now, edges, BETWEEN) for now, edges in zip(noise, even, strict=True)])
+    best = np.empty(noise.shape)
+    kernel.interpolate(np.ascontiguousarray(noise), even, BETWEEN, best)
     return np.asarray(1 - 1 / np.exp(best))
 
 

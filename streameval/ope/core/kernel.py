@@ -11,7 +11,17 @@ import cython
 import numpy as np
 from cython.cimports.libc.math import exp, fabs, isfinite, sqrt
 
-__all__ = ["accumulate", "compiled", "contrasts", "extremes", "follow_values", "mix", "products", "signed_sums"]
+__all__ = [
+    "accumulate",
+    "compiled",
+    "contrasts",
+    "extremes",
+    "follow_values",
+    "interpolate",
+    "mix",
+    "products",
+    "signed_sums",
+]
 
 DECAYS = 13
 """The number of decays of a mixture."""
@@ -901,6 +911,48 @@ def trace(
                 for r in range(state.shape[2]):
                     state[p, e, r] = factor * state[p, e, r] + blocks[b, p, take[e, r]]
                     out[b, p, e, r] = state[p, e, r]
+
+
+def interpolate(
+    numbers: cython.const_double[:, ::1],
+    edges: cython.const_double[:, ::1],
+    values: cython.const_double[::1],
+    out: cython.double[:, ::1],
+) -> None:
+    """Interpolate linearly between values at edges that are others in each row, as `numpy.interp` does in one row.
+
+    Args:
+        numbers: where to interpolate [B, N]
+        edges: in ascending order [B, K]
+        values: at the edges [K]
+        out: becomes the interpolated values [B, N]
+    """
+    last: cython.Py_ssize_t = edges.shape[1] - 1
+    b: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    x: cython.double
+    share: cython.double
+    for b in range(numbers.shape[0]):
+        for n in range(numbers.shape[1]):
+            x = numbers[b, n]
+            low = 0
+            high = last
+            while high - low > 1:
+                middle = (low + high) // 2
+                if edges[b, middle] <= x:
+                    low = middle
+                else:
+                    high = middle
+            if x <= edges[b, low]:
+                share = 0.0
+            elif x >= edges[b, high]:
+                share = 1.0
+            else:
+                share = (x - edges[b, low]) / (edges[b, high] - edges[b, low])
+            out[b, n] = values[low] + share * (values[high] - values[low])
 
 
 def follow_values(

@@ -9,13 +9,12 @@ from streameval.common.arrays import Array, decayed_path, per_block, ratio, runn
 from streameval.ope.core.past import SIGNS
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import rarity
+from streameval.ope.promotion import kernel
 from streameval.ope.promotion.block_sums import BlockSums
 
 WEIGHT_MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
 LARGEST_STAKE = 0.5
-RUINED = 1e-12
-"""The factor that remains of a wealth after a weight beyond every bound."""
 
 
 class Bets(Struct, frozen=True, eq=False):
@@ -116,19 +115,9 @@ def fold(state: BetState, bets: Bets, sums: BlockSums, block: int) -> tuple[Arra
         best = np.where(before["bets"][:, 1] > 0, before["bets"][:, 0] / before["bets"][:, 1], 0.0)
     least = -LARGEST_STAKE / (before["sampling"] * before["largest"])
     stake = np.clip(best, least, LARGEST_STAKE / (before["sampling"] * (1.0 - before["lowest"])))
-    wealth = bets.surprise * stake[:, :, None]
-    wealth += 1.0
-    return _log_product(np.maximum(wealth, RUINED, out=wealth)), effects, after
-
-
-def _log_product(factors: Array) -> Array:
-    """Logarithms of the products over the last axis, with a logarithm for four factors, none of which exceeds 1e51."""
-    for _ in range(2):
-        half, odd = divmod(factors.shape[-1], 2)
-        if odd:
-            break
-        factors = factors[..., :half] * factors[..., half:]
-    return np.asarray(np.log(factors).sum(axis=-1))
+    gained = np.empty(stake.shape)
+    kernel.log_wealth(bets.surprise, np.ascontiguousarray(stake), gained)
+    return gained, effects, after
 
 
 def design_effect(units: UnitBets) -> Array:

@@ -50,6 +50,15 @@ def unknown(*shape: int) -> Array:
     return np.full(shape, np.nan)
 
 
+def test_numbers_are_interpolated_between_the_edges_of_their_row(kernel: Any) -> None:
+    edges = np.array([[0.0, 1.0, 1.0, 3.0, 4.0], [-2.0, 0.0, 5.0, np.inf, np.inf]])
+    points, values = np.array([[-1.0, 0.0, 0.25, 1.0, 2.5, 4.0, 9.0, np.nan]] * 2), np.array([1.0, 2.0, 4.0, 5.0, 7.0])
+    found = unknown(*points.shape)
+    kernel.interpolate(points, edges, values, found)
+    wanted = [np.interp(row, each, values) for row, each in zip(points, edges, strict=True)]
+    assert found == pytest.approx(np.array(wanted), nan_ok=True)
+
+
 # -- sums over pieces of the events ------------------------------------------------------------------------------------
 
 SERIES, POLICIES = 3, 3

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
 from streameval.ope.core.past import signs_of
 from streameval.ope.evidence import Evidence
+from streameval.ope.promotion import kernel as imported
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.block_sums import BlockSums
 
@@ -93,3 +97,26 @@ def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean:
         gains.append(gain)
     assert gains[1] == pytest.approx(gains[0], rel=1e-9)
     assert gains[0].sum() > 10.0
+
+
+def uncompiled() -> Any:
+    """Load the kernel from its source, whether or not it is compiled."""
+    spec = importlib.util.spec_from_file_location(
+        "uncompiled_kernel", Path(mean_weight.__file__).with_name("kernel.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kernel", [imported, uncompiled()], ids=["as imported", "uncompiled"])
+def test_the_wealth_of_bets_is_a_product_that_neither_overflows_nor_vanishes(kernel: Any) -> None:
+    observed = np.random.default_rng(4).exponential(size=(3, 2, 50)) - 1.0
+    observed[1, 0] = 1e50
+    observed[2, 1] = -1e50
+    stake, gained = np.full((3, 2), 0.5), np.empty((3, 2))
+    kernel.log_wealth(observed, stake, gained)
+    factors = np.maximum(1.0 + stake[:, :, None] * observed, 1e-12)
+    assert gained == pytest.approx(np.log(factors).sum(axis=-1))
