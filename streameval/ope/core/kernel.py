@@ -179,12 +179,14 @@ def extremes(
         largest: becomes the largest weight, the largest importance weight, and the largest `q |u|` of each term,
             [B, P, 2 + M]
         counts: becomes the number of events with a weight, with a weight in `both`, and with `q u` other than 0 of each
-            term, [B, P, 2 + M]
+            term, [B, P, 2 + M]; nothing is counted if it is empty
         squares: becomes the sums of squares of both weights, [B, P, 2]
     """
     policies: cython.Py_ssize_t = series.shape[1]
     pieces: cython.Py_ssize_t = edges.shape[0] - 1
     wanted: cython.Py_ssize_t = terms.shape[0]
+    counted: cython.bint = counts.shape[0] > 0
+    averaging: cython.const_double[:, ::1]
     p: cython.Py_ssize_t
     b: cython.Py_ssize_t
     m: cython.Py_ssize_t
@@ -213,30 +215,24 @@ def extremes(
                     q = both[p, i]
                     shared_square += q * q
                     shared += 1.0 if q > 0 else 0.0
-            _scan(series, weight, True, 0, p, start, stop, largest[b, p, 1:], counts[b, p, 1:])
             squares[b, p, 0] = square
             squares[b, p, 1] = shared_square
             largest[b, p, 0] = most
-            counts[b, p, 0] = own
-            counts[b, p, 1] = shared
+            largest[b, p, 1] = _largest(series, weight, True, 0, p, start, stop)
+            if counted:
+                counts[b, p, 0] = own
+                counts[b, p, 1] = shared
             for m in range(wanted):
-                _scan(
-                    series,
-                    both if apart[m] else weight,
-                    plain,
-                    terms[m],
-                    p,
-                    start,
-                    stop,
-                    largest[b, p, 2 + m :],
-                    counts[b, p, 2 + m :],
-                )
+                averaging = both if apart[m] else weight
+                largest[b, p, 2 + m] = _largest(series, averaging, plain, terms[m], p, start, stop)
+                if counted:
+                    counts[b, p, 2 + m] = _nonzero(series, averaging, plain, terms[m], p, start, stop)
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _scan(
+def _largest(
     series: cython.const_double[:, :, ::1],
     averaging: cython.const_double[:, ::1],
     plain: cython.bint,
@@ -244,17 +240,13 @@ def _scan(
     p: cython.Py_ssize_t,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
-    largest: cython.double[::1],
-    counts: cython.double[::1],
-) -> cython.void:
-    """Find the largest `q |u|` of one piece and the number of events with another one than 0.
+) -> cython.double:
+    """Find the largest `q |u|` of one piece.
 
-    Four events in a row have their own maximum, so that none waits for the one before. A number that is an integer, in
-    a loop of its own, needs no branches.
+    Four events in a row have their own maximum, so that none waits for the one before.
     """
     i: cython.Py_ssize_t
     stop4: cython.Py_ssize_t = start + (stop - start) // 4 * 4
-    number: cython.longlong = 0
     x0: cython.double
     x1: cython.double
     x2: cython.double
@@ -275,12 +267,29 @@ def _scan(
     for i in range(stop4, stop):
         x0 = _size(series, averaging, plain, term, p, i)
         most0 = x0 if x0 > most0 else most0
-    for i in range(start, stop):
-        number += 1 if _size(series, averaging, plain, term, p, i) != 0 else 0
     most0 = most1 if most1 > most0 else most0
     most2 = most3 if most3 > most2 else most2
-    largest[0] = most2 if most2 > most0 else most0
-    counts[0] = number
+    return most2 if most2 > most0 else most0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _nonzero(
+    series: cython.const_double[:, :, ::1],
+    averaging: cython.const_double[:, ::1],
+    plain: cython.bint,
+    term: cython.Py_ssize_t,
+    p: cython.Py_ssize_t,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.longlong:
+    """Count the events of one piece with another `q u` than 0. An integer in a loop of its own needs no branches."""
+    i: cython.Py_ssize_t
+    number: cython.longlong = 0
+    for i in range(start, stop):
+        number += 1 if _size(series, averaging, plain, term, p, i) != 0 else 0
+    return number
 
 
 @cython.cfunc

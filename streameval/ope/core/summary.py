@@ -117,7 +117,7 @@ class BlockSeries:
         unsupported = evidence.unsupported
         self._unsupported = None if unsupported is None else np.ascontiguousarray(unsupported.T)[None]
         self.series = np.empty((len(layout.series), self.policies, self.events))
-        self._plain = bool((self.weight == 1.0).all())
+        self._plain = evidence.counts_once
         if not layout.apart and not self._plain and self.weight[:, self.weight[0] == 0].any():
             raise ValueError("events lack the production policy, which every event of this log should have")
         np.multiply(evidence.importance_weight.T, 1.0 if self._plain else self.weight > 0, out=self.series[0])
@@ -190,7 +190,7 @@ class BlockSeries:
         first, second, apart = layout.factors
         kernel.products(self.series, weight, both, plain, edges, first, second, apart, count, rows)
         terms, of_both = np.ascontiguousarray(np.array(layout.numerators, dtype=np.int64).T)
-        largest, numbers = np.empty((2, pieces, self.policies, 2 + len(terms)))
+        largest, numbers = (np.empty((length, self.policies, 2 + len(terms))) for length in (pieces, counts * pieces))
         squares = np.empty((pieces, self.policies, 2))
         kernel.extremes(
             self.series,

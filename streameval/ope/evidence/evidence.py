@@ -233,7 +233,7 @@ class Evidence:
         """
         target = target_probabilities(batch, policies)
         with np.errstate(over="ignore", invalid="ignore"):
-            weight = target / batch.propensity[:, None]
+            weight = np.divide(target, batch.propensity[:, None], out=target)
             sampling = 1.0 / batch.sampling_probability
         averaging = np.repeat(sampling[None], len(policies), axis=0).T
         if not _all_usable(weight, batch.reward, sampling):
