@@ -289,9 +289,9 @@ class Evidence:
         """
         known = ~np.isnan(reward)
         given = np.where(known, reward, 0.0)
-        usable = known[:, None] & _usable(self.importance_weight, given)
-        if usable.all():
+        if known.all() and _all_usable(self.importance_weight, given, self.event_weight):
             return replace(self, reward=given)
+        usable = known[:, None] & _usable(self.importance_weight, given)
         return replace(
             self,
             reward=given,

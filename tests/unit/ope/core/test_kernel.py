@@ -142,6 +142,9 @@ def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
             assert largest[place, policy].tolist() == [each.max(initial=0.0) for each in numbers_of]
             assert counts[place, policy].tolist() == [np.count_nonzero(each) for each in (q, both, *weighted)]
             assert squares[place, policy].tolist() == [np.cumsum([0.0, *each**2])[-1] for each in (q, both)]
+    uncounted = np.empty_like(largest)
+    kernel.extremes(given.series, given.weight, given.both, plain, *columns, uncounted, counts[:0], squares)
+    assert uncounted.tolist() == largest.tolist()
 
 
 @pytest.mark.parametrize("edges", EDGES, ids=str)
