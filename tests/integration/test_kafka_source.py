@@ -155,9 +155,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(leaving_broker: MockBr
     assert reader.seen == Counter(numbers(1000))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
 def test_a_source_may_be_closed_at_any_time_while_it_starts(broker: Broker, topic: str) -> None:
-    """kafka-python leaves a socket that connects at that moment to the garbage collector."""
     before = set(threading.enumerate())
     for pause in range(10):
         with reading(broker.connection, topic) as reader:

@@ -21,8 +21,8 @@ from streameval.ope.promotion import MonitorState
 
 
 def same_policies(before: EvaluatorConfig, config: EvaluatorConfig) -> list[str]:
-    """Return the policies of a config that another config has, computed in the same way."""
-    return [name for name in config.policies if name in before.policies and before.policy(name) == config.policy(name)]
+    """Return the policies of the config `before` that another config has, computed in the same way."""
+    return [name for name in before.policies if name in config.policies and before.policy(name) == config.policy(name)]
 
 
 def same_products(before: EvaluatorConfig, config: EvaluatorConfig) -> EvaluatorConfig:

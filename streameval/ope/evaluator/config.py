@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -345,10 +345,10 @@ class EvaluatorConfig:
     def _model_of(self, estimator: AnyEstimator) -> AnyRewardModel | None:
         return self.reward_model if "prediction" in estimator.needs else None
 
-    def for_policies(self, names: Collection[str]) -> EvaluatorConfig:
-        """The config for production and those candidates that are among `names`."""
+    def for_policies(self, names: Iterable[str]) -> EvaluatorConfig:
+        """Return the config for production and the candidates among `names`, in their order."""
         production, *candidates = self.policies
-        kept = [name for name in candidates if name in names]
+        kept = [name for name in names if name in candidates]
         return replace(
             self,
             policies=(production, *kept),
