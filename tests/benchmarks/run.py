@@ -43,6 +43,7 @@ NAMES = (
     "learners",
     "peers",
     "from_kafka",
+    "on_spark",
 )
 WORSE = 1.2
 """A ratio fails if it is more than this times the stored one."""

@@ -7,14 +7,12 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import confluent_kafka
@@ -23,7 +21,6 @@ import pytest
 
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
-from streameval.ingest.kafka.producer import produce
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser
 from streameval.ope.report import Report
@@ -181,78 +178,6 @@ def test_from_the_command_line_to_the_metrics_spark_gives_the_numbers_of_one_pro
     lines = [json.loads(line) for line in rejected.read_text().splitlines()]
     assert len({(line["partition"], line["offset"]) for line in lines}) == EVENTS // REJECTED
     assert {line["value"] for line in lines} == {"{"}
-
-
-class Cost(NamedTuple):
-    """The processor time of all processes of a daemon, and the time that passed, in seconds."""
-
-    processor: float
-    elapsed: float
-
-
-def costs(broker: RealBroker, folder: Path, *masters: str | None) -> list[Cost]:
-    """The cost of half a million events with each master of Spark, or in one process, once it has taken some others.
-
-    They are in a transaction that ends then. Runs of all masters take turns, and the fastest of two counts.
-    """
-    first, values = 200_000, list(events(0, 700_000))
-    found: dict[str | None, list[Cost]] = {}
-    for attempt, master in product(range(2), masters):
-        topic = f"cost-{uuid4().hex[:8]}"
-        broker.create_topic(topic, PARTITIONS)
-        produce(values[:first], topic, broker.connection)
-        limits = {"transaction.timeout.ms": 900_000, "queue.buffering.max.messages": 0}
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, **limits}
-        )
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
-        for place, value in enumerate(values[first:]):
-            producer.produce(topic, value, partition=place % PARTITIONS)
-        producer.flush(PATIENCE)
-        source = {"kind": "kafka", "topic": topic, "client": "confluent", "order": "arrival"}
-        config: dict[str, Any] = {
-            "source": source | {"bootstrap_servers": broker.bootstrap},
-            "policies": {"candidates": CANDIDATES},
-            "estimators": ["ips", "snips"],
-            "averages": ["cumulative", {"kind": "decay", "half_life": "1h"}],
-            "drift": "off",
-            "promotion": "off",
-            "state": "off",
-            "http": {"port": 0},
-        }
-        if master is not None:
-            options = {"spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-            engine = {"kind": "spark", "trigger": "10ms", "most_per_partition": 50_000, "options": options}
-            config["engine"] = {**engine, "master": master}
-        runs = DaemonRuns(folder / f"{attempt} {master}", config)
-        runs.start()
-        runs.report_of(first - first // REJECTED)
-        used, started = runs.processor_seconds(), time.monotonic()
-        producer.commit_transaction(PATIENCE)
-        runs.report_of(len(values) - len(values) // REJECTED)
-        cost = Cost(runs.processor_seconds() - used, time.monotonic() - started)
-        found.setdefault(master, []).append(cost)
-        runs.end()
-    return [Cost(*np.min(found[master], axis=0).tolist()) for master in masters]
-
-
-@pytest.mark.timeout(1800)
-def test_an_event_takes_at_most_twice_the_processor_time_of_one_process_and_two_workers_little_more_than_one(
-    broker: RealBroker, topic: Topic, tmp_path: Path
-) -> None:
-    one_process, one_worker, two_workers = costs(broker, tmp_path, None, "local[1]", "local[2]")
-    assert one_worker.processor < 2 * one_process.processor
-    assert two_workers.processor < 1.15 * one_worker.processor
-
-
-@pytest.mark.timeout(1800)
-def test_two_workers_are_1_7_times_as_fast_as_one(broker: RealBroker, topic: Topic, tmp_path: Path) -> None:
-    idle = (os.cpu_count() or 1) - os.getloadavg()[0]
-    if idle < 4:
-        pytest.skip(f"needs 4 idle cores, for workers, driver and broker: there are {idle:.1f}")
-    one_worker, two_workers = costs(broker, tmp_path, "local[1]", "local[2]")
-    assert one_worker.elapsed > 1.7 * two_workers.elapsed
 
 
 def test_a_driver_that_is_killed_before_and_after_a_snapshot_counts_each_event_once(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from support.commands import Outcome, command
 from support.ramps import three_actions
 
 POLICIES = {"better": 0.9, "worse": 0.2}
-PROGRAM = "from streameval.cli.app import main; main()"
 PAIRS = [("ips", "window"), ("ips", "cumulative")]
 
 
@@ -289,29 +286,6 @@ def test_replay_draws_what_is_asked_for(
     assert command(capfd, "simulate", "events.ndjson", "--events", "1000").code == 0
     assert command(capfd, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-def test_a_plot_takes_at_most_half_the_processor_time_of_its_replay(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("policies: {candidates: [candidate-1, candidate-2]}")
-    streameval(tmp_path, "simulate", "log.ndjson", "--events", "500000")
-    streameval(tmp_path, "simulate", "short.ndjson", "--events", "1000")
-
-    def spent(log: str, *options: str) -> float:
-        before = os.times()
-        streameval(tmp_path, "replay", "c.yaml", log, *options)
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
-
-    def seconds(*options: str) -> float:
-        """Processor time beyond starting and drawing, which any log needs."""
-        return spent("log.ndjson", *options) - spent("short.ndjson", *options)
-
-    assert any(seconds("--plot", "plot.png") / seconds() < 1.5 for _ in range(3))
-
-
-def streameval(directory: Path, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM, *arguments], cwd=directory, check=True, capture_output=True)
 
 
 def test_a_plot_of_an_average_that_is_not_configured_is_refused(
