@@ -111,13 +111,13 @@ def known(path: Lift, before: Array, sizes: Integers) -> tuple[Lift, Array]:
 
 
 def _shared(distance: Array, age: Array) -> tuple[Array, Integers]:
-    """The mean distance of the candidates that started with each one, and their number, both [blocks, candidates]."""
+    """Return the mean distance of the candidates of the same age, and their number, both [blocks, candidates]."""
     known = ~np.isnan(distance)
-    total, number = np.zeros(distance.shape), np.zeros(distance.shape, dtype=int)
+    given, total, number = np.where(known, distance, 0.0), np.zeros(distance.shape), np.zeros(distance.shape, dtype=int)
     for each in np.unique(age):
-        of_group = age == each
-        total[:, of_group] = np.where(known, distance, 0.0)[:, of_group].sum(axis=1, keepdims=True)
-        number[:, of_group] = known[:, of_group].sum(axis=1, keepdims=True)
+        alike = age == each
+        total[:, alike] = given[:, alike].sum(axis=1, keepdims=True)
+        number[:, alike] = known[:, alike].sum(axis=1, keepdims=True)
     return ratio(total, number), number
 
 
