@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river.drift import ADWIN
 
-import streameval.ope.core
 from streameval.common.arrays import Array
 from streameval.ope.core import adwin
+from support.kernels import uncompiled
 
 OPTIONS = {"delta": 0.002, "clock": 32, "max_buckets": 5, "min_window_length": 5, "grace_period": 10}
 OFTEN = {"delta": 0.5, "clock": 1, "min_window_length": 2, "grace_period": 2}
 
 
-def uncompiled() -> Any:
-    path = Path(*streameval.ope.core.__path__) / "adwin.py"
-    spec = importlib.util.spec_from_file_location(adwin.__name__, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FORMS = [uncompiled()] if str(adwin.__file__).endswith(".py") else [uncompiled(), adwin]
+FORMS = [uncompiled(adwin)] if str(adwin.__file__).endswith(".py") else [uncompiled(adwin), adwin]
 
 
 def windows(form: Any, policies: int, longest: int, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from itertools import combinations_with_replacement, pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import streameval
 from streameval.ope.core import kernel as imported
+from support.kernels import uncompiled
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-SOURCE = Path(*streameval.__path__, "ope", "core", "kernel.py")
-
-
-def uncompiled() -> ModuleType:
-    """Load the module from its source, whether or not it is compiled."""
-    spec = importlib.util.spec_from_file_location("uncompiled_kernel", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert not module.compiled()
-    return module
-
-
-FORMS = {"as imported": imported, "uncompiled": uncompiled()}
+FORMS = {"as imported": imported, "uncompiled": uncompiled(imported)}
+assert not FORMS["uncompiled"].compiled()
 
 
 @pytest.fixture(params=FORMS)

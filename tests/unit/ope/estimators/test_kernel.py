@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import streameval
 from streameval.ope.estimators import kernel as imported
-
-SOURCE = Path(*streameval.__path__, "ope", "estimators", "kernel.py")
-
-
-def uncompiled() -> Any:
-    """Load the module from its source, whether or not it is compiled."""
-    spec = importlib.util.spec_from_file_location("uncompiled_kernel", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from support.kernels import uncompiled
 
 
 @pytest.mark.parametrize("threshold", [-np.inf, 0.8], ids=["control variate", "stratified"])
-@pytest.mark.parametrize("kernel", [imported, uncompiled()], ids=["as imported", "uncompiled"])
+@pytest.mark.parametrize("kernel", [imported, uncompiled(imported)], ids=["as imported", "uncompiled"])
 def test_controlled_terms_take_their_coefficient_from_the_blocks_before(kernel: Any, threshold: float) -> None:
     rng, blocks, size, policies, fading = np.random.default_rng(3), 4, 7, 2, 0.9
     weight = rng.exponential(size=(policies, blocks * size))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import kernel as imported
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.block_sums import BlockSums
+from support.kernels import uncompiled
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]
@@ -99,19 +98,7 @@ def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean:
     assert gains[0].sum() > 10.0
 
 
-def uncompiled() -> Any:
-    """Load the kernel from its source, whether or not it is compiled."""
-    spec = importlib.util.spec_from_file_location(
-        "uncompiled_kernel", Path(mean_weight.__file__).with_name("kernel.py")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("kernel", [imported, uncompiled()], ids=["as imported", "uncompiled"])
+@pytest.mark.parametrize("kernel", [imported, uncompiled(imported)], ids=["as imported", "uncompiled"])
 def test_the_wealth_of_bets_is_a_product_that_neither_overflows_nor_vanishes(kernel: Any) -> None:
     observed = np.random.default_rng(4).exponential(size=(3, 2, 50)) - 1.0
     observed[1, 0] = 1e50
