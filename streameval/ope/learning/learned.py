@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import Field, FiniteFloat, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State, ratio
@@ -127,7 +127,7 @@ class Learned(LearningPolicy):
     counter_sample: bool = False
     horizon: Annotated[float, Field(ge=100)] | None = None
     weights: Annotated[
-        tuple[tuple[FiniteFloat, ...], ...], Field(description="the weights to start from; `file` reads them")
+        tuple[tuple[float, ...], ...], Field(description="the weights to start from; `file` reads them")
     ] = field(default=(), repr=False)
     kind: Literal["learned"] = field(default="learned", kw_only=True, repr=False)
 
