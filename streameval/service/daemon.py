@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import structlog
 
-from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
@@ -24,7 +23,7 @@ from streameval.service.decisions import DecisionOutbox, NoDecisions
 from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
-from streameval.service.snapshots import NoSnapshots, SnapshotWriter
+from streameval.service.snapshots import NoSnapshots, Snapshot, SnapshotWriter
 from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram
 
 log = structlog.get_logger("streameval")
@@ -120,10 +119,10 @@ class DaemonLoop(ABC, Generic[Reporting]):
         with stop_on_signals(self.stop):
             try:
                 self._loop()
-                self._snapshots.write_last(self._document)
+                self._snapshots.write_last(self._take_snapshot)
             except SourceError as error:
                 self._publish(failure=error.message)
-                self._snapshots.write_last(self._document)
+                self._snapshots.write_last(self._take_snapshot)
                 raise
             finally:
                 for closing in (self._snapshots, self._dead_letters, self._decisions, *self._backfills, self._source):
@@ -155,7 +154,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             self._turned = time.monotonic()
             self._reload_when_asked()
             self._backfill(at_least=2 * taken)
-            self._snapshots.maybe_write(self._document)
+            self._snapshots.maybe_write(self._take_snapshot)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
             records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
@@ -237,21 +236,21 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._withheld, self._withheld_because = [], ""
         return batch
 
-    def _document(self) -> State | None:
-        """The whole state with the offsets that it was computed from.
+    def _take_snapshot(self) -> Snapshot | None:
+        """Return the whole state with the offsets after its last messages.
 
-        None while no log has been reached, or while messages before the offsets have not been taken.
+        Return None while no log has been reached, or while messages before the offsets are withheld.
         """
         offsets = self._source.offsets()
         if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
         self._collect()
-        return {
-            "decisions": self._decisions.state(),
-            "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
-            "pipeline": self._pipeline.state(),
-            "evaluator": self._evaluator.state(),
-        }
+        return Snapshot.take(
+            decisions=self._decisions.state(),
+            offsets={topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
+            pipeline=self._pipeline.state(),
+            evaluator=self._evaluator.state(),
+        )
 
     def _publish(self, status: SourceStatus | None = None, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have arrived since the last one, or if that is old.

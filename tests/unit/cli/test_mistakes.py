@@ -21,7 +21,7 @@ from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
 from streameval.service.snapshots import SnapshotStore
 from support.commands import Run, command
-from support.snapshots import snapshot_document
+from support.snapshots import snapshot_of
 
 CONFIG = """
 policies: {candidates: [challenger]}
@@ -563,7 +563,7 @@ def test_check_refuses_a_state_directory_that_run_refuses(run: Run) -> None:
     store = SnapshotStore(Path("state"))
     in_use = run("check", "c.yaml")
     assert (in_use.code, in_use.err.partition(" (")[0]) == (1, "error: state is in use by another streameval")
-    store.write(snapshot_document(Config.load("c.yaml")))
+    store.write(snapshot_of(Config.load("c.yaml")))
     store.close()
     write_config(FILE, reward={"max": 5})
     other = run("check", "c.yaml")

@@ -346,15 +346,15 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
 
 
 class Writer:
-    """Takes every document it can get."""
+    """Take every snapshot it can get."""
 
     def __init__(self) -> None:
         self.status = SnapshotStatus()
         self.kept: list[Any] = []
         self.closed = False
 
-    def maybe_write(self, document: Any) -> None:
-        self.kept.append(document())
+    def maybe_write(self, take: Any) -> None:
+        self.kept.append(take())
 
     write_last = maybe_write
 
@@ -366,9 +366,9 @@ def test_the_state_contains_everything_learned_from_released_events() -> None:
     writer = Writer()
     daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
-    found = [(each["offsets"]["interactions"]["positions"], each["evaluator"]["rewards"]) for each in writer.kept[1:]]
-    assert writer.kept[0] is None, "nothing is kept while the log has not been reached"
-    assert found == [
+    first, *later = writer.kept
+    assert first is None, "nothing is kept while the log has not been reached"
+    assert [(taken.offsets["interactions"]["positions"], taken.evaluator["rewards"]) for taken in later] == [
         ([[0, 1]], [1.0, 2.0]),
         ([[0, 2]], [1.0, 2.0]),
         ([[0, 3]], [1.0, 2.0, 3.0]),
