@@ -17,7 +17,7 @@ from streameval.config.model import Http
 from streameval.events import RankingDecoder
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.ope.report import Estimate, Report
-from streameval.service.http.auth import Security, hash_password
+from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
 from streameval.service.status import DaemonStatus
 from support.asking import asking, report_of
@@ -211,13 +211,16 @@ def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browse
         context.__exit__(None, None, None)
 
 
-def test_a_password_is_asked_for_once_and_opens_the_stream_too(browser: Browser, view: View, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(f"ada:{hash_password('correct horse')}")
-    security = Security(Http(users_file=str(tmp_path / "users")))
-    login = {"username": "ada", "password": "correct horse"}
+def test_with_a_token_from_a_proxy_the_page_and_its_stream_are_shown(
+    browser: Browser, view: View, tmp_path: Path
+) -> None:
+    token = "7f3a" * 16
+    (tmp_path / "tokens").write_text(token)
+    security = Security(Http(token_file=str(tmp_path / "tokens")))
+    headers = {"authorization": f"Bearer {token}"}
     with (
         HttpServer(view, port=0, security=security) as server,
-        opened(browser, server.url, http_credentials=login) as tab,
+        opened(browser, server.url, extra_http_headers=headers) as tab,
     ):
         view.published = later(view.published, 21_000)
         expect(tab.page.locator(".facts dd").first).to_have_text("21,000")

@@ -17,7 +17,7 @@ from support.factories import NOW, View, make_published, make_report, wait_until
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STREAM_CHECKED_EVERY", 0.02)
+    monkeypatch.setattr(http, "STREAM_INTERVAL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def reported(message: str) -> dict[str, object]:
 
 
 def test_heartbeats_keep_a_silent_stream_open(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BEATS_EVERY", 0.1)
+    monkeypatch.setattr(http, "HEARTBEAT_SECONDS", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         heard = messages(answer)
         assert [next(heard) for _ in range(4)][2:] == [": nothing new"] * 2
@@ -76,7 +76,7 @@ def test_heartbeats_keep_a_silent_stream_open(server: HttpServer, monkeypatch: p
 def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LASTS", 0.1)
+    monkeypatch.setattr(http, "MAX_STREAM_SECONDS", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         assert len(list(messages(answer))) == 2
 
@@ -84,7 +84,7 @@ def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
 def test_streams_are_limited_and_released_when_their_clients_leave(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MOST_STREAMS", 5)
+    monkeypatch.setattr(http, "MAX_STREAMS", 5)
     for _ in range(3):
         clients = [client(server) for _ in range(5)]
         for each in clients:
@@ -104,7 +104,7 @@ def opens_stream(asking: httpx.Client) -> bool:
 
 
 def test_open_streams_do_not_hold_up_the_stop(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # what an open request may take, and these would
     ended = threading.Event()
 
     def listen() -> None:

@@ -155,7 +155,7 @@ def test_a_stopped_server_has_given_its_port_back() -> None:
 
 
 def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # what an open request may take, and these would
     with HttpServer(View(make_published()), port=0) as server:
         idle = [socket.create_connection(server.address) for _ in range(50)]
         assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
