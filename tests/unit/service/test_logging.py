@@ -97,7 +97,9 @@ def limited(clock: Clock) -> tuple[logging.Handler, list[str]]:
     written: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: written.append(record.getMessage())  # type: ignore[method-assign]
-    handler.addFilter(RateLimit(("chatty",), most=2, period=60.0, repeating={"snapshot_failed": 60.0}, clock=clock))
+    handler.addFilter(
+        RateLimit(("chatty",), max_records=2, period=60.0, repeating={"snapshot_failed": 60.0}, clock=clock)
+    )
     return handler, written
 
 
@@ -131,9 +133,9 @@ def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest
 def test_log_entries_caused_by_strangers_are_limited_too(capsys: Capture, format: str) -> None:
     configure_logging("info", format)
     for _ in range(10):
-        structlog.get_logger("streameval.access").warning("login_refused", client="192.0.2.1")
+        structlog.get_logger("streameval.access").warning("token_refused", client="192.0.2.1")
     written = capsys.readouterr().err.splitlines()
-    assert [("login_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
+    assert [("token_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
     assert ["more like this are suppressed for 60 s" in line for line in written] == [False, False, True]
 
 
