@@ -113,8 +113,8 @@ class RateLimit(logging.Filter):
     """Limit streameval's events by name, and records of some libraries by the line of code that logs them.
 
     The last record of a period notes that more will be held back, and the first one of the next period how many were.
-    While a broker is away, kafka-python writes thousands of lines a minute, with differing times and numbers. The filter
-    belongs on a handler, because filters of a logger do not see the records of its children.
+    While a broker is away, kafka-python writes thousands of lines a minute, with differing times and numbers. The
+    filter belongs on a handler, because filters of a logger do not see the records of its children.
 
     Args:
         loggers: Names of loggers that are limited by line of code.

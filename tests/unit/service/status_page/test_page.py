@@ -317,7 +317,7 @@ def test_the_pipeline_section_shows_snapshots_decisions_and_backfills() -> None:
     shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
     assert "1.5 min ago" in shown
     assert "failed snapshots" in shown
-    assert "read again for late" in shown
+    assert "backfill of late" in shown
 
 
 def test_news_are_what_a_person_must_hear() -> None:
