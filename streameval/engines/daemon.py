@@ -101,7 +101,8 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
         self._batches, self._read_at = EngineStatus(duration, self._accepted - accepted), ranges[0].read_at
 
     def _count_range(self, result: RangeResult) -> None:
-        self._dead_letters.add(result.dead_letters, result.dropped)
+        if self._dead_letters is not None:
+            self._dead_letters.add(result.dead_letters, result.dropped)
         self._summaries.count(result.rejected, result.examples)
         if result.events and not self._accepted:
             log.info("first_event", policies=list(self._evaluator.policies))

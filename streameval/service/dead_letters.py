@@ -159,22 +159,6 @@ class DeadLetterQueue:
             log.warning("dead_letters_lost", waiting=status.waiting, dropped=status.dropped, reason=status.trouble)
 
 
-class NoDeadLetters:
-    """Keep no dead letter. Rejected messages are only counted."""
-
-    def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
-        """Do nothing."""
-
-    def add(self, dead_letters: Sequence[DeadLetter], dropped: int) -> None:
-        """Do nothing."""
-
-    def status(self) -> None:
-        """Return no status: nothing is written."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class FileSink:
     """Append dead letters to a file as lines of JSON.
 

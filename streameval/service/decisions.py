@@ -258,20 +258,3 @@ class DecisionOutbox:
                 self._unconfirmed.pop(message.id, None)
                 self._queued.discard(message.id)
         return sent
-
-
-class NoDecisions:
-    """Send nothing."""
-
-    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
-        """Do nothing."""
-
-    def state(self) -> list[State]:
-        """Return no message."""
-        return []
-
-    def status(self) -> None:
-        """Return no status."""
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.base import Offsets
 from streameval.service.status import SnapshotStatus, own_version
 
-__all__ = ["NoSnapshots", "Snapshot", "SnapshotStore", "SnapshotWriter", "read_newest", "read_snapshot"]
+__all__ = ["Snapshot", "SnapshotStore", "SnapshotWriter", "read_newest", "read_snapshot"]
 __all__ += ["require_usable", "snapshot_files", "write_snapshot"]
 
 MAX_SNAPSHOTS = 3
@@ -62,41 +62,27 @@ log = structlog.get_logger("streameval.snapshots")
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """Hold a state and where to continue reading.
+    """Hold a state and where to continue reading. `SnapshotWriter` adds the time and the fingerprint.
 
     Args:
         schema: Number of this layout.
         version: Version of streameval that wrote the snapshot.
         written: Time of writing in epoch seconds.
-        fingerprint: Parts of the configuration that must not differ when the state is resumed.
-        decisions: Messages about decisions that have not been confirmed.
+        fingerprint: Settings that must not differ when the state is resumed.
+        decisions: Messages about decisions that are not confirmed.
         offsets: Offsets of the next messages, by topic.
         pipeline: State of the stages before the evaluator.
         evaluator: State of the evaluator.
     """
 
-    schema: int
-    version: str
-    written: float
-    fingerprint: dict[str, Any]
+    schema: int = SCHEMA
+    version: str = msgspec.field(default_factory=own_version)
+    written: float = 0.0
+    fingerprint: dict[str, Any] = {}
     decisions: list[State]
     offsets: dict[str, State]
     pipeline: State
     evaluator: State
-
-    @classmethod
-    def take(cls, *, evaluator: State, pipeline: State, offsets: dict[str, State], decisions: list[State]) -> Snapshot:
-        """Return a snapshot that `SnapshotWriter` completes with a time and a fingerprint."""
-        return cls(
-            schema=SCHEMA,
-            version=own_version(),
-            written=0.0,
-            fingerprint={},
-            decisions=decisions,
-            offsets=offsets,
-            pipeline=pipeline,
-            evaluator=evaluator,
-        )
 
     @property
     def source_offsets(self) -> dict[str, Offsets]:
@@ -144,6 +130,8 @@ def read_snapshot(path: Path) -> Snapshot:
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
             hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
         )
+    if missing := [name for name in Snapshot.__struct_fields__ if name not in document]:
+        raise DamagedError(f"wrong content: {', '.join(missing)} is missing", hint=OLDER)
     try:
         return msgspec.convert(document, Snapshot)
     except msgspec.ValidationError as error:
@@ -476,18 +464,3 @@ class SnapshotWriter:
         self.status = replace(self.status, failures=self.status.failures + 1)
         reason = getattr(error, "strerror", None) or str(error)
         log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
-
-
-class NoSnapshots:
-    """Write no snapshot. A restart then starts from zero."""
-
-    status: ClassVar[None] = None
-
-    def maybe_write(self, take: Callable[[], Snapshot | None]) -> None:
-        """Do nothing."""
-
-    def write_last(self, take: Callable[[], Snapshot | None]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""

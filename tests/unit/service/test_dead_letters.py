@@ -1,4 +1,4 @@
-"""Rejected messages are stored: whole, bounded, and never in the way of the loop."""
+"""Store rejected messages within bounds, and without holding up the loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Box:
-    """A sink that takes dead letters, unless the test closes it or makes it fail."""
+    """Take dead letters, unless the test closes the box or makes it fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.queue: list[DeadLetter] = []
@@ -64,7 +64,7 @@ class Box:
         return len(queue)
 
     def abort(self) -> None:
-        """It is for the test to open the box."""
+        """Do nothing: the test opens the box."""
 
     def close(self) -> None:
         self.closed = True
@@ -76,7 +76,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)  # as long as it takes on a busy machine
 
 
-def test_dead_letters_contain_problem_place_and_time() -> None:
+def test_dead_letters_contain_reason_origin_and_time() -> None:
     batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
     found = list(dead_letters_of(RECORDS, batch.rejected))
     assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
@@ -89,7 +89,7 @@ def test_dead_letters_contain_problem_place_and_time() -> None:
     assert [each.reason for each in found] == ["malformed", "missing_field", "malformed", "malformed"]
 
 
-def test_an_origin_that_was_reported_finds_its_recent_message() -> None:
+def test_the_message_of_an_origin_is_looked_up_in_recent_records() -> None:
     origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
     found = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
     assert [(each.offset, each.value, each.timestamp) for each in found] == [
@@ -142,7 +142,7 @@ def test_items_that_wait_for_a_retry_are_tried_once_more_at_the_end(monkeypatch:
 
 
 class Odd(Box):
-    """A sink with an unexpected error for the dead letter of offset 3."""
+    """Raise an unexpected error for the dead letter of offset 3."""
 
     def write(self, queue: Sequence[DeadLetter]) -> int:
         if queue[0].offset == 3:

@@ -1,4 +1,4 @@
-"""Decisions for machines: each transition is sent, and none with two contents, wherever the daemon ends."""
+"""Send each transition, and none with two contents, wherever the daemon ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Topic:
-    """A topic that takes messages until the process ends, and may then not confirm the last one."""
+    """Take messages until the process ends, and perhaps do not confirm the last one."""
 
     def __init__(self) -> None:
         self.messages: list[KeyedMessage] = []
@@ -81,7 +81,7 @@ def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
     return DecisionOutbox(topic, "logging", "0123456789abcdef", waiting)
 
 
-def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
+def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
     events, topic = log(3), Topic()
     evaluator, box = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config()), outbox(topic)
     evaluator.update(events)
@@ -159,7 +159,7 @@ def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
 
 
 class Runs:
-    """Daemons that one after another read a log, each from the last snapshot of those before it."""
+    """Run one daemon after another on a log, each one from the last snapshot before it."""
 
     def __init__(self, events: EventBatch, seed: int) -> None:
         self.events, self.chance, self.topic = events, random.Random(seed), Topic()
@@ -173,7 +173,7 @@ class Runs:
         self.evaluator, self.box = Evaluator.from_state(state), outbox(self.topic, waiting)
 
     def read(self, polls: int) -> None:
-        """Read on, with snapshots now and then; the topic may lose the messages from one on, or their confirmation."""
+        """Read on with occasional snapshots. The topic may lose messages from one on, or their confirmation."""
         for _ in range(polls):
             part = self.events[self.place : self.place + self.chance.randrange(1, 300)]
             self.evaluator.update(part)

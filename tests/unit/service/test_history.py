@@ -1,4 +1,4 @@
-"""The ring of the last hours, of which the status page draws its lines."""
+"""Keep the estimates of the last hours for the lines of the status page."""
 
 from __future__ import annotations
 

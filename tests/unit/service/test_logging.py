@@ -1,4 +1,4 @@
-"""Logs: on stderr, for people or for machines, and few."""
+"""Log to stderr, for people or machines, and not too much."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def log_often(handler: logging.Handler, name: str, count: int) -> None:
         handler.handle(logging.LogRecord(name, logging.ERROR, "net.py", 7, "attempt %d failed", (number,), None))
 
 
-def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted() -> None:
+def test_one_line_of_code_is_limited_and_the_rest_is_counted() -> None:
     clock = Clock()
     handler, written = limited(clock)
     log_often(handler, "chatty.net", 1000)
@@ -118,7 +118,7 @@ def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted
     assert written[2:] == ["attempt 0 failed (998 similar entries were suppressed)"]
 
 
-def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
+def test_a_repeated_event_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
     configure_logging("info")
     for failures in range(10):
         structlog.get_logger("streameval.snapshots").error("snapshot_failed", failures=failures)
@@ -161,7 +161,7 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
     assert len([*written, *lines(capsys)]) < 40
 
 
-def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
+def test_the_status_tells_why_a_broker_is_not_reached_if_nothing_is_logged(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 0.2)

@@ -112,7 +112,7 @@ reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_sh
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
-"""Names of metrics after `streameval_`, which dashboards and alerts of users ask for. A release adds its new ones."""
+"""Names of metrics without `streameval_`. Dashboards and alerts of users query them. A release adds new ones."""
 
 
 def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
@@ -131,7 +131,7 @@ def one(samples: dict[str, list[Sample]], name: str, **labels: str) -> float:
 
 
 def of_one(**fields: Any) -> dict[str, list[Sample]]:
-    """The metrics when the only estimate is one with these fields."""
+    """Return the metrics of a single estimate with these fields."""
     return of_estimates(make_estimate("a", "ips", "window", **fields))
 
 
@@ -141,7 +141,7 @@ def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
 
 @pytest.fixture(scope="module")
 def samples() -> dict[str, list[Sample]]:
-    """The metrics of a daemon with a Report."""
+    """Return the metrics of a daemon with a Report."""
     return scrape(make_published(make_report()))
 
 

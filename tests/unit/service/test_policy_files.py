@@ -1,4 +1,4 @@
-"""Frozen copies of policies that learn: as files for a recommender, and in messages."""
+"""Write frozen copies of policies to files for a recommender, and report them in messages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_pat
 
 
 class Topic:
-    """A topic that takes all messages."""
+    """Take all messages."""
 
     def __init__(self) -> None:
         self.messages: list[KeyedMessage] = []

@@ -104,9 +104,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_set_aside_with_a_warning_and_the_one_before_is_used(
-    snapshots: SnapshotStore, damage: str
-) -> None:
+def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(snapshots: SnapshotStore, damage: str) -> None:
     snapshots.write(make_snapshot(1))
     path = snapshots.write(make_snapshot(2))
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
@@ -256,7 +254,7 @@ def test_a_directory_that_cannot_be_created_is_reported_with_a_hint(tmp_path: Pa
     assert "state.dir" in error.value.hint
 
 
-def test_a_restart_from_zero_keeps_the_old_ones_under_other_names(snapshots: SnapshotStore) -> None:
+def test_a_reset_keeps_old_snapshots_under_other_names(snapshots: SnapshotStore) -> None:
     snapshots.write(make_snapshot(1))
     snapshots.set_aside()
     assert newest(snapshots) is None
@@ -269,7 +267,7 @@ def nothing_can_be_renamed(_path: Path, _target: Path) -> Path:
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
-def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
+def test_a_damaged_snapshot_that_cannot_be_renamed_is_skipped_with_a_warning(
     snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots.write(make_snapshot(1))
@@ -284,7 +282,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
     assert newest(snapshots) == 3
 
 
-def test_old_ones_that_cannot_be_set_aside_stop_a_reset(
+def test_snapshots_that_cannot_be_set_aside_stop_a_reset(
     snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots.write(make_snapshot(1))
@@ -317,7 +315,7 @@ def test_the_steps_are_reached_in_their_order(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("step", STEPS[1:5])
-def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(
+def test_a_write_that_fails_at_any_step_leaves_the_snapshot_before_and_no_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def fail(at: str) -> None:
@@ -355,7 +353,7 @@ print(snapshots.write(make_snapshot(3)).name, snapshots.newest(number))
 """
 
 
-def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_quota_of_the_file_system_leaves_the_snapshot_before(tmp_path: Path) -> None:
     command = [sys.executable, "-c", QUOTA, str(tmp_path)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     assert lines == ["File too large", "1 []", "000000000002.snapshot 3"]
@@ -363,7 +361,7 @@ def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> Non
 
 
 class Filled(SnapshotStore):
-    """A directory on a disk that is full for a while."""
+    """Fail as on a disk that is full for a while."""
 
     full = True
 
@@ -391,7 +389,7 @@ def test_a_failed_write_is_counted_and_logged_and_the_next_interval_tries_again(
     assert numbers(snapshots) == [1]
 
 
-def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> None:
+def test_one_snapshot_is_written_at_a_time_and_not_before_its_interval(tmp_path: Path) -> None:
     at_once, at_work, made = 0, 0, 0
     released = threading.Event()
 
@@ -421,7 +419,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
     assert (at_once, made) == (1, 2)
 
 
-def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_the_interval(tmp_path: Path) -> None:
+def test_the_first_snapshot_is_written_at_once_and_the_next_after_the_interval(tmp_path: Path) -> None:
     asked = []
 
     def take(snapshot: Snapshot | None) -> Snapshot | None:
@@ -447,7 +445,7 @@ def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
 
 
 def stalls(work: threading.Thread | None) -> float:
-    """The longest time that a loop next to `work` had to wait for a turn."""
+    """Return the longest time that a loop next to `work` waited for a turn."""
     longest, last = 0.0, time.perf_counter()
     end = last + 0.2
     if work is not None:

@@ -1,4 +1,4 @@
-"""A daemon continues from its snapshots: with the same numbers, with changes of the configuration, or not."""
+"""Continue from snapshots with equal numbers, apply changes of the configuration, or refuse them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.messages import message
 
 
 def lines(first: int, last: int) -> str:
-    """Events whose rewards identify them."""
+    """Return events that their rewards identify."""
     coin, names = [0.5, 0.5], ("early", "late", "other")
     sets = {"actions": ["a", "b"], "propensities": coin, "propensity": ..., "policies": dict.fromkeys(names, coin)}
     events = (
@@ -44,7 +44,7 @@ def lines(first: int, last: int) -> str:
 
 
 class Place:
-    """A directory with a log, a configuration, and what daemons keep there."""
+    """Hold a directory with a log, a configuration and the state of daemons."""
 
     def __init__(self, directory: Path) -> None:
         self.config, self.log, self.state = directory / "s.yaml", directory / "log.ndjson", directory / "state"
@@ -68,7 +68,7 @@ class Place:
         return daemon_of(self.config, Config.load(self.config, {}), **(options or {}))
 
     def run(self, first: int, last: int, options: dict[str, Any] | None = None, **changes: Any) -> Report:
-        """A daemon that reads these events, after those that are there already; its last report."""
+        """Append events, let a daemon read the log, and return its last Report."""
         with self.log.open("a") as log:
             log.write(lines(first, last))
         daemon = self.daemon(options, **changes)
@@ -81,12 +81,12 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT", 0.02)  # many runs, each of which waits so long to end
+    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT_SECONDS", 0.02)  # of many runs
     return Place(tmp_path)
 
 
 def seen(report: Report) -> dict[str, tuple[int, float]]:
-    """Of each policy, the number of its events and the sum of their rewards."""
+    """Return the number of events and the sum of their rewards by policy."""
     events = {each.policy: each.events for each in report.policies}
     values = {each.policy: each.value for each in report.estimates if each.average == "cumulative"}
     return {name: (count, round(count * (values[name] or 0.0), 6)) for name, count in events.items()}
@@ -325,7 +325,7 @@ WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
     "there are no stages": lambda parts: parts["pipeline"].clear(),
 }
 NAMED = {"schema", "settings"}
-"""Parts of an evaluator that are of another version or another configuration when they are changed."""
+"""Entries of an evaluator that name another version or configuration if they are changed."""
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def read_parts(path: Path) -> dict[str, Any]:
 
 
 def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Each number, array and truth value of a plain value, as its container and its key."""
+    """Yield each number, array and truth value of a plain value as its container and key."""
     for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(entry, dict | list) and key not in NAMED:
             yield from numbers_in(entry)
@@ -359,7 +359,7 @@ def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(pla
 
 
 def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path: Path) -> None:
-    """Also where only a later event, or a later Report, would read that number."""
+    """Include numbers that only a later event or Report would read."""
     schedule = Schedule(0, tmp_path, ["produce_damaged", "produce_again", "kill"])
     schedule.run()
     path = snapshot_files(schedule.state)[-1]
@@ -395,11 +395,11 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
 
 
 UNEXPLAINED = {"settings differ", "offsets are not numbers"}
-"""Wrong contents that a mistake of the program could bring about, too."""
+"""Wrong contents that an error of the program could also cause."""
 
 
 def damage_all(place: Place, wrong: str | None) -> None:
-    """Write the snapshots again with a wrong content, or without their last bytes."""
+    """Write the snapshots again with wrong content, or without their last byte."""
     for path in snapshot_files(place.state):
         parts = read_parts(path)
         path.unlink()
@@ -445,7 +445,7 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
 
 
 def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_from_its_end(place: Place) -> None:
-    """The events before are never read again."""
+    """Earlier events are never read again."""
     place.run(0, 250)
     damage_all(place, None)
     with capture_logs() as logs, running(place.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:

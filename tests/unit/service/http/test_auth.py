@@ -1,4 +1,4 @@
-"""Access to the HTTP server, and its responses to clients without access."""
+"""Ask the HTTP server with and without a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or mean nothing: they cost little, delay no other client, and the server outlives them."""
+"""Connect hostile or idle clients, which must cost little and delay no other client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connected(server: HttpServer) -> Iterator[socket.socket]:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether the server closes the connection, after whatever it still has to say, within the socket's time-out."""
+    """Return whether the server closes the connection within the timeout of the socket."""
     try:
         while connection.recv(65536):
             pass

@@ -1,4 +1,4 @@
-"""Open pages are notified of new numbers and of the end, and leave nothing behind."""
+"""Notify open pages of new numbers and of the end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_heartbeats_keep_a_silent_stream_open(server: HttpServer, monkeypatch: p
         assert [next(heard) for _ in range(4)][2:] == [": nothing new"] * 2
 
 
-def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
+def test_a_stream_ends_some_time_so_that_the_browser_connects_again(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_STREAM_SECONDS", 0.1)
@@ -99,7 +99,7 @@ def test_streams_are_limited_and_released_when_their_clients_leave(
 
 
 def opens_stream(asking: httpx.Client) -> bool:
-    """Whether the server accepts another stream of events; it does so once it has noticed that earlier ones closed."""
+    """Return whether the server accepts another stream, which it does after earlier ones have closed."""
     return asking.send(asking.build_request("GET", "/live"), stream=True).status_code == 200
 
 

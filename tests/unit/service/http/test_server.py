@@ -166,7 +166,7 @@ def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytes
 
 
 class Reader(HTMLParser):
-    """Collects what a page consists of, and checks that its elements are closed in order."""
+    """Collect the contents of a page, and check that its elements are closed in order."""
 
     VOID = ("meta", "line", "circle", "link", "br", "col")
 

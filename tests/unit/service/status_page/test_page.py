@@ -1,4 +1,4 @@
-"""The top of the status page: which candidate gains, by what, since when, and whether that can be believed."""
+"""Show which candidate gains how much, since when, and whether the numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is
     assert chosen(report, {"average": "<script>", "estimator": "nothing"}) == ("control_variate", "mixture")
 
 
-def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -> None:
+def test_the_top_prefers_what_is_known() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     unknown = tuple(
         make_unknown(each.policy, "ips", "mixture") if each.average == "mixture" else each for each in report.estimates
@@ -191,7 +191,7 @@ def test_a_value_outside_its_interval_is_explained(fields: dict[str, Any], expec
     assert outside([near, replace(each, **fields)]) == expected
 
 
-def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> None:
+def test_the_page_explains_a_value_outside_its_interval() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     far = tuple(
         replace(each, value=each.upper + 0.01) if (each.policy, each.average) == ("challenger-a", "mixture") else each
@@ -226,7 +226,7 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     assert all(f'id="{part}"' in shown for part, _ in links)
 
 
-def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
+def test_marks_are_named_by_average_if_averages_differ_in_estimators() -> None:
     report = make_report(1, ("ips", "snips"), ("window", "mixture"))
     assert "One mark for each estimator (ips, snips):" in page(report)
     some = tuple(each for each in report.estimates if (each.estimator, each.average) != ("ips", "mixture"))
@@ -262,7 +262,7 @@ def test_lines_run_from_the_first_report_to_now() -> None:
 
 
 def drawn_text(value: float | None, like: str) -> str:
-    """The value with as many decimals as `like`."""
+    """Return a value with as many decimals as `like`."""
     assert value is not None
     return f"{value:.{len(like.partition('.')[2])}f}"
 
@@ -281,7 +281,7 @@ def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
     assert drawn.pictures[0].highest.startswith("40.")
 
 
-def test_where_nothing_was_known_the_line_is_broken() -> None:
+def test_a_line_is_broken_while_nothing_was_known() -> None:
     report, nothing = make_report(0, ("ips",), ("window",)), replace(make_report(0), estimates=())
     history = History()
     for step in range(30):
@@ -320,7 +320,7 @@ def test_the_pipeline_section_shows_snapshots_decisions_and_backfills() -> None:
     assert "backfill of late" in shown
 
 
-def test_news_are_what_a_person_must_hear() -> None:
+def test_screen_readers_hear_readiness_and_promotions() -> None:
     report = make_report()
     assert [each.promotable for each in report.promotion] == [True, False, False]
     assert news(make_published(report)) == "Ready. Promotable: challenger-a."
@@ -340,7 +340,7 @@ def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
 
 
 def answers_of(shown: str) -> list[str]:
-    """The texts of the section at the top of the page."""
+    """Return the texts of the section at the top of the page."""
     section = shown.partition('<section aria-labelledby="answer"')[2].partition("</section>")[0]
     return [" ".join(re.sub(r"<[^>]*>", " ", item).split()) for item in section.split("<li")[1:]]
 
@@ -354,7 +354,7 @@ def test_the_page_starts_with_an_answer_for_each_candidate() -> None:
     assert len(answers_of(shown)) == 3
 
 
-def test_the_answer_warns_where_a_check_fails() -> None:
+def test_the_answer_warns_if_a_check_fails() -> None:
     report = make_report(1)
     failed = TrustCheck("logging", "mean_weight", False, "mean weight 1.31, expected 1")
     (text,) = answers_of(page(replace(report, trust=(failed,))))
@@ -372,7 +372,7 @@ def test_checks_that_fail_are_listed_by_policy() -> None:
     assert "logging: passes all checks." in text
 
 
-def test_weights_are_those_of_the_estimate_that_decides() -> None:
+def test_weights_belong_to_the_deciding_estimate() -> None:
     report = make_report(1)
     marked = tuple(
         replace(each, effective_sample_size=4_321.0) if (each.estimator, each.average) == ("ips", "mixture") else each
@@ -381,7 +381,7 @@ def test_weights_are_those_of_the_estimate_that_decides() -> None:
     shown = page(replace(report, estimates=marked))
     trust = shown.partition('id="trust-table"')[2].partition("</section>")[0]
     assert trust.count("4,321") == 2
-    assert "those of the estimate that decides: ips on mixture." in trust
+    assert "belong to the deciding estimate: ips on mixture." in trust
 
 
 def promoted(policy: str, seconds_ago: float, promotable: bool = True) -> Transition:

@@ -1,4 +1,4 @@
-"""The status page shows the lift in each segment, the lowest over its error first."""
+"""Show the lift in each segment, the lowest one over its error first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_segment_in_which_a_better_candidate_is_worse_is_a_sentence_and_the_fi
     assert "by segment" not in StatusPage().render(make_published(make_report(candidates=1)))
 
 
-def test_many_rows_are_in_a_part_to_open() -> None:
+def test_many_rows_are_folded() -> None:
     report = with_segments(make_report(candidates=1))
     rows = tuple(replace(report.segments[-1], segment_value=f"c{place}") for place in range(MAX_SEGMENTS + 3))
     page = StatusPage().render(make_published(replace(report, segments=rows)))
