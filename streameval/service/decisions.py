@@ -214,15 +214,17 @@ class DecisionOutbox:
             abort=sink.abort,
         )
         saved = list(waiting)
-        self._unconfirmed = {each["id"]: KeyedMessage(each["id"], each["key"], each["value"]) for each in saved}
+        self._unconfirmed = {
+            message["id"]: KeyedMessage(message["id"], message["key"], message["value"]) for message in saved
+        }
         self.saved(saved)
 
     def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
-        named, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
+        settings, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
-            *(DecisionMessage.of(each, *named, origin) for each in evaluator.take_transitions()),
-            *(VersionMessage.of_version(version, *named) for version in versions),
+            *(DecisionMessage.of(transition, *settings, origin) for transition in evaluator.take_transitions()),
+            *(VersionMessage.of_version(version, *settings) for version in versions),
         ]
         for message in messages:
             keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))
@@ -232,13 +234,14 @@ class DecisionOutbox:
     def state(self) -> list[State]:
         """Return the messages that are not confirmed, for the next snapshot."""
         with self._lock:
-            return [{"id": each.id, "key": each.key, "value": each.value} for each in self._unconfirmed.values()]
+            messages = list(self._unconfirmed.values())
+        return [{"id": message.id, "key": message.key, "value": message.value} for message in messages]
 
     def saved(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Send messages that are in a snapshot on disk."""
         with self._lock:
-            names = [each["id"] for each in messages if each["id"] not in self._queued]
-            sent = [self._unconfirmed[name] for name in names if name in self._unconfirmed]
+            ids = [message["id"] for message in messages if message["id"] not in self._queued]
+            sent = [self._unconfirmed[name] for name in ids if name in self._unconfirmed]
             self._queued.update(message.id for message in sent)
         if sent:
             self._worker.put(sent)

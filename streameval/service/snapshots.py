@@ -114,7 +114,7 @@ def read_snapshot(path: Path) -> Snapshot:
     if frame.startswith(OLD_FORMAT):
         raise StateError(f"{path} was written by an older development version", hint=f"start from zero: {WAYS_OUT}")
     if not frame.startswith(zstandard.FRAME_HEADER):
-        raise DamagedError("its first bytes differ from those of a snapshot", hint=OLDER)
+        raise DamagedError("it is not a snapshot", hint=OLDER)
     try:
         decompressor = zstandard.ZstdDecompressor().decompressobj()
         content = decompressor.decompress(frame)

@@ -173,12 +173,12 @@ def _value(value: Any) -> str:
 
 
 def _require_policies(reset: Collection[str], policies: Collection[str]) -> None:
-    known = [name for name in policies if name != LOGGING]
-    unknown = sorted(set(reset) - set(known))
+    names = [name for name in policies if name != LOGGING]
+    unknown = sorted(set(reset) - set(names))
     if unknown:
         raise InputError(
             f"--reset-policy: there is no policy {', '.join(unknown)} to reset",
-            hint=f"the policies of the configuration are {', '.join(known)}; `logging` is the log itself",
+            hint=f"the policies of the configuration are {', '.join(names)}; `logging` is the log itself",
         )
 
 

@@ -340,15 +340,17 @@ def lifts_of_slots(estimate: Estimate) -> str:
 
 
 DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
-    "Lift": lambda each: significant(each.lift),
-    "Lift interval": lambda each: interval(each.lift_lower, each.lift_upper),
-    "Relative lift": lambda each: percentage(each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) or UNKNOWN,
+    "Lift": lambda estimate: significant(estimate.lift),
+    "Lift interval": lambda estimate: interval(estimate.lift_lower, estimate.lift_upper),
+    "Relative lift": lambda estimate: (
+        percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper) or UNKNOWN
+    ),
     "Lift by slot": lifts_of_slots,
-    "Effective sample": lambda each: decimal(each.effective_sample_size, 0),
-    "Effective rewarded events": lambda each: decimal(each.details.get("reward_effective_sample_size"), 0),
+    "Effective sample": lambda estimate: decimal(estimate.effective_sample_size, 0),
+    "Effective rewarded events": lambda estimate: decimal(estimate.details.get("reward_effective_sample_size"), 0),
     "Design effect": _detail("design_effect", 3),
-    "Mean weight": lambda each: significant(each.importance_weight_mean, 4),
-    "Largest weight": lambda each: significant(each.importance_weight_max),
+    "Mean weight": lambda estimate: significant(estimate.importance_weight_mean, 4),
+    "Largest weight": lambda estimate: significant(estimate.importance_weight_max),
     "Share of largest term": _detail("largest_term_share", 2),
     "Looks back": memory,
     "alpha": _detail("alpha", 6),
@@ -358,5 +360,5 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Drift since": _detail("drift", 2),
     "Cap": _detail("cap", 3),
     "Bias bound": _detail("bias_bound", 2),
-    "Interval": lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}",
+    "Interval": lambda estimate: f"{estimate.kind}, covers {estimate.covers}{', anytime' if estimate.anytime else ''}",
 }

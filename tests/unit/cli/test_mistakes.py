@@ -357,7 +357,7 @@ MISTAKES_IN_COMMANDS = {
     "run c.yaml": "error: source: expected a mapping of options, found nothing\nhint: write source: ",
     "run c.yaml --log-level loud": "error: Invalid value for '--log-level'",
     "show .": "error: . holds no snapshot\nhint: name a snapshot file, or the state.dir of a daemon\n",
-    "show log.ndjson": "error: log.ndjson is damaged: its first bytes differ from those of a snapshot\nhint: ",
+    "show log.ndjson": "error: log.ndjson is damaged: it is not a snapshot\nhint: ",
     "simulate --events 0": "error: Invalid value for '--events': Input should be greater than or equal to 1\nhint: ",
     "simulate --exploration 0": "error: Invalid value for '--exploration': Input should be greater than or equal to 0.",
     "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: ",
