@@ -196,7 +196,7 @@ def test_a_published_status_does_not_change() -> None:
 
     daemon, _, _ = make_daemon([keep_what_is_shown] * 3, publish_interval=0.0)
     daemon.run()
-    assert [each.rejected["malformed"] for each in [*shown, daemon.published]] == [0, 1, 2, 3]
+    assert [status.rejected["malformed"] for status in [*shown, daemon.published]] == [0, 1, 2, 3]
 
 
 def test_delays_and_batch_durations_are_counted_for_every_event_and_batch() -> None:
@@ -251,7 +251,7 @@ def test_events_out_of_order_are_logged_with_a_sufficient_lateness() -> None:
 
 def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
     log = LogSummaries()
-    many = [Rejected("malformed", f"no JSON at byte {each}", b"?") for each in range(1000)]
+    many = [Rejected("malformed", f"no JSON at byte {number}", b"?") for number in range(1000)]
     with capture_logs() as logs:
         for _ in range(50):
             log.add([*many, Rejected("not_finite", "reward is NaN" + "!" * 1000, b"?")])
@@ -426,7 +426,7 @@ def test_rejected_messages_are_stored_with_their_records() -> None:
         closed = False
 
         def put(self, records: Any, rejected: Any) -> None:
-            self.stored.append((len(records), [each.value for each in rejected]))
+            self.stored.append((len(records), [event.value for event in rejected]))
 
         def status(self) -> WorkerStatus:
             return WorkerStatus(done=len(self.stored))

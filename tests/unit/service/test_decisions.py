@@ -92,7 +92,7 @@ def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
     box.close()
     assert [message.key for message in topic.messages] == [b"challenger"] * 3
     rises, falls, again = decided(topic.messages)
-    assert [(each["from"], each["to"]) for each in (rises, falls, again)] == [
+    assert [(message["from"], message["to"]) for message in (rises, falls, again)] == [
         ("not_promotable", "promotable"),
         ("promotable", "not_promotable"),
         ("not_promotable", "promotable"),
@@ -123,7 +123,7 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
         box.saved(box.state())
         wait_until(partial(is_sent, box))
         box.close()
-    assert [each["propensity"] for each in decided(topic.messages)] == ["logged", "estimated"]
+    assert [message["propensity"] for message in decided(topic.messages)] == ["logged", "estimated"]
 
 
 def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
@@ -221,7 +221,7 @@ def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twen
     for message in runs.topic.messages:
         found = msgspec.json.decode(message.value)
         contents.setdefault((found["policy"], found["rule"], found["event"]), set()).add(message.value)
-    assert sorted(contents) == sorted((each.policy, each.rule, each.event) for each in expected)
+    assert sorted(contents) == sorted((transition.policy, transition.rule, transition.event) for transition in expected)
     assert {len(values) for values in contents.values()} == {1}
     assert len(runs.topic.messages) > TRANSITIONS, "some were sent again"
 
@@ -239,7 +239,7 @@ def test_frozen_copies_have_messages_without_promotion() -> None:
     wait_until(lambda: box.status().done == 2)
     box.close()
     found = [msgspec.json.decode(message.value) for message in topic.messages]
-    assert [(each["kind"], each["policy"], each["event"]) for each in found] == [
+    assert [(message["kind"], message["policy"], message["event"]) for message in found] == [
         ("version", "frozen-1", 1_000),
         ("version", "frozen-2", 2_000),
     ]

@@ -47,7 +47,7 @@ ctypes.CDLL = Library
 def settings():
     from threadpoolctl import threadpool_info
     return {
-        "threads": max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"),
+        "threads": max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"),
         "collections": gc.get_threshold(),
         "frozen": gc.get_freeze_count(),
         "interval": sys.getswitchinterval(),

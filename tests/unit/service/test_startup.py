@@ -87,8 +87,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def seen(report: Report) -> dict[str, tuple[int, float]]:
     """Return the number of events and the sum of their rewards by policy."""
-    events = {each.policy: each.events for each in report.policies}
-    values = {each.policy: each.value for each in report.estimates if each.average == "cumulative"}
+    events = {policy.policy: policy.events for policy in report.policies}
+    values = {estimate.policy: estimate.value for estimate in report.estimates if estimate.average == "cumulative"}
     return {name: (count, round(count * (values[name] or 0.0), 6)) for name, count in events.items()}
 
 
@@ -126,7 +126,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
     place.run(0, 250)
     more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
     report = place.run(250, 400, **more)
-    rows = {(each.estimator, each.average): each.effective_sample_size for each in report.estimates}
+    rows = {(estimate.estimator, estimate.average): estimate.effective_sample_size for estimate in report.estimates}
     assert rows == {
         ("ips", "cumulative"): 400,
         ("ips", "window"): 50,
@@ -134,7 +134,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
         ("snips", "window"): 50,
     }
     report = place.run(400, 500, estimators=["snips"])
-    assert [(each.policy, each.estimator, each.average) for each in report.estimates] == [
+    assert [(estimate.policy, estimate.estimator, estimate.average) for estimate in report.estimates] == [
         ("logging", "snips", "cumulative"),
         ("early", "snips", "cumulative"),
     ]

@@ -87,15 +87,15 @@ def test_streams_are_limited_and_released_when_their_clients_leave(
     monkeypatch.setattr(http, "MAX_STREAMS", 5)
     for _ in range(3):
         clients = [client(server) for _ in range(5)]
-        for each in clients:
-            wait_until(lambda each=each: opens_stream(each))
+        for page in clients:
+            wait_until(lambda page=page: opens_stream(page))
         with client(server) as late:
             refused = late.get("/live")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
             assert late.get("/").status_code == 200
             assert late.get("/metrics").status_code == 200
-        for each in clients:
-            each.close()
+        for page in clients:
+            page.close()
 
 
 def opens_stream(asking: httpx.Client) -> bool:

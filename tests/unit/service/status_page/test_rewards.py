@@ -13,7 +13,7 @@ from support.factories import make_published, make_report, with_a_guardrail
 
 def with_a_second_reward() -> Report:
     report = make_report(candidates=2)
-    further = tuple(replace(each, reward="revenue", value=7.25) for each in report.estimates)
+    further = tuple(replace(estimate, reward="revenue", value=7.25) for estimate in report.estimates)
     return replace(report, estimates=report.estimates + further)
 
 
