@@ -1,4 +1,4 @@
-"""The command line: what goes to stdout, what to stderr, and how it ends."""
+"""Test what commands print to stdout and stderr, and how they end."""
 
 from __future__ import annotations
 
@@ -57,11 +57,27 @@ def test_the_version_is_printed(run: Run) -> None:
     assert run("--version") == Outcome(0, "streameval 0.1.0\n", "")
 
 
-def test_every_verb_is_in_the_help(run: Run) -> None:
+def test_every_command_is_in_the_help(run: Run) -> None:
     outcome = run("--help")
     assert outcome.code == 0
-    for verb in ("run", "demo", "replay", "plan", "check", "simulate", "produce", "schema"):
-        assert f"  {verb} " in outcome.out
+    for name in ["run", "demo", "replay", "check", "plan", "simulate", "produce", "init", "show", "schema", "learn"]:
+        assert f"  {name} " in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["broker", "--topic", "x"], "error: `broker` is now `demo --broker-only`\nhint: "),
+        (
+            ["hash-password", "ada"],
+            "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/README",
+        ),
+    ],
+)
+def test_a_removed_command_says_what_to_do_instead(run: Run, arguments: list[str], message: str) -> None:
+    outcome = run(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +295,7 @@ def test_check_fails_at_once_when_no_broker_listens(run: Run, files: Path, monke
     assert outcome.err.startswith(
         f"error: the source cannot be reached: cannot connect to 127.0.0.1:{port}: Connection refused\n"
     )
-    assert outcome.err.endswith(f"\nhint: {check.UNREACHED}\n")
+    assert outcome.err.endswith(f"\nhint: {check.UNREACHED_HINT}\n")
 
 
 def test_simulated_events_can_be_replayed_and_equal_seeds_make_equal_bytes(run: Run, files: Path) -> None:
@@ -418,29 +434,18 @@ def wait_for_report(client: httpx.Client) -> dict[str, dict[str, int]]:
     raise TimeoutError("no report came")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (
-            ("--topic", "a b"),
-            "the embedded broker cannot create the topic 'a b' with 1 partition\nhint: give the topic",
-        ),
-        (("--partitions", "0"), "Invalid value for '--partitions': Input should be greater than or equal to 1\nhint: "),
-    ],
-)
-def test_the_embedded_broker_names_a_mistake(
-    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
-) -> None:
-    outcome = command(capfd, "broker", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: {error}")
+def test_the_broker_alone_takes_no_options_of_the_demonstration(run: Run) -> None:
+    assert run("demo", "--broker-only", "--events", "5") == Outcome(
+        2, "", "error: --events has no effect with --broker-only\nhint: leave one of them out\n"
+    )
 
 
-def test_the_embedded_broker_names_the_package_that_it_needs(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("option", [(), ("--broker-only",)])
+def test_the_demo_names_the_package_that_it_needs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
-    outcome = command(capfd, "broker")
+    outcome = run("demo", *option)
     assert outcome.code == 2
     assert outcome.err.startswith("error: the embedded broker needs confluent-kafka: ")
     assert outcome.err.endswith("hint: pip install 'streameval[demo]'\n")

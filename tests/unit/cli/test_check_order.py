@@ -18,7 +18,7 @@ CONFIG = Config.model_validate({"source": {"topic": TOPIC}, "policies": {"candid
 
 def hints(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hints about the order that the first events of these writers cause."""
-    log = list(writers.log(2_000, seed=0))[: check.PROBED]
+    log = list(writers.log(2_000, seed=0))[: check.SAMPLED_EVENTS]
     values: list[bytes | None] = [
         message(number, timestamp=timestamp, policies={"challenger": 0.5})
         for number, (_, _, timestamp) in enumerate(log)
@@ -26,7 +26,7 @@ def hints(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     partitions = tuple(PartitionStatus(TOPIC, number, 0, 0) for number in range(writers.partitions))
     found = check.Probe(SourceStatus(True, partitions=partitions), 2_000, values, [sent for sent, _, _ in log])
     monkeypatch.setattr(check, "probe", lambda source: found)
-    return [finding.hint for finding in check.of_events(CONFIG) if finding.part == "source.max_lateness"]
+    return [finding.hint for finding in check.check_events(CONFIG) if finding.part == "source.max_lateness"]
 
 
 @pytest.mark.parametrize(

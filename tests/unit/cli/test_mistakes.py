@@ -361,7 +361,6 @@ MISTAKES_IN_COMMANDS = {
     "simulate --events 0": "error: Invalid value for '--events': Input should be greater than or equal to 1\nhint: ",
     "simulate --exploration 0": "error: Invalid value for '--exploration': Input should be greater than or equal to 0.",
     "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: ",
-    "hash-password a:b": "error: expected a name, found 'a:b'\nhint: a name is printable text without a colon\n",
     "replya": "error: No such command 'replya'. Did you mean 'replay', 'plan'?\nhint: ",
 }
 

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval import Evaluator
-from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
+from streameval.cli.plots import ReplayPlot, check_path
 from streameval.cli.replay import choices
+from streameval.cli.trace import Trace, read_truth
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
 from streameval.errors import InputError

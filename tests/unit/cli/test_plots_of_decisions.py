@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval import Evaluator
-from streameval.cli.plots import ReplayPlot, Trace
+from streameval.cli.plots import ReplayPlot
+from streameval.cli.trace import Trace
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.promotion import Promotion
