@@ -48,13 +48,23 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site. A warning, such as one about a link that leads nowhere, fails the build."""
-    program = ROOT / ".venv" / "bin" / "mkdocs"
+    program = ROOT / ".venv-docs" / "bin" / "mkdocs"
     if not program.exists():
         missing = f"{program} is missing; `make test-all` installs it"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
     directory = tmp_path_factory.mktemp("site")
     config = str(SOURCES / "mkdocs.yml")
-    output(str(program), "build", "--strict", "--config-file", config, "--site-dir", str(directory))
+    output(
+        "env",
+        f"PYTHONPATH={ROOT}",
+        str(program),
+        "build",
+        "--strict",
+        "--config-file",
+        config,
+        "--site-dir",
+        str(directory),
+    )
     return directory
 
 
