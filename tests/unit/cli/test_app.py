@@ -37,7 +37,7 @@ EVENT = (
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in an empty directory."""
+    """Run a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     return partial(command, capfd)
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A directory with a configuration and three events in two files."""
+    """Write a configuration and three events in two files."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     (tmp_path / "one.ndjson").write_text(EVENT)
     with gzip.open(tmp_path / "two.ndjson.gz", "wt") as stream:
@@ -324,7 +324,7 @@ def test_a_place_that_cannot_be_written_is_bad_input(run: Run) -> None:
     )
 
 
-def test_the_schema_is_that_of_the_events(run: Run) -> None:
+def test_the_schema_of_events_is_printed(run: Run) -> None:
     outcome = run("schema")
     assert outcome.code == 0
     assert json.loads(outcome.out) == json_schema()
@@ -357,7 +357,7 @@ def hearing_interrupts() -> None:
 
 
 def wait_until_it_reads(pid: int) -> None:
-    """Until the process waits for its standard input: it is then past its imports."""
+    """Wait until the process reads its standard input, after its imports."""
     status = Path(f"/proc/{pid}/wchan")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -386,7 +386,7 @@ def test_shell_completion_is_offered(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hangup_while_the_daemon_starts_is_heeded_when_it_runs(files: Path) -> None:
-    """The configuration is a pipe: who reads it is past its imports, and waits for us."""
+    """Use a pipe as the configuration: whoever reads it is past its imports, and waits."""
     pipe = files / "pipe.yaml"
     os.mkfifo(pipe)
     config = "source: {kind: simulated, rate: 10}\npolicies: {candidates: [candidate-1]}\nhttp: {port: 0}\n"

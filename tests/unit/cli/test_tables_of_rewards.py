@@ -12,7 +12,7 @@ from support.factories import make_report, with_a_guardrail
 
 def test_tables_name_the_reward_of_a_row() -> None:
     alone = make_report(candidates=2)
-    further = tuple(replace(each, reward="revenue", value=7.25) for each in alone.estimates)
+    further = tuple(replace(row, reward="revenue", value=7.25) for row in alone.estimates)
     report = replace(alone, estimates=alone.estimates + further)
     shown = results(report)
     assert [row.reward for row in shown.estimates].count("revenue") == 3
@@ -24,8 +24,8 @@ def test_tables_name_the_reward_of_a_row() -> None:
 def test_the_answer_sets_the_estimated_lift_of_an_arm_against_the_seen_one() -> None:
     report = make_report(candidates=2)
     *_, answer = answer_lines(report, everything=False)
-    found = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"
-    assert answer == f"the lift of challenger-a: {found}"
+    lifts = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"
+    assert answer == f"the lift of challenger-a: {lifts}"
     assert not [line for line in answer_lines(replace(report, calibration=()), False) if "seen" in line]
 
 

@@ -36,13 +36,13 @@ def test_a_segment_without_an_event_of_its_values_is_named(tmp_path: Path, capsy
     )
     config = Config.load(settings, {})
     names, values = configuration_table(config).columns
-    place = list(names.cells).index("segments")
-    assert str(list(values.cells)[place]) == "country: de, other\nplace: fr\nrank: 1, 2, 3"
+    index = list(names.cells).index("segments")
+    assert str(list(values.cells)[index]) == "country: de, other\nplace: fr\nrank: 1, 2, 3"
     report = Replay(config).read([str(log)])
     warnings = capsys.readouterr().err
     assert "no event has one of the values of the segment 'country'" in warnings
     assert "the segment has the values of the field context.country" in warnings
     assert "'rank'" not in warnings
-    shares = {(each.segment, each.segment_value): each.share for each in report.segments if each.policy == "a"}
+    shares = {(row.segment, row.segment_value): row.share for row in report.segments if row.policy == "a"}
     assert shares["country", "other"] == 1.0
     assert shares["rank", "2"] == shares["rank", "3"] == 0.5
