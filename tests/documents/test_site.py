@@ -115,15 +115,15 @@ def test_every_metric_is_listed_with_its_help(site: Path) -> None:
     assert all(listed[name].replace("`", "") == help_text.replace("`", "") for name, help_text in families.items())
 
 
-def test_every_verb_is_listed_with_its_options(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_listed_with_its_options(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
     html = text(site, "cli")
-    verbs = re.findall(r"^  ([a-z-]+) ", command(capfd, "--help").out.partition("Commands:")[2], re.MULTILINE)
-    assert set(re.findall(r'<h2 id="streameval-([a-z-]+)"', html)) == set(verbs)
-    for verb in verbs:
-        section = html.partition(f'id="streameval-{verb}"')[2].partition("<h2")[0]
-        options = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", command(capfd, verb, "--help").out, re.MULTILINE)
+    names = re.findall(r"^  ([a-z-]+) ", command(capfd, "--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert set(re.findall(r'<h2 id="streameval-([a-z-]+)"', html)) == set(names)
+    for name in names:
+        section = html.partition(f'id="streameval-{name}"')[2].partition("<h2")[0]
+        options = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", command(capfd, name, "--help").out, re.MULTILINE)
         assert options
-        assert set(options) <= set(re.findall(r"--[a-z-]+", section)), verb
+        assert set(options) <= set(re.findall(r"--[a-z-]+", section)), name
 
 
 def test_every_alert_leads_to_its_runbook(site: Path) -> None:
