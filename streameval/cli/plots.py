@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from itertools import chain, cycle
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from streameval.cli.results import Results, results
-from streameval.cli.trace import Trace
+from streameval.cli.trace import BOUNDS, Quantity, Trace
 from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.ope.power import PowerReport, smallest_lift
-from streameval.ope.report import Calibration, Report
+from streameval.ope.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,25 +41,23 @@ UNSETTLED_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Curve:
-    """Hold what a figure shows of one policy.
+    """Hold what a panel shows of one policy.
 
     Args:
         policy: its name
         colour: its colour
-        value: value and bounds [3, points]
-        lift: lift and bounds [3, points]; None for production
-        true_value: [points], None if unknown
-        true_lift: [points], None if unknown
-        seen: what it earned on events that it chose itself, if it chose any
+        estimate: a value or a lift with its bounds [3, points]
+        truth: true values [points], None if unknown
+        seen: the number and its bounds on events that the policy chose itself, None if it chose none
+        label: its entry in the legend
     """
 
     policy: str
     colour: str
-    value: Array
-    lift: Array | None
-    true_value: Array | None
-    true_lift: Array | None
-    seen: Calibration | None
+    estimate: Array
+    truth: Array | None
+    seen: Sequence[float | None] | None
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,78 +110,56 @@ class ReplayPlot:
         available = ", ".join(sorted(f"{one} on {other}" for one, other in pairs))
         raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {available}")
 
-    def _curves(self, trace: Trace, shown: Results, estimator: str, average: str) -> list[Curve]:
-        values, lifts = trace.curves(estimator, average), trace.curves(estimator, average, "lift")
+    def _curves(self, trace: Trace, shown: Results, pair: tuple[str, str], quantity: Quantity) -> list[Curve]:
+        """Return the curves of policies with such an estimate, production first."""
         truth = {policy: np.interp(trace.counts, *values) for policy, values in self.truth.items()}
-        production = truth.get(shown.report.production)
-        seen = {row.policy: row for row in shown.calibration if row.average == average}
-        colours = chain([PRODUCTION], cycle(COLOURS))
+        if quantity == "lift":
+            production = truth.get(shown.report.production)
+            truth = {} if production is None else {policy: values - production for policy, values in truth.items()}
+        names = (quantity, *BOUNDS[quantity])
+        seen = {
+            row.policy: [getattr(row, name) for name in names] for row in shown.calibration if row.average == pair[1]
+        }
+        curves = trace.curves(*pair, quantity).items()
         return [
-            Curve(
-                policy,
-                colour,
-                value,
-                lifts[policy] if np.isfinite(lifts[policy][0]).any() else None,
-                truth.get(policy),
-                truth[policy] - production if policy in truth and production is not None else None,
-                seen.get(policy),
-            )
-            for (policy, value), colour in zip(values.items(), colours, strict=False)
+            Curve(policy, colour, estimate, truth.get(policy), seen.get(policy))
+            for (policy, estimate), colour in zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False)
+            if quantity == "value" or np.isfinite(estimate[0]).any()
         ]
 
-    def _captions(self, shown: Results, curves: Sequence[Curve], *own: str) -> Iterator[str]:
-        yield from own
-        if self.truth:
-            yield "dashed: true values"
-        if any(curve.seen for curve in curves):
-            yield "◇ seen on its own events"
+    def _captions(self, shown: Results, average: str) -> list[str]:
+        dashed = ["dashed: true values"] if self.truth else []
+        seen = any(row.average == average for row in shown.calibration)
+        return [*dashed, *(["◇ seen on its own events"] if seen else [])]
 
     def _values_and_lifts(self, trace: Trace, shown: Results, estimator: str, average: str) -> Figure:
         """Draw a panel of values, and one of lifts with the margin and marks of the first rule."""
-        report, curves = shown.report, self._curves(trace, shown, estimator, average)
-        has_lifts = any(curve.lift is not None for curve in curves)
-        rules = shown.rules[:1] if has_lifts else []
-        captions = [
-            *self._captions(shown, curves, f"{estimator} on {average}", _shading(report)),
+        report, pair = shown.report, (estimator, average)
+        lifts = [replace(curve, truth=None) for curve in self._curves(trace, shown, pair, "lift")]
+        rules = shown.rules[:1] if lifts else []
+        heights = [HEIGHT - TEXT_HEIGHT, *([LIFT_HEIGHT] if lifts else [])]
+        figure = new_figure(
+            self.title,
+            f"{estimator} on {average}",
+            f"shaded: {report.confidence * 100:g}% intervals",
+            *self._captions(shown, average),
             *(f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules),
             f"{counted(report.events.accepted, 'event')}, production: {report.production}",
-        ]
-        heights = [HEIGHT - TEXT_HEIGHT, *([LIFT_HEIGHT] if has_lifts else [])]
-        figure = new_figure(self.title, *captions, height=TEXT_HEIGHT + sum(heights))
+            height=TEXT_HEIGHT + sum(heights),
+        )
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-        self._values(panels[0], trace, report, curves)
-        if has_lifts:
-            _lifts(panels[1], trace, curves, self.margin)
-            for curve in curves:
-                if curve.lift is not None and rules:
-                    _marks(panels[1], trace, curve, rules[0])
+        _panel(panels[0], trace, _in_legend_order(self._curves(trace, shown, pair, "value")))
+        _subtitle(panels[0], "reward per event")
+        if lifts:
+            _panel(panels[1], trace, lifts, *([] if self.margin is None else [self.margin]))
+            for curve in lifts:
+                for rule in rules:
+                    _marks(panels[1], trace, curve, rule)
             margin = "" if self.margin is None else f", line: margin {self.margin:g}"
             _subtitle(panels[1], f"lift over {report.production}{margin}")
         _moments_axis(panels[-1], trace)
         figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
         return figure
-
-    def _values(self, axes: Axes, trace: Trace, report: Report, curves: Sequence[Curve]) -> None:
-        last = {curve.policy: float(curve.value[0, -1]) for curve in curves}
-        decimals = decimals_for(last.values())
-        for curve in sorted(curves, key=lambda curve: -np.nan_to_num(last[curve.policy], nan=-np.inf)):
-            is_production = curve.policy == report.production
-            _line(
-                axes,
-                trace,
-                curve.value,
-                curve.colour,
-                linewidth=2.6 if is_production else 1.7,
-                zorder=4 if is_production else 3,
-                label=f"{curve.policy}  {decimal(last[curve.policy], decimals)}",
-            )
-        for curve in curves:
-            if curve.true_value is not None:
-                _dashes(axes, trace, curve.true_value, curve.colour)
-        seen = _draw_seen(axes, trace, curves, "value", "lower", "upper")
-        _fit(axes, [curve.value for curve in curves], also=seen)
-        style(axes, "y")
-        _subtitle(axes, "reward per event")
 
     def _decisions(self, trace: Trace, shown: Results, estimator: str, average: str) -> Figure:
         """Draw a panel for each candidate: its lift, the margin, and a strip per rule, dark while promotable."""
@@ -191,31 +167,28 @@ class ReplayPlot:
         candidates = list(dict.fromkeys(decision.policy for decision in report.promotion))
         if not candidates:
             raise InputError("no candidate could be promoted", hint="remove `promotion: off` from the configuration")
-        margin = self.margin or 0.0
-        curves = {curve.policy: curve for curve in self._curves(trace, shown, estimator, average)}
-        left_out = len(candidates) - MAX_CANDIDATES
-        captions = [
+        margin, drawn = self.margin or 0.0, candidates[:MAX_CANDIDATES]
+        left_out = len(candidates) - len(drawn)
+        heights = [PANEL_HEIGHT, STRIP_HEIGHT * len(rules)] * len(drawn)
+        figure = new_figure(
+            self.title,
             f"lift over {report.production}: {estimator} on {average}",
-            _shading(report),
+            f"shaded: {report.confidence * 100:g}% intervals",
             f"line: margin {margin:g}",
             "strips: promotable",
             counted(report.events.accepted, "event"),
-        ]
-        figure = new_figure(
-            self.title,
-            *self._captions(shown, list(curves.values()), *captions),
-            *([f"{counted(left_out, 'candidate')} left out"] if left_out > 0 else []),
-            height=TEXT_HEIGHT + (PANEL_HEIGHT + STRIP_HEIGHT * len(rules)) * min(len(candidates), MAX_CANDIDATES),
+            *self._captions(shown, average),
+            *([f"{counted(left_out, 'candidate')} left out"] if left_out else []),
+            height=TEXT_HEIGHT + sum(heights),
         )
-        drawn = candidates[:MAX_CANDIDATES]
-        heights = [PANEL_HEIGHT, STRIP_HEIGHT * len(rules)] * len(drawn)
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+        curves = {curve.policy: curve for curve in self._curves(trace, shown, (estimator, average), "lift")}
         for policy, above, below in zip(drawn, panels[::2], panels[1::2], strict=True):
             curve = curves.get(policy)
-            colour = FAINT if curve is None else curve.colour
-            _lifts(above, trace, [] if curve is None else [curve], margin, with_truth=True)
-            if curve is not None and curve.lift is not None:
-                known = curve.lift[0][np.isfinite(curve.lift[0])]
+            colour = curve.colour if curve else FAINT
+            _panel(above, trace, [curve] if curve else [], margin)
+            if curve:
+                known = curve.estimate[0][np.isfinite(curve.estimate[0])]
                 text = decimal(known[-1], max(0, decimals_for([known[-1]]) - 1), signed=True)
                 _note(above, known[-1], f"{text} now", colour)
             for start, length in trace.promotable(policy, rules[0]):
@@ -228,39 +201,41 @@ class ReplayPlot:
         return figure
 
 
-def _lifts(axes: Axes, trace: Trace, curves: Sequence[Curve], margin: float | None, with_truth: bool = False) -> None:
-    """Draw lifts, a line at the margin, and the lifts that policies earned themselves."""
-    levels = [] if margin is None else [margin]
+def _in_legend_order(curves: Sequence[Curve]) -> list[Curve]:
+    """Label curves with their last values, the largest first."""
+    last = {curve.policy: float(curve.estimate[0, -1]) for curve in curves}
+    decimals = decimals_for(last.values())
+    return [
+        replace(curve, label=f"{curve.policy}  {decimal(last[curve.policy], decimals)}")
+        for curve in sorted(curves, key=lambda curve: -np.nan_to_num(last[curve.policy], nan=-np.inf))
+    ]
+
+
+def _panel(axes: Axes, trace: Trace, curves: Sequence[Curve], *levels: float) -> None:
+    """Draw curves with their intervals, true values and own events, and lines at levels."""
     for level in levels:
         axes.axhline(level, color=INK, linewidth=0.9, zorder=2)
-    lifts = []
+    moments = trace.moments
     for curve in curves:
-        if curve.lift is not None:
-            lifts.append(curve.lift)
-            _line(axes, trace, curve.lift, curve.colour, linewidth=1.7, zorder=3)
-        if with_truth and curve.true_lift is not None:
-            _dashes(axes, trace, curve.true_lift, curve.colour)
-    seen = _draw_seen(axes, trace, curves, "lift", "lift_lower", "lift_upper")
-    _fit(axes, lifts, *levels, also=seen)
+        value, lower, upper = curve.estimate
+        width, order = (2.6, 4) if curve.colour == PRODUCTION else (1.7, 3)
+        axes.fill_between(moments, lower, upper, color=curve.colour, alpha=0.16, linewidth=0)
+        options: dict[str, Any] = {"linewidth": width, "zorder": order, "solid_capstyle": "round"}
+        axes.plot(moments, value, color=curve.colour, label=curve.label, **options)
+    for curve in curves:
+        if curve.truth is not None:
+            dashes = (0, (4, 2.5))
+            axes.plot(moments, curve.truth, color=curve.colour, linewidth=1.1, linestyle=dashes, zorder=5)
+    _fit(axes, [curve.estimate for curve in curves], levels, _draw_seen(axes, moments, curves))
     style(axes, "y")
 
 
-def _draw_seen(axes: Axes, trace: Trace, curves: Sequence[Curve], *names: str) -> list[float]:
-    """Draw what policies earned themselves, with intervals, after the ends of the curves.
-
-    Args:
-        axes: where to draw
-        trace: gives the ends of the x axis
-        curves: policies
-        names: attributes of a `Calibration`: the number, its lower and its upper bound
-
-    Returns:
-        The numbers and bounds that were drawn.
-    """
-    first, *_, last = trace.moments
+def _draw_seen(axes: Axes, moments: Array, curves: Sequence[Curve]) -> list[float]:
+    """Draw what policies earned themselves, with intervals, after the ends of the curves; return the numbers."""
+    first, *_, last = moments
     drawn: list[float] = []
     for index, curve in enumerate((curve for curve in curves if curve.seen), start=1):
-        value, *bounds = (getattr(curve.seen, name) for name in names)
+        value, *bounds = curve.seen or ()
         if value is None:
             continue
         ends = [value if bound is None else bound for bound in bounds]
@@ -276,8 +251,8 @@ def _marks(axes: Axes, trace: Trace, curve: Curve, rule: str) -> None:
     end = trace.moments[-1]
     for start, length in trace.promotable(curve.policy, rule):
         for moment, mark, fill in ((start, "^", curve.colour), (start + length, "v", "white")):
-            if moment < end and curve.lift is not None:
-                height = np.interp(moment, trace.moments, curve.lift[0])
+            if moment < end:
+                height = np.interp(moment, trace.moments, curve.estimate[0])
                 axes.plot([moment], [height], mark, color=curve.colour, markerfacecolor=fill, markersize=9, zorder=6)
 
 
@@ -406,10 +381,6 @@ def style(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
     axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
 
 
-def _shading(report: Report) -> str:
-    return f"shaded: {report.confidence * 100:g}% intervals"
-
-
 def _subtitle(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=9, color=FAINT)
 
@@ -428,31 +399,19 @@ def _moments_axis(axes: Axes, trace: Trace) -> None:
     axes.margins(x=0)
 
 
-def _line(axes: Axes, trace: Trace, values: Array, colour: str, **options: Any) -> None:
-    """Draw a number over time, with its interval as a band."""
-    value, lower, upper = values
-    axes.fill_between(trace.moments, lower, upper, color=colour, alpha=0.16, linewidth=0)
-    axes.plot(trace.moments, value, color=colour, solid_capstyle="round", **options)
-
-
-def _dashes(axes: Axes, trace: Trace, values: Array, colour: str) -> None:
-    """Draw true values."""
-    axes.plot(trace.moments, values, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
-
-
 def _note(axes: Axes, height: float, text: str, colour: str) -> None:
     """Write a text to the right of the axes."""
     transform = axes.get_yaxis_transform()
     axes.text(1.01, height, text, transform=transform, va="center", fontsize=9, color=colour)
 
 
-def _fit(axes: Axes, curves: Sequence[Array], *levels: float, also: Sequence[float] = ()) -> None:
+def _fit(axes: Axes, curves: Sequence[Array], levels: Sequence[float], others: Sequence[float]) -> None:
     """Fit the y axis to levels, to other numbers, and to curves after their start, when intervals are too wide."""
     parts = [curve[:, int(curve.shape[1] * UNSETTLED_SHARE) :].ravel() for curve in curves]
     settled = np.concatenate([np.empty(0), *parts])
     settled = settled[np.isfinite(settled)]
     if len(settled) or levels:
-        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels, also])
+        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels, others])
         low, high = ends.min(), ends.max()
         room = 0.06 * (high - low) or 0.5
         axes.set_ylim(0.0 if not levels and 0 <= low < room else low - room, high + room)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,6 +18,9 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Estimate, Report, Transition
 
 SECONDS_PER_DAY = 86_400
+Quantity: TypeAlias = Literal["value", "lift"]
+BOUNDS: dict[Quantity, tuple[str, str]] = {"value": ("lower", "upper"), "lift": ("lift_lower", "lift_upper")}
+"""Attributes of a row with the bounds of a quantity."""
 
 
 class TracePoint(NamedTuple):
@@ -93,20 +96,22 @@ class Trace:
             estimates = report.of_goal().estimates
             self.kept.append(TracePoint(report.events.accepted, report.events.last_timestamp, estimates))
 
-    def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Array]:
+    def curves(self, estimator: str, average: str, quantity: Quantity = "value") -> dict[str, Array]:
         """Return the estimates of each policy over time, production first.
 
         Returns:
             By policy, an array [3, points] of the quantity and its lower and upper bound; NaN if unknown.
         """
-        names = (quantity, *(("lower", "upper") if quantity == "value" else ("lift_lower", "lift_upper")))
         rows = [
             {row.policy: row for row in point.estimates if (row.estimator, row.average) == (estimator, average)}
             for point in self.kept
         ]
         policies = dict.fromkeys(policy for row in reversed(rows) for policy in row)
         return {
-            policy: np.array([[getattr(row.get(policy), name, None) for row in rows] for name in names], float)
+            policy: np.array(
+                [[getattr(row.get(policy), name, None) for row in rows] for name in (quantity, *BOUNDS[quantity])],
+                float,
+            )
             for policy in policies
         }
 
