@@ -44,7 +44,7 @@ def _parts(config: Config) -> Iterator[tuple[str, str]]:
     estimates = sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     number = counted(len(plan.policies), "policy")
     yield "estimates", f"{len(plan.policies) * estimates} for {number}, {config.confidence * 100:g}% intervals"
-    scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
+    scheme, login = "https" if http.tls_certfile else "http", "with a token" if http.token_file else "without a token"
     yield "serves", f"{scheme}://{http.host}:{http.port}, {login}"
     snapshots = f"snapshots in {state.dir}, one every {format_duration(state.interval)}" if state else None
     yield "state", snapshots or "no state directory: a restart starts from zero"

@@ -1,4 +1,4 @@
-"""Forecast from a log how many events are needed to detect a lift of each candidate."""
+"""Statistical power: the events needed to detect a lift of each candidate, forecast from a log."""
 
 from __future__ import annotations
 
@@ -22,35 +22,30 @@ from streameval.ope.policies.coded import fill, prepared
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
-MAX_UNSUPPORTED = 0.005
-"""Probability of actions that are never logged; above it, a lift may be wrong by more than noise."""
-MAX_STANDARD_ERRORS = 4.0
-"""Standard errors by which a mean weight may differ from 1."""
+NEVER_LOGGED = 0.005
+"""Probability of actions that are never logged, above which a lift may be wrong by more than noise."""
+FAR_OFF = 4.0
+"""Standard errors that a mean weight may differ from 1."""
 WEIGHT_EDGES = 2.0 ** np.arange(0, 24)
-"""Upper ends of the bins of weights: 1, 2, 4, ..."""
-MIN_NOISE_SHARE = 0.8
-"""Share of the noise that large weights must have: with less, they can hardly halve it."""
-MAX_RARE_SHARE = 0.2
-"""Share of events to spend on rare actions: more would change the rest of the log."""
-FACTORS = np.geomspace(1.05, 50, 400)
-"""Factors by which rare actions may become more frequent."""
-MIN_LARGE_WEIGHTS = 10
-"""Events with large weights: the noise of fewer may be one wrong propensity."""
+"""The bins of weights: up to 1, to 2, to 4, ..."""
+MOST_OF_IT = 0.8
+"""The smallest share of the noise that large weights must have: with less, they can hardly halve it."""
+RARE = 0.2
+"""The largest share of events to spend on rare actions: more would change the rest of the log."""
+TIMES = np.geomspace(1.05, 50, 400)
+FEWEST_IN_CLASS = 10
+"""The fewest events with large weights: the noise of fewer may be one wrong propensity."""
 
 
 def events_needed(deviation: float, design_effect: float, lift: float, confidence: float, power: float) -> float:
-    """Return `D s^2 (z_c + z_p)^2 / lift^2`, the events that show a lift of this size with this power.
+    """`D s^2 (z_c + z_p)^2 / lift^2` events show a lift of this size with this power.
 
-    A lift is shown once the lower bound of its normal interval is above 0. Other intervals are wider and need more
-    events. `z_c` is the quantile for the two-sided interval, `z_p` the quantile for the power. If every weight is 1,
-    this is the sample size of a paired experiment.
+    A lift is shown once the lower bound of its normal interval is above 0; other intervals are wider and need more
+    events. `z_c` is the quantile of the two-sided interval of this confidence, `z_p` that of the power. Where every
+    weight is 1 this is the sample size of a paired experiment.
 
-    Args:
-        deviation: s, the standard deviation of one event's paired difference to production
-        design_effect: D, the number of dependent events worth one independent event; at least 1
-        lift: the size of the lift
-        confidence: confidence of the interval
-        power: probability of showing such a lift
+    `deviation`: s, the standard deviation of one event's paired difference to production. `design_effect`: D, the
+    number of dependent events worth one independent event, 1 or more.
 
     >>> round(events_needed(0.5, 1.0, lift=0.01, confidence=0.95, power=0.8))
     19622
@@ -61,7 +56,7 @@ def events_needed(deviation: float, design_effect: float, lift: float, confidenc
 
 
 def smallest_lift(deviation: float, design_effect: float, events: float, confidence: float, power: float) -> float:
-    """Return the lift that this many events show with this power, the inverse of `events_needed`."""
+    """The lift that this many events show with this power, the inverse of `events_needed`."""
     return deviation * _quantiles(confidence, power) * math.sqrt(max(1.0, design_effect) / events)
 
 
@@ -71,7 +66,7 @@ def _quantiles(confidence: float, power: float) -> float:
 
 
 class TargetLift(NamedTuple):
-    """Hold a lift: `size` in units of the reward or, if `relative`, as a multiple of production's value."""
+    """A lift: `size` in units of the reward, or, where it is `relative`, times production's value."""
 
     size: float
     relative: bool = False
@@ -96,10 +91,7 @@ class TargetLift(NamedTuple):
         return cls(size, relative)
 
     def absolute(self, production: float | None, reward_range: tuple[float, float]) -> float:
-        """Return the lift in units of the reward.
-
-        Unless production's value is above 0, a relative lift is a share of the reward range.
-        """
+        """In units of the reward. Unless production's value is above 0, a relative lift is a share of the range."""
         if not self.relative:
             return self.size
         low, high = reward_range
@@ -111,13 +103,9 @@ USUAL = tuple(TargetLift(size, relative=True) for size in (0.02, 0.05, 0.1, 0.2)
 
 
 class ExplorationAdvice(msgspec.Struct, frozen=True):
-    """Hold the advice that would halve the number of events needed.
+    """Half as many events suffice if actions with weights above `over` are taken `times` as often.
 
-    Args:
-        over: actions with larger weights should be taken more often
-        events_share: share of events with such weights
-        noise_share: their share of the noise
-        times: how many times as often they should be taken
+    `events_share`: the share of events with such weights. `noise_share`: their share of the noise.
     """
 
     over: float
@@ -127,16 +115,13 @@ class ExplorationAdvice(msgspec.Struct, frozen=True):
 
 
 class LogSummary:
-    """Sum up a log: event times, sampling, and products of weights and rewards by size of weight.
+    """Sums over the events of a log: event times, sampling, and products of weights and rewards by size of weight.
 
-    The noise of a lift is the variance of one event's paired difference. An event with importance weight w adds about
-    `w^2` to it. If actions with large weights were taken c times as often, their weights and their share of the noise
+    The noise of a lift is the variance of one event's paired difference; an event with importance weight w adds to it
+    about `w^2`. If actions with large weights were taken c times as often, their weights and their share of the noise
     would be c times smaller, for the same rewards.
 
-    Args:
-        policies: names, production first
-        coded: policies in code, which are evaluated on every event
-        reward_range: smallest and largest reward
+    `policies`: production first. `coded`: the policies in code, which are evaluated on every event.
 
     Raises:
         ConfigError: A policy learns from the stream.
@@ -155,15 +140,15 @@ class LogSummary:
         self._coded = prepared(coded)
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
-        # Products of 1, w, w r, v, v r; v is the weight of production
+        # Products of 1, w, w r, v, v r, where v is the weight of production
         self._products = np.zeros((len(self.policies), len(WEIGHT_EDGES) + 1, 5, 5))
 
     def update(self, batch: EventBatch) -> None:
-        """Add events; if a reward is out of range, only the time of its event counts."""
-        times = batch.timestamp[~np.isnan(batch.timestamp)]
-        if len(times):
-            self._first, self._last = min(self._first, float(times.min())), max(self._last, float(times.max()))
-            self._timed += len(times)
+        """Add events; of those with a reward out of range, only the times count."""
+        known = batch.timestamp[~np.isnan(batch.timestamp)]
+        if len(known):
+            self._first, self._last = min(self._first, float(known.min())), max(self._last, float(known.max()))
+            self._timed += len(known)
         low, high = self.reward_range
         batch = batch.take((batch.reward >= low) & (batch.reward <= high))
         if not len(batch):
@@ -171,47 +156,45 @@ class LogSummary:
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         evidence = Evidence.from_batch(fill(named, self._coded)[0], self.policies, len(batch))
         other, reward = evidence.importance_weight[:, 0], evidence.reward
-        for index in range(1, len(self.policies)):
-            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, index], 0.0)
-            self._sampling[index] += np.count_nonzero(q), q.sum(), q @ q
-            weight = evidence.importance_weight[:, index]
+        for place in range(1, len(self.policies)):
+            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, place], 0.0)
+            self._sampling[place] += np.count_nonzero(q), q.sum(), q @ q
+            weight = evidence.importance_weight[:, place]
             columns = np.column_stack([np.ones_like(weight), weight, weight * reward, other, other * reward])
             products = q[:, None, None] * columns[:, :, None] * columns[:, None, :]
-            np.add.at(self._products[index], np.searchsorted(WEIGHT_EDGES, weight), products)
+            np.add.at(self._products[place], np.searchsorted(WEIGHT_EDGES, weight), products)
 
     @property
     def events_per_second(self) -> float | None:
-        """Return the event rate of the log; None if times are unknown or equal."""
+        """The rate of the log; None where times are unknown or equal."""
         return (self._timed - 1) / (self._last - self._first) if self._last > self._first else None
 
     def unevenness(self, policy: str) -> float:
-        """Return `n sum(q^2) / (sum q)^2`, the factor by which uneven sampling increases the events needed."""
+        """`n sum(q^2) / (sum q)^2`: the factor by which uneven sampling increases the events needed."""
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
 
     def advice(self, policy: str) -> ExplorationAdvice | None:
-        """Return the exploration that would halve the events needed, or None.
+        """The exploration that would halve the events needed; None where no such advice can be given.
 
-        There is such advice if a few events have most of the noise, and halving it leaves the rest of the log nearly
-        unchanged: if rare actions become more frequent, the others become rarer, and their weights larger.
+        A few events must have most of the noise, and halving it must leave the rest of the log nearly unchanged: if
+        those events are c times as frequent, the others are rarer by as much, and their weights larger.
         """
         products = self._products[self.policies.index(policy)]
         events, noise = (column[::-1].cumsum()[::-1] for column in (products[:, 0, 0], _noise(products)))
         if not (events[0] > 0 and noise[0] > 0):
             return None
-        large = int(np.flatnonzero(noise >= MIN_NOISE_SHARE * noise[0])[-1])
-        if large == 0 or events[large] < MIN_LARGE_WEIGHTS:
+        large = int(np.flatnonzero(noise >= MOST_OF_IT * noise[0])[-1])
+        if large == 0 or events[large] < FEWEST_IN_CLASS:
             return None
-        share, noise_share = float(events[large] / events[0]), float(noise[large] / noise[0])
-        rest = noise_share / FACTORS + (1 - noise_share) * (1 - share) / np.maximum(1 - FACTORS * share, 1e-9)
-        enough = FACTORS[(FACTORS * share <= MAX_RARE_SHARE) & (rest <= 0.5)]
-        if not len(enough):
-            return None
-        return ExplorationAdvice(float(WEIGHT_EDGES[large - 1]), share, noise_share, float(enough[0]))
+        share, part = float(events[large] / events[0]), float(noise[large] / noise[0])
+        rest = part / TIMES + (1 - part) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
+        enough = TIMES[(TIMES * share <= RARE) & (rest <= 0.5)]
+        return ExplorationAdvice(float(WEIGHT_EDGES[large - 1]), share, part, float(enough[0])) if len(enough) else None
 
 
 def _noise(products: Array) -> Array:
-    """Sum `(w (r - E) / sum(w) - v (r - P) / sum(v))^2` by size of weight; E and P are the values by `snips`."""
+    """Sums of `(w (r - E) / sum(w) - v (r - P) / sum(v))^2` by size of weight; E and P are the values by `snips`."""
     _, weight, rewarded, other, other_rewarded = products[:, 0].sum(axis=0)
     if not (weight > 0 and other > 0):
         return np.zeros(len(products))
@@ -220,7 +203,7 @@ def _noise(products: Array) -> Array:
 
 
 class EventsNeeded(msgspec.Struct, frozen=True):
-    """Hold the events that show a lift of this size, and the seconds they take at the rate of the log."""
+    """The number of events that show a lift of this size, and the seconds they take at the rate of the log."""
 
     lift: float
     events: float
@@ -228,7 +211,7 @@ class EventsNeeded(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Hold the smallest lift that an average over this many events can ever show."""
+    """The smallest lift that an average with the weight of this many events can ever show."""
 
     average: str
     events: float
@@ -236,24 +219,11 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class CandidatePower(msgspec.Struct, frozen=True):
-    """Hold the forecast for one candidate, by the first estimator with evidence.
+    """The events needed to show a lift of one candidate, by the first estimator with evidence.
 
-    Args:
-        policy: its name
-        events: events with its probability
-        reason: why there is no forecast; then all that follows is unknown
-        estimator: the estimator
-        value: estimated value
-        lift: estimated lift
-        lift_lower: lower bound of the lift
-        lift_upper: upper bound of the lift
-        effective_share: effective sample size per event; 1 if the candidate acts like the log
-        deviation: standard deviation of one event's paired difference to production
-        design_effect: number of dependent events worth one independent event
-        detectable: smallest lift that the events so far show with the requested power
-        needed: events for each lift
-        limits: smallest lift for each average that forgets
-        relief: exploration that would halve the events needed
+    `reason`: why no number can be given. `effective_share`: effective sample size per event, 1 where the candidate acts
+    like the log. `deviation`: of one event's paired difference to production. `detectable`: the smallest lift that the
+    events so far show with the requested power.
     """
 
     policy: str
@@ -274,7 +244,7 @@ class CandidatePower(msgspec.Struct, frozen=True):
 
 
 class PowerReport(msgspec.Struct, frozen=True):
-    """Hold the forecast for a log; `streameval plan --json` prints it."""
+    """The forecast for a log; `streameval plan --json` prints it."""
 
     production: str
     value: float | None
@@ -286,7 +256,7 @@ class PowerReport(msgspec.Struct, frozen=True):
     candidates: tuple[CandidatePower, ...]
 
     def to_json(self) -> bytes:
-        """Encode the forecast as JSON."""
+        """The report as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -298,20 +268,15 @@ def forecast_power(
     power: float,
     horizons: Mapping[str, float],
 ) -> PowerReport:
-    """Forecast the events needed, after a log.
+    """The forecast after a log.
 
-    Args:
-        report: a Report on `cumulative`, on which every event counts the same
-        log: the summary of the same events
-        estimators: by label, the preferred one first
-        targets: the lifts to detect
-        power: probability of detecting such a lift
-        horizons: the number of events that an average that forgets is worth, by its label
+    `report`: of one average, on which every event counts the same. `estimators`: by label, the preferred one first.
+    `horizons`: by label of an average that forgets, the number of events that it is worth.
     """
     production = _best(report, report.production, estimators)
     value = None if production is None else production.value
     lifts = {target.absolute(value, log.reward_range) for target in targets}
-    forecast = PowerReport(
+    found = PowerReport(
         production=report.production,
         value=value,
         confidence=report.confidence,
@@ -328,51 +293,51 @@ def forecast_power(
         if reason or estimate is None:
             candidates.append(CandidatePower(counts.policy, counts.events, reason))
             continue
-        candidate = _candidate(counts, estimate, forecast, log.unevenness(counts.policy), horizons)
+        candidate = _candidate(counts, estimate, found, log.unevenness(counts.policy), horizons)
         relief = log.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None
         candidates.append(structs.replace(candidate, relief=relief))
-    return structs.replace(forecast, candidates=tuple(candidates))
+    return structs.replace(found, candidates=tuple(candidates))
 
 
 def _weights_only(estimator: AnyEstimator) -> bool:
-    """Tell whether an estimator is unbiased, and no model reduces the noise of its weights."""
+    """Whether the noise of an unbiased estimator grows with the weights, because no model reduces it."""
     return not (estimator.is_biased_by_design or estimator.needs)
 
 
 def _best(report: Report, policy: str, estimators: Mapping[str, AnyEstimator]) -> Estimate | None:
-    """Return the row of the first estimator with evidence.
+    """The estimate by the first estimator that has the evidence.
 
-    An estimator is skipped if its effective sample size is less than half of the largest one by weights alone: most
-    events then lack the fields that it needs.
+    An estimator with less than half of the effective sample size of the importance weights of all events is skipped:
+    most events lack the fields that it needs.
     """
-    rows = {row.estimator: row for row in report.estimates if row.policy == policy and row.value is not None}
-    sizes = {label: row.effective_sample_size or 0.0 for label, row in rows.items()}
-    largest = max((sizes[name] for name in rows if name in estimators and _weights_only(estimators[name])), default=0.0)
-    return next((rows[label] for label in estimators if label in rows and sizes[label] >= largest / 2), None)
+    known = {each.estimator: each for each in report.estimates if each.policy == policy and each.value is not None}
+    sizes = {label: each.effective_sample_size or 0.0 for label, each in known.items()}
+    most = max((sizes[name] for name in known if name in estimators and _weights_only(estimators[name])), default=0.0)
+    return next((known[label] for label in estimators if label in known and sizes[label] >= most / 2), None)
 
 
 def _obstacle(counts: PolicyCounts, estimate: Estimate | None) -> str | None:
-    """Return why there is no forecast for a candidate, or None."""
+    """Why no number of events can be given for a candidate."""
     if not counts.events:
         return "no event carries its probability"
     if estimate is None or not estimate.importance_weight_max:
         return "the log has no action that the candidate would take"
     never = estimate.details.get("unsupported_probability") or 0.0
-    if never > MAX_UNSUPPORTED:
+    if never > NEVER_LOGGED:
         return f"{never:.1%} of its actions are never logged: no number of events shows their reward"
     if estimate.lift_lower is None or estimate.details.get("lift_deviation") is None:
         return "fewer than ten of its events have a reward: too few to estimate the noise"
     if estimate.details["lift_deviation"] == 0:
         return "it has not yet differed from production"
     mean, error = estimate.importance_weight_mean or 0.0, _weight_error(estimate, counts.events)
-    if abs(mean - 1) > MAX_STANDARD_ERRORS * error + MAX_UNSUPPORTED:
+    if abs(mean - 1) > FAR_OFF * error + NEVER_LOGGED:
         lacking = "the log lacks actions that it takes, or " if mean < 1 else ""
         return f"its mean weight is {mean:.3f} and should be 1: {lacking}propensities are wrong"
     return None
 
 
 def _weight_error(estimate: Estimate, events: int) -> float:
-    """Return the standard error of the mean weight, from the effective sample size `n mean(w)^2 / mean(w^2)`."""
+    """Standard error of the mean weight, from the effective sample size `n mean(w)^2 / mean(w^2)`."""
     size = estimate.effective_sample_size or 0.0
     if not size:
         return math.inf
@@ -381,14 +346,14 @@ def _weight_error(estimate: Estimate, events: int) -> float:
 
 
 def _candidate(
-    counts: PolicyCounts, estimate: Estimate, forecast: PowerReport, unevenness: float, horizons: Mapping[str, float]
+    counts: PolicyCounts, estimate: Estimate, found: PowerReport, unevenness: float, horizons: Mapping[str, float]
 ) -> CandidatePower:
     effect = estimate.details.get("lift_design_effect") or 1.0
     noise = (estimate.details["lift_deviation"], max(1.0, effect) * unevenness)
-    certainty = (forecast.confidence, forecast.power)
-    share, rate = counts.events / max(forecast.events, 1), forecast.events_per_second
+    certainty = (found.confidence, found.power)
+    share, rate = counts.events / max(found.events, 1), found.events_per_second
     needed = []
-    for lift in forecast.lifts:
+    for lift in found.lifts:
         events = events_needed(*noise, lift, *certainty)
         needed.append(EventsNeeded(lift, math.ceil(events), events / rate / share if rate else None))
     return CandidatePower(
