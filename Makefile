@@ -1,6 +1,7 @@
 # Requires python3 (3.11 or newer, with venv and pip). Everything else is installed into .venv and .venv-test, pinned by the locks.
 #   .venv       all tools, and the package as an editable install: for lint and development
 #   .venv-demo  the daemon and an embedded broker alone, a third of the size: for `make demo`
+#   .venv-docs  what the daemon needs, and the site generator: for `make docs`
 #   .venv-test  the test libraries, and the package as the wheel that users install: for `make test`
 
 PYTHON ?= python3
@@ -38,7 +39,7 @@ test:  ## the deciding checks: lint, types, import contracts; tests, doctests an
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 test-all: export HYPOTHESIS_PROFILE = every
-test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv/docs  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
+test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv-docs/ready  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 lint: .venv/ready  ## style, formatting, types, import contracts
@@ -81,8 +82,9 @@ faults: .venv/ready  ## schedules of faults against the daemon, one seed each (A
 lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
 
-docs: .venv/docs  ## the documentation as a site with search: build/site/index.html
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --config-file deploy/site/mkdocs.yml
+docs: .venv-docs/ready  ## build the documentation as a site with search; open build/site/index.html
+	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+	@echo "open build/site/index.html"
 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
@@ -99,7 +101,7 @@ manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from
 	.venv/bin/python deploy/kubernetes/prometheusrule.py
 
 clean:  ## remove everything that make created
-	rm -rf .venv .venv-demo .venv-test dist build
+	rm -rf .venv .venv-demo .venv-docs .venv-test dist build
 	find streameval -name '*.so' -delete
 
 .venv/deps: requirements/dev.lock
@@ -111,18 +113,16 @@ clean:  ## remove everything that make created
 	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Only for `make docs` and its test.
-.venv/docs: .venv/ready requirements/docs.lock
-	@echo "installing requirements/docs.lock into .venv"
-	@.venv/bin/python $(PIP_INSTALL) --require-hashes -r requirements/docs.lock
-	@touch $@
-
 .venv-demo/deps: requirements/image.lock requirements/build.lock
 	@$(call set_up,.venv-demo,requirements/image.lock -r requirements/build.lock)
 	@touch $@
 
 .venv-demo/ready: .venv-demo/deps pyproject.toml $(SOURCES)
 	@.venv-demo/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+.venv-docs/ready: requirements/image.lock requirements/docs.lock
+	@$(call set_up,.venv-docs,requirements/image.lock -r requirements/docs.lock)
 	@touch $@
 
 .venv-test/deps: requirements/test.lock

@@ -57,15 +57,15 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def commands() -> str:
-    """One section per verb: its help, its arguments and its options."""
+    """Describe each command: its help, its arguments and its options."""
     text = ["# Command line", f"`streameval --help`: {app.info.help}"]
-    verbs: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, verb in verbs.items():
-        context = typer.Context(verb, info_name=f"streameval {name}")
-        usage = " ".join(verb.collect_usage_pieces(context))
-        records = [parameter.get_help_record(context) for parameter in verb.get_params(context)]
+    registered: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in registered.items():
+        context = typer.Context(command, info_name=f"streameval {name}")
+        usage = " ".join(command.collect_usage_pieces(context))
+        records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
         rows = [(f"`{names}`", markdown(description)) for names, description in filter(None, records)]
-        text += [f"## streameval {name}", cleandoc(verb.help), f"```text\nstreameval {name} {usage}\n```"]
+        text += [f"## streameval {name}", cleandoc(command.help), f"```text\nstreameval {name} {usage}\n```"]
         text.append(table(("argument or option", "description"), rows))
     return "\n\n".join(text) + "\n"
 

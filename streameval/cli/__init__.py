@@ -1,1 +1,1 @@
-"""The command line: one function a verb."""
+"""Provide the command line, one function per command."""

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share: the configuration, and files of events."""
+"""Declare the arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ from typing import Annotated, Literal
 
 import typer
 
-from streameval.cli.terminal import CONFIG_SUFFIXES
 from streameval.errors import InputError
 
-EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 DEFAULT_CONFIG = Path("streameval.yaml")
 CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
+CONFIG_SUFFIXES = (".yaml", ".yml")
+EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", envvar=CONFIG_VARIABLE, help="The configuration.")]
 ConfigAndFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE",
-        help="The configuration (by default streameval.yaml, or the file that STREAMEVAL_CONFIG names), and then files "
-        "of events: NDJSON or CSV (also .gz, .zst) or Parquet; - is stdin.",
+        help="The configuration (default: the file in STREAMEVAL_CONFIG, else streameval.yaml), then files of events: "
+        "NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin.",
         show_default=False,
     ),
 ]
-EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
-FormatOfEvents = Annotated[
-    EventsFormat | None,
+EventsFormat = Annotated[
+    Literal["json", "dsjson", "parquet", "csv"] | None,
     typer.Option(
         "--format", help="Format of the events. Default: from the file extension, else from the source settings."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")]
 
 
-def config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
-    """The configuration, which is the first argument unless that is a file of events; and the files of events.
+def split_config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
+    """Split arguments into the configuration and the files of events.
+
+    The first argument is the configuration unless it looks like a file of events.
 
     Raises:
-        InputError: There is no file of events.
+        InputError: No file of events is named, or the configuration is not the first argument.
     """
     first, *others = arguments
     is_config = first.endswith(CONFIG_SUFFIXES) or (others and not first.endswith(EVENT_SUFFIXES) and first != "-")

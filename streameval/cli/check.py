@@ -1,4 +1,4 @@
-"""The verb `check`: tries everything that `run` uses, and creates nothing."""
+"""Try everything that `run` uses, without creating anything."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from streameval.cli.configuration import configuration_table
 from streameval.cli.log_warnings import remedy
-from streameval.cli.terminal import say
+from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.text import counted, in_words
 from streameval.config.errors import did_you_mean
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
-from streameval.errors import SourceError, StreamevalError
+from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
@@ -37,26 +38,34 @@ from streameval.service.http.server import listen
 from streameval.service.snapshots import read_newest, require_usable
 from streameval.service.startup import resume
 
-REACH_TIMEOUT = 15.0
-"""Seconds in which `check` must reach a source."""
-GRACE = 3.0
-"""Seconds between the first answer of a source, good or bad, and giving up."""
-CONNECT = 3.0
-"""Seconds for a broker to accept a connection."""
-POLL = 0.2
-PROBED = 100
+REACH_SECONDS = 15.0
+"""Time to reach a source."""
+GRACE_SECONDS = 3.0
+"""Time between the first answer of a source, good or bad, and giving up."""
+CONNECT_SECONDS = 3.0
+"""Time for a broker to accept a connection."""
+POLL_SECONDS = 0.2
+SAMPLED_EVENTS = 100
 """Events that show whether the rest can be read."""
 MANY_MESSAGES = 1_000_000
 """Events for which another client saves noticeable time."""
-SHOWN_TOPICS = 10
-UNREACHED = "check that it runs, and the address, the topic and the security options"
+MAX_TOPICS = 10
+"""Topics that a hint lists."""
+UNREACHED_HINT = "check that it runs, and the address, the topic and the security options"
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact about one part of the configuration. `run` refuses an error; a warning costs events or estimates."""
+    """Hold a fact about one part of the configuration.
+
+    Args:
+        part: the key in the configuration
+        message: the fact
+        level: `run` refuses an error; a warning costs events or estimates
+        hint: what to do about it
+    """
 
     part: str
     message: str
@@ -64,27 +73,63 @@ class Finding:
     hint: str = ""
 
     @classmethod
-    def of(cls, part: str, error: StreamevalError) -> Finding:
-        """The finding of an error."""
+    def from_error(cls, part: str, error: StreamevalError) -> Finding:
+        """Convert an error."""
         return cls(part, error.message, "error", error.hint)
 
     def print(self) -> None:
-        """Print it: a fact on stdout, a problem on stderr."""
+        """Print a fact to stdout, or a problem to stderr."""
         if self.level == "ok":
             print(self.message)
         else:
             say(f"{self.level}: {self.message}\nhint: {self.hint}")
 
 
-def as_json(findings: list[Finding]) -> str:
-    """The findings as JSON; `ok`: without an error."""
+def run_check(path: Path, *, with_surroundings: bool, as_json: bool) -> int:
+    """Check a configuration, and print what it would run.
+
+    Args:
+        path: the configuration
+        with_surroundings: also try the source, the port, directories and topics
+        as_json: print the findings as JSON instead
+
+    Returns:
+        The exit code: 1 if `run` would fail, 2 if the configuration is invalid, else 0.
+
+    Raises:
+        InputError: The configuration is invalid, and JSON is not wanted.
+    """
+    silence_logs()
+    try:
+        config = Config.load(path)
+        findings = list(check_configuration(config))
+    except InputError as error:
+        if not as_json:
+            raise
+        print(to_json([Finding.from_error("configuration", error)]))
+        return error.exit_code
+    if not as_json:
+        for finding in findings:
+            finding.print()
+        console().print(configuration_table(config))
+    for finding in check_surroundings(config) if with_surroundings and config.source is not None else ():
+        findings.append(finding)
+        if not as_json:
+            finding.print()
+    if as_json:
+        print(to_json(findings))
+    return exit_code(findings)
+
+
+def to_json(findings: Sequence[Finding]) -> str:
+    """Encode findings as JSON, with `ok` false if one is an error."""
     ok = all(finding.level != "error" for finding in findings)
     values = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
     return msgspec.json.format(msgspec.json.encode(values), indent=2).decode()
 
 
-def of_configuration(config: Config) -> Iterator[Finding]:
-    """Warnings that need no look outside.
+def check_configuration(config: Config) -> Iterator[Finding]:
+    """Yield warnings that follow from the configuration and its files alone.
 
     Raises:
         ConfigError: A certificate or a login cannot be used.
@@ -99,16 +144,16 @@ def of_configuration(config: Config) -> Iterator[Finding]:
         yield Finding("configuration", message, "warning", hint)
 
 
-def of_surroundings(config: Config) -> Iterator[Finding]:
-    """Everything that `run` would use of this machine and of the cluster."""
-    http, kept, sink = config.http, config.kept_state(), config.dead_letters
+def check_surroundings(config: Config) -> Iterator[Finding]:
+    """Try everything that `run` would use on this machine and in the cluster."""
+    http, state, sink = config.http, config.kept_state(), config.dead_letters
     free = f"the port {http.port} of {http.host} is free" if http.port else "any free port is used"
     yield from _tried("http.port", free, lambda: listen(http.host, http.port).close())
-    if kept is not None and kept.dir is not None:
-        directory = kept.dir
+    if state is not None and state.dir is not None:
+        directory = state.dir
         yield from _tried("state.dir", f"{directory} can be used for snapshots", lambda: _try_state(config, directory))
     if isinstance(sink, DeadLetterFile) and (error := unwritable(sink.path)):
-        yield Finding.of("dead_letters.path", error)
+        yield Finding.from_error("dead_letters.path", error)
     source = config.required_source()
     problems = (
         [*_cluster(config, source), *schema_findings(config, source)] if isinstance(source, KafkaSettings) else []
@@ -116,23 +161,23 @@ def of_surroundings(config: Config) -> Iterator[Finding]:
     yield from problems
     if not any(finding.level == "error" for finding in problems):
         try:
-            yield from of_events(config)
+            yield from check_events(config)
             yield from _rewards(config)
         except StreamevalError as error:
-            yield Finding.of("source", error)
+            yield Finding.from_error("source", error)
 
 
 def _tried(part: str, fact: str, attempt: Callable[[], object]) -> Iterator[Finding]:
     try:
         attempt()
     except StreamevalError as error:
-        yield Finding.of(part, error)
+        yield Finding.from_error(part, error)
     else:
         yield Finding(part, fact)
 
 
 def _try_state(config: Config, directory: Path) -> None:
-    """Raise the error with which `run` would refuse the directory or its newest snapshot."""
+    """Raise the error that `run` would raise for the directory or its newest snapshot."""
     require_usable(directory)
     read_newest(directory, partial(resume, config))
 
@@ -141,7 +186,7 @@ def _try_state(config: Config, directory: Path) -> None:
 
 
 def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
-    """Problems of the connection and of the names of topics; no more than one without an answer."""
+    """Yield problems of the connection, or else of the names of topics."""
     from streameval.ingest.kafka.producer import list_topics
 
     try:
@@ -149,15 +194,15 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
         _try_connections(source)
         topics = list_topics(source)
     except StreamevalError as error:
-        yield Finding.of("source", error)
+        yield Finding.from_error("source", error)
         return
     except ClientError as error:
         detail = f"the source cannot be reached: cannot read from {source.address}: {error}"
-        yield Finding("source", detail, "error", UNREACHED)
+        yield Finding("source", detail, "error", UNREACHED_HINT)
         return
     for option, topic in zip(("source.topic", "source.rewards.topic"), source.topics, strict=False):
         if topic not in topics:
-            shown = ", ".join(sorted(topics)[:SHOWN_TOPICS])
+            shown = ", ".join(sorted(topics)[:MAX_TOPICS])
             listed = f"this user sees {shown}" if shown else "this user sees no topic"
             hint = did_you_mean(topic, topics) or f"create it, or correct {option}; {listed}"
             yield Finding(option, f"{option}: the topic '{topic}' does not exist", "error", hint)
@@ -169,7 +214,7 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 
 def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
-    """Whether the registry answers, and the newest schema of the topic has the fields of events."""
+    """Check that the registry answers, and that the newest schema of the topic has the fields of events."""
     if isinstance(source.format, str):
         return
     try:
@@ -180,7 +225,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
         newest = reader.registry.newest(source.topic)
         paths = [] if newest is None else reader.paths(newest)
     except StreamevalError as error:
-        yield Finding.of("source.format", error)
+        yield Finding.from_error("source.format", error)
         return
     subject = f"'{source.topic}-value'"
     if newest is None:
@@ -192,12 +237,12 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 
 def _column_findings(config: Config, source: KafkaSettings, subject: str, paths: Sequence[str]) -> Iterator[Finding]:
-    """The fields of events that a schema does not have; `paths`: those that it has."""
-    columns, goal = config.columns, config.reward_fields[0].field
+    """Yield the fields of events that are not among the paths of a schema."""
+    columns, primary = config.columns, config.reward_fields[0].field
     needed = {"event_id": columns.event_id or "event_id", "timestamp": columns.timestamp, "action": columns.action}
     needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}
     if source.rewards is None:
-        needed["reward"] = columns.reward or goal
+        needed["reward"] = columns.reward or primary
     if columns.propensities not in paths and config.propensity is None:
         needed["propensity"] = columns.propensity
     for field, path in needed.items():
@@ -213,12 +258,12 @@ def _try_connections(connection: KafkaConnection) -> None:
     for server in connection.bootstrap_servers:
         host, _, port = server.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             refused.append(f"cannot connect to {server}: {getattr(error, 'strerror', None) or error}")
         else:
             return
-    raise SourceError(f"the source cannot be reached: {'; '.join(refused)}", hint=UNREACHED)
+    raise SourceError(f"the source cannot be reached: {'; '.join(refused)}", hint=UNREACHED_HINT)
 
 
 def _try_certificates(connection: KafkaConnection) -> None:
@@ -230,9 +275,9 @@ def _try_certificates(connection: KafkaConnection) -> None:
         option = "ssl_certfile"
         if connection.ssl_certfile is not None:
             context.load_cert_chain(connection.ssl_certfile, connection.ssl_keyfile, password or "")
-    except OSError as error:  # of ssl, too
+    except OSError as error:  # SSLError is one
         reason = getattr(error, "reason", None) or error.strerror or error
-        hint = "it must be a PEM file that this user may read; the key must be that of the certificate"
+        hint = "it must be a PEM file that this user may read; the key must belong to the certificate"
         raise SourceError(
             f"source.{option}: {getattr(connection, option)} cannot be used: {reason}", hint=hint
         ) from None
@@ -243,7 +288,14 @@ def _try_certificates(connection: KafkaConnection) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """The first messages of a source, when they were written (seconds, NaN: unknown), and how many it holds."""
+    """Hold the first messages of a source.
+
+    Args:
+        status: the status of the source
+        held: how many messages it holds, None if unknown
+        values: the messages
+        written: when each was written, in epoch seconds; NaN if unknown
+    """
 
     status: SourceStatus
     held: int | None
@@ -252,17 +304,19 @@ class Probe:
 
 
 def probe(source: Source) -> Probe:
-    """Wait `REACH_TIMEOUT` for a source to be reached or to fail, then `GRACE` for messages or recovery, and close it.
+    """Read the first messages of a source, and close it.
+
+    Wait `REACH_SECONDS` for the source to answer or to fail, then `GRACE_SECONDS` for messages or recovery.
 
     Raises:
         SourceError: The source was not reached.
     """
     values: list[bytes | None] = []
     written: list[float] = []
-    untried, patience, answered = source.status().detail, time.monotonic() + REACH_TIMEOUT, False
+    untried, patience, answered = source.status().detail, time.monotonic() + REACH_SECONDS, False
     with closing(source):
         while time.monotonic() < patience:
-            for part in source.poll(POLL):
+            for part in source.poll(POLL_SECONDS):
                 values += part.values
                 times = [math.nan] * len(part) if part.timestamps is None else part.timestamps
                 written += [time / 1000.0 for time in times]
@@ -270,35 +324,35 @@ def probe(source: Source) -> Probe:
             if status.exhausted or (status.lag is not None and (values or not status.lag)):
                 break
             if not answered and (status.reached or status.detail != untried):
-                patience, answered = time.monotonic() + GRACE, True
+                patience, answered = time.monotonic() + GRACE_SECONDS, True
         status = source.status()
     if not status.reached:
-        raise SourceError(f"the source cannot be reached: {status.detail}", hint=UNREACHED)
+        raise SourceError(f"the source cannot be reached: {status.detail}", hint=UNREACHED_HINT)
     return Probe(
         status,
         None if status.lag is None else status.lag + len(values),
-        values[:PROBED],
-        written[:PROBED],
+        values[:SAMPLED_EVENTS],
+        written[:SAMPLED_EVENTS],
     )
 
 
-def of_events(config: Config) -> Iterator[Finding]:
-    """The number of events, and the defects of the first ones."""
+def check_events(config: Config) -> Iterator[Finding]:
+    """Yield the number of events, and the defects of the first ones."""
     source = config.required_source()
-    found = probe(source.for_check().open())
-    number = "an unknown number of events" if found.held is None else counted(found.held, "event")
-    yield Finding("source", f"reached: {number} in {counted(len(found.status.partitions), 'partition')}")
-    if isinstance(source, KafkaSettings) and source.client != "confluent" and (found.held or 0) >= MANY_MESSAGES:
+    sample = probe(source.for_check().open())
+    number = "an unknown number of events" if sample.held is None else counted(sample.held, "event")
+    yield Finding("source", f"reached: {number} in {counted(len(sample.status.partitions), 'partition')}")
+    if isinstance(source, KafkaSettings) and source.client != "confluent" and (sample.held or 0) >= MANY_MESSAGES:
         message = f"source.client: kafka-python needs a long time to read {number}"
         yield Finding(
             "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"
         )
-    events = config.event_format().decode_batch(found.values)
+    events = config.event_format().decode_batch(sample.values)
     yield from _usable("source", "event", len(events), events.rejected)
     if not len(events):
         return
-    order = source.event_order(len(found.status.partitions))
-    delay = 0.0 if events.rejected else float(np.nanmax(np.array(found.written) - events.timestamp, initial=0.0))
+    order = source.event_order(len(sample.status.partitions))
+    delay = 0.0 if events.rejected else float(np.nanmax(np.array(sample.written) - events.timestamp, initial=0.0))
     if order is not None and delay > order.max_lateness:
         message = f"events are written up to {in_words(delay)} after their timestamp; some may count out of order"
         hint = f"increase source.max_lateness to {math.ceil(delay)}s to keep the order"
@@ -307,35 +361,35 @@ def of_events(config: Config) -> Iterator[Finding]:
 
 
 def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
-    """Policies and fields that the events lack."""
-    for policy, known in zip(events.policies, np.isfinite(events.probabilities).T, strict=True):
-        if not known.any():
+    """Yield policies and fields that the events lack."""
+    for policy, present in zip(events.policies, np.isfinite(events.probabilities).T, strict=True):
+        if not present.any():
             message = f"none of these events has a probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "check its name")
-        elif not known.all():
-            lacking = counted(int(np.count_nonzero(~known)), "event")
-            message = f"{lacking} of {len(known):,} have no probability of the policy '{policy}'"
+        elif not present.all():
+            lacking = counted(int(np.count_nonzero(~present)), "event")
+            message = f"{lacking} of {len(present):,} have no probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "log the probability of every candidate with every event")
     for missing in config.evaluator().missing_fields(events):
         yield Finding("estimators", str(missing), "error" if missing.of_all else "warning", missing.hint)
 
 
 def _rewards(config: Config) -> Iterator[Finding]:
-    """The number of rewards that come separately, and the defects of the first ones."""
+    """Yield the number of rewards that arrive separately, and the defects of the first ones."""
     source, rewards = config.required_source(), config.reward_topic
     if rewards is None or not isinstance(source, KafkaSettings):
         return
-    found = probe(source.model_copy(update={"topic": rewards.topic, "start": "earliest", "rewards": None}).open())
-    number = "an unknown number of rewards" if found.held is None else counted(found.held, "reward")
+    sample = probe(source.model_copy(update={"topic": rewards.topic, "start": "earliest", "rewards": None}).open())
+    number = "an unknown number of rewards" if sample.held is None else counted(sample.held, "reward")
     yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
-    origin = Origin.of(rewards.topic, [(0, range(len(found.values)))])
-    goal, *further = config.reward_fields
-    batch = RewardDecoder(goal.field, further).decode_batch(found.values, origin)
+    origin = Origin.of(rewards.topic, [(0, range(len(sample.values)))])
+    primary, *further = config.reward_fields
+    batch = RewardDecoder(primary.field, further).decode_batch(sample.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
 
 
 def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -> Iterator[Finding]:
-    """How many of the first messages can be used, and why others cannot."""
+    """Yield how many of the first messages can be used, and why others cannot."""
     if usable or rejected:
         yield Finding(part, f"of the first {counted(usable + len(rejected), noun)} {usable} can be used")
     if rejected:
@@ -346,6 +400,6 @@ def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -
         yield Finding(part, message, level, remedy(first))
 
 
-def exit_code(findings: list[Finding]) -> int:
-    """1 if `run` would refuse the configuration."""
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return 1 if `run` would refuse the configuration, else 0."""
     return int(any(finding.level == "error" for finding in findings))

@@ -1,4 +1,4 @@
-"""The verb `demo`: an embedded broker, a simulated recommender with changing users, and the daemon, in one process."""
+"""Run an embedded broker, a simulated recommender with changing users, and the daemon in one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streameval.cli.tables import new_table
+from streameval.cli.tables import Column, new_table
 from streameval.common.text import counted, decimal
 from streameval.errors import StreamevalError
 from streameval.events import JsonDecoder, RankingDecoder
@@ -28,13 +28,16 @@ from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
 from streameval.service.logging import configure_logging, warn_if_uncompiled
+from streameval.service.process import make_responsive, return_large_arrays, stop_on_signals
 from streameval.simulation.lists import LENGTH
 
-DEMO_TOPIC = "interactions"
-DEMO_CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
-DEMO_SPAN = 30_000  # events in which the users move from one preference to the next: few, so that a person sees it
-EXPLORATION = 0.5  # high, so that the drift is visible over the noise; see SimulatedSettings.exploration
 DemoWorld: TypeAlias = Literal["actions", "rankings"]
+TOPIC = "interactions"
+CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
+SPAN_EVENTS = 30_000
+"""Events until users have other preferences: few, so that a person sees it."""
+EXPLORATION = 0.5
+"""Probability of a random action: high, so that the drift stands out from the noise."""
 AVERAGES = (
     Cumulative(),
     Window(tau=5_000),
@@ -43,22 +46,31 @@ AVERAGES = (
     AdaptiveDecay(drift_span=20_000),
     Mixture(),
 )
-FOLLOWED = ("cumulative", "mixture")  # averages in the status line: one that lags and one that follows
-SETTLED_EVENTS = 5_000  # events before the error of an average is judged
-LOOK_EVERY = 0.25  # seconds
-PUBLISH_EVERY = 0.2  # seconds
-MOST_WAITING = 8_000  # events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB
+STATUS_AVERAGES = ("cumulative", "mixture")
+"""Averages in the status line: one that lags behind the drift, and one that follows it."""
+MIN_EVENTS = 5_000
+"""Events before the error of an average counts."""
+POLL_SECONDS = 0.25
+PUBLISH_SECONDS = 0.2
+MAX_WAITING = 8_000
+"""Events in the broker that the daemon has not read: the broker deletes what exceeds 5 MB."""
 
 
 def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoWorld = "actions") -> None:
-    """Run until Ctrl-C, or until `events` events were read; then print the estimates next to the true values.
+    """Run the demonstration, then print the estimates next to the true values.
 
-    `rate`: events per second; 0 is as fast as possible. `port`: of the status page; if it is taken, a free one.
-    `world`: of a recommender that shows one item, or of one that shows lists.
+    Args:
+        events: stop after this many events; None runs until Ctrl-C
+        port: port of the status page; if it is taken, a free one is used
+        seed: random seed
+        rate: events per second; 0 is as fast as possible
+        world: whether the recommender shows one item or a list
 
     Raises:
         InputError: The embedded broker is not installed.
     """
+    return_large_arrays()
+    make_responsive()
     console = Console(highlight=False)
     configure_logging("warning")
     warn_if_uncompiled()
@@ -66,15 +78,15 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
         events=events,
         rate=rate,
         seed=seed,
-        span=DEMO_SPAN,
+        span=SPAN_EVENTS,
         exploration=EXPLORATION,
-        candidates=DEMO_CANDIDATES,
+        candidates=CANDIDATES,
         world=LIST_WORLD if world == "rankings" else None,
     )
-    with EmbeddedBroker({DEMO_TOPIC: 1}) as broker:
-        topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": DEMO_TOPIC})
-        decoder, evaluator = _parts(settings.world)
-        daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_EVERY)
+    with EmbeddedBroker({TOPIC: 1}) as broker:
+        topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
+        decoder, evaluator = _decoder_and_evaluator(settings.world)
+        daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_SECONDS)
         demonstration = Demonstration(daemon, settings, broker.bootstrap)
         try:
             server = HttpServer(daemon, port=port)
@@ -88,14 +100,28 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
     console.print(demonstration.outcome())
 
 
-def _parts(world: str | None) -> tuple[JsonDecoder, Evaluator]:
-    """The decoder and the evaluator of the events of a world."""
+def run_broker() -> None:
+    """Run the embedded broker alone until Ctrl-C, and print the configuration of a source that reads from it.
+
+    Raises:
+        InputError: The embedded broker is not installed.
+    """
+    stopping = threading.Event()
+    with stop_on_signals(stopping.set), EmbeddedBroker({TOPIC: 1}) as broker:
+        version = ".".join(map(str, broker.connection.api_version or ()))
+        address = f'bootstrap_servers: "{broker.bootstrap}", api_version: "{version}", topic: {TOPIC}'
+        print(f"the broker listens at {broker.bootstrap} until Ctrl-C; the source for a configuration:")
+        print(f"source: {{kind: kafka, {address}}}", flush=True)
+        stopping.wait()
+
+
+def _decoder_and_evaluator(world: str | None) -> tuple[JsonDecoder, Evaluator]:
     if world is None:
-        decoder = JsonDecoder(DEMO_CANDIDATES, reward_range=(0.0, 1.0))
-        return decoder, Evaluator(candidates=DEMO_CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
+        decoder = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
+        return decoder, Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
     ranking = Ranking(metric=DCG(at=LENGTH), examination=Swaps(ranks=LENGTH))
-    evaluator = Evaluator(DEMO_CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking)
-    return RankingDecoder(DEMO_CANDIDATES), evaluator
+    evaluator = Evaluator(CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking)
+    return RankingDecoder(CANDIDATES), evaluator
 
 
 def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
@@ -106,20 +132,20 @@ def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
         f"  status page  {url}/\n"
         f"  metrics      {url}/metrics\n"
         f"  report       {url}/api/v1/report\n"
-        f"  broker       {bootstrap}, topic {DEMO_TOPIC}"
+        f"  broker       {bootstrap}, topic {TOPIC}"
     )
 
 
 class Demonstration:
-    """While entered, sends events to the broker, compares reports with the truth, and at the end stops the daemon."""
+    """Send events to the broker in a thread, compare reports with the truth, and stop the daemon at the end."""
 
     def __init__(self, daemon: Daemon, settings: SimulatedSettings, bootstrap: str) -> None:
         self.daemon, self.settings, self.bootstrap = daemon, settings, bootstrap
         self.recommender = SimulatedRecommender(settings)
         self.estimator = "snips" if settings.world is None else "click_ips"
-        self._errors = np.zeros((len(AVERAGES), 2))  # the sum of the squared errors, and their number
-        self._judged = SETTLED_EVENTS
-        self._leaving = threading.Event()
+        self._errors = np.zeros((len(AVERAGES), 2))  # sums of squared errors, and their numbers
+        self._compared = MIN_EVENTS
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="recommender")
 
     def __enter__(self) -> Self:
@@ -127,36 +153,37 @@ class Demonstration:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leaving.set()
+        self._stopping.set()
         self._thread.join()
 
     @property
     def read(self) -> int:
-        """Events that the daemon has read, or that the broker had deleted before."""
+        """Return the events that the daemon has read, or that the broker had deleted before."""
         published = self.daemon.published
         return published.accepted + sum(published.rejected.values()) + published.source.lost
 
     def line(self) -> Text:
-        """A status line."""
+        """Return a status line."""
         published = self.daemon.published
         truth = self.recommender.truth(published.accepted)
-        best = max(DEMO_CANDIDATES, key=truth.__getitem__)
-        estimates = [f"{label} {decimal(self._value(published.report, best, label), 3)}" for label in FOLLOWED]
+        best = max(CANDIDATES, key=truth.__getitem__)
+        estimates = [f"{label} {decimal(self._value(published.report, best, label), 3)}" for label in STATUS_AVERAGES]
         parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *estimates]
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
 
     def outcome(self) -> Table:
-        """The last estimates of each policy next to the true values, and the typical error of each average."""
+        """Show the last estimates of each policy next to the true values, and the typical error of each average."""
         report = self.daemon.published.report
         truth = self.recommender.truth(report.events.accepted if report else 0)
-        headings = [f">{average.label.replace('_', ' ')}" for average in AVERAGES]
-        table = new_table(f"After {counted(self.read, 'event')}, by {self.estimator}", "policy", ">truth", *headings)
+        columns: list[Column] = [
+            ("policy", str),
+            (">truth", lambda policy: f"{truth[policy]:.3f}"),
+            *(self._column(report, average.label) for average in AVERAGES),
+        ]
+        table = new_table(f"After {counted(self.read, 'event')}, by {self.estimator}", columns, truth)
         table.show_edge, table.padding = False, (0, 0, 0, 1)  # all columns fit into a terminal of 80 characters
         table.columns[0].style, table.columns[0].no_wrap = "bold", True
         table.caption_justify = "left"
-        for policy, value in truth.items():
-            estimates = [decimal(self._value(report, policy, average.label), 3) for average in AVERAGES]
-            table.add_row(policy, f"{value:.3f}", *estimates)
         if self._errors.all():
             errors = np.sqrt(self._errors[:, 0] / self._errors[:, 1])
             table.add_section()
@@ -164,36 +191,39 @@ class Demonstration:
             table.caption = "Typical error: root mean square of estimate - truth, over the run and the candidates."
         return table
 
+    def _column(self, report: Report | None, average: str) -> Column:
+        return f">{average.replace('_', ' ')}", lambda policy: decimal(self._value(report, policy, average), 3)
+
     def _work(self) -> None:
         from confluent_kafka import Producer  # an extra; without it there is no embedded broker either
 
         source = SimulatedSource(self.settings)
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 0})
-        while not self._leaving.is_set():
-            if source.status().exhausted or source.position - self.read > MOST_WAITING:
-                self._leaving.wait(PUBLISH_EVERY / 4)
+        while not self._stopping.is_set():
+            if source.status().exhausted or source.position - self.read > MAX_WAITING:
+                self._stopping.wait(PUBLISH_SECONDS / 4)
             else:
-                for records in source.poll(LOOK_EVERY):
+                for records in source.poll(POLL_SECONDS):
                     for value in records.values:
-                        producer.produce(DEMO_TOPIC, value)
-                producer.flush(LOOK_EVERY)
-            self._judge(self.daemon.published.report)
+                        producer.produce(TOPIC, value)
+                producer.flush(POLL_SECONDS)
+            self._compare(self.daemon.published.report)
             if self.settings.events and self.read >= self.settings.events:
                 self.daemon.stop()
 
-    def _judge(self, report: Report | None) -> None:
-        if report is None or report.events.accepted <= self._judged:
+    def _compare(self, report: Report | None) -> None:
+        if report is None or report.events.accepted <= self._compared:
             return
-        self._judged = report.events.accepted
-        truth = self.recommender.truth(self._judged)
-        for place, average in enumerate(AVERAGES):
-            for policy in DEMO_CANDIDATES:
+        self._compared = report.events.accepted
+        truth = self.recommender.truth(self._compared)
+        for index, average in enumerate(AVERAGES):
+            for policy in CANDIDATES:
                 value = self._value(report, policy, average.label)
                 if value is not None:
-                    self._errors[place] += (value - truth[policy]) ** 2, 1
+                    self._errors[index] += (value - truth[policy]) ** 2, 1
 
     def _value(self, report: Report | None, policy: str, average: str) -> float | None:
         try:
             return report.get(policy, self.estimator, average).value if report else None
-        except KeyError:  # no page counts yet
+        except KeyError:  # no ranking counts yet
             return None

@@ -1,111 +1,97 @@
-"""The verb `learn`: policies learn from files of events in several passes, and are written as policy files."""
+"""Learn policies from files of events in several passes, and write them as policy files."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from msgspec import to_builtins
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from streameval.cli.arguments import AsJson, ConfigAndFiles, FormatOfEvents, config_and_files
-from streameval.cli.terminal import console, say
+from streameval.cli.arguments import split_config_and_files
+from streameval.cli.replay import Replay
+from streameval.cli.tables import Column, interval_text, new_table
+from streameval.cli.terminal import console, progress_bar, say, silence_logs
+from streameval.common.text import decimal, decimals_for, significant
+from streameval.config.errors import did_you_mean
+from streameval.config.memory import usable_memory
+from streameval.config.model import Config
 from streameval.errors import InputError
+from streameval.events import EventBatch
+from streameval.ope.estimators import SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.training import Trained, Training, split_by_time
+from streameval.ope.policies import policy_file
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from streameval.config.model import Config
-    from streameval.events import EventBatch
-    from streameval.ope.evaluator.evaluator import Evaluator
-    from streameval.ope.evaluator.training import Trained, Training
-
-OVERFITTING = "learn from more events or in fewer passes, or with variance: 1.0, clip: 20 or objective: snips"
+OVERFITTING_HINT = "learn from more events or in fewer passes, or with variance: 1.0, clip: 20 or objective: snips"
 
 
-def learn(
-    arguments: ConfigAndFiles,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the policy files NAME.npz.")] = Path(),
-    passes: Annotated[int, typer.Option(min=1, max=10_000, help="Passes over the events, at most.")] = 20,
-    validation: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.01, max=0.9, help="Share of the events, the latest, for validation.")
-    ] = 0.2,
-    patience: Annotated[
-        int,
-        typer.Option(min=0, help="Stop after this many passes without a higher lower bound; 0: take the last pass."),
-    ] = 3,
-    estimator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Estimator of the bound: one of CONFIG. Default: its first.")
-    ] = None,
-    events_format: FormatOfEvents = None,
-    as_json: AsJson = False,
+def run_learn(
+    arguments: Sequence[str],
+    directory: Path,
+    passes: int,
+    validation: float,
+    patience: int,
+    estimator: str | None,
+    events_format: str | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Learn policies from files of events, in several passes.
+    """Learn the policies of a configuration, write them, and print how they did.
 
-    Each candidate of kind `learned` learns from the earlier events. After each pass it is evaluated, unchanging, on the
-    later ones, and the weights with the highest lower bound are written to NAME.npz: see `file` in `streameval init`.
-
-    The bounds of all passes hold together. The values on the events that were learned from do not: they show how far a
-    policy overfits.
+    Raises:
+        InputError: An option or a file cannot be used.
     """
-    from streameval.config.model import Config
-    from streameval.service.logging import configure_logging
-
-    configure_logging("critical")
-    config, files = config_and_files(arguments)
-    settings = Config.load(config)
-    training = _training(settings, estimator, passes, patience)
-    check_names(training.policies, to)
-    found = list(_trained(settings, training, files, events_format, validation))
-    for each in found:
-        write(to, each)
-        for line in warnings(each):
+    silence_logs()
+    path, files = split_config_and_files(list(arguments))
+    config = Config.load(path)
+    training = _training(config, estimator, passes, patience)
+    _check_names(training.policies, directory)
+    policies = list(_trained(config, training, files, events_format, validation))
+    for trained in policies:
+        write(directory, trained)
+        for line in warnings(trained):
             say(line)
     if as_json:
-        import json
-
-        print(json.dumps({"schema": 1, "policies": [as_plain(each) for each in found]}, indent=2))
+        print(json.dumps({"schema": 1, "policies": [to_dict(trained) for trained in policies]}, indent=2))
         return
-    for each in found:
-        console().print(passes_table(training, each))
-        print(sentence(each, to))
+    for trained in policies:
+        console().print(passes_table(training, trained))
+        print(sentence(trained, directory))
 
 
 def _training(config: Config, estimator: str | None, passes: int, patience: int) -> Training:
-    """The training of the candidates that learn.
+    """Return the training of the candidates that learn.
 
     Raises:
-        InputError: There are none, or there is no such estimator.
+        InputError: No candidate learns, or the estimator is not configured.
     """
-    from streameval.config.errors import did_you_mean
-    from streameval.ope.estimators import SNIPS
-    from streameval.ope.policies.policy_file import LEARNED
-
     plan = config.evaluator_config()
-    known = {each.label: each for each in config.estimators} or {"snips": SNIPS()}
-    if all(policy.kind != LEARNED for policy in plan.learned_policies.values()):
+    estimators = {each.label: each for each in config.estimators} or {"snips": SNIPS()}
+    if all(policy.kind != policy_file.LEARNED for policy in plan.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
         raise InputError("policies.candidates: no candidate is of kind learned", hint=hint)
-    if estimator is not None and estimator not in known:
-        hint = did_you_mean(estimator, known) or f"choose one of {', '.join(known)}"
+    if estimator is not None and estimator not in estimators:
+        hint = did_you_mean(estimator, estimators) or f"choose one of {', '.join(estimators)}"
         raise InputError(f"--estimator: '{estimator}' is not configured", hint=hint)
-    from streameval.ope.evaluator.training import Training  # a part of the room `learning`
-
-    training = Training(plan, next(iter(known.values())), passes, patience)
-    return training if estimator is None else replace(training, estimator=known[estimator])
+    training = Training(plan, next(iter(estimators.values())), passes, patience)
+    return training if estimator is None else replace(training, estimator=estimators[estimator])
 
 
-def check_names(names: Sequence[str] | Any, to: Path) -> None:
-    """Require a directory, and names of policies that are names of files.
+def _check_names(names: Sequence[str] | Any, directory: Path) -> None:
+    """Check that every policy can be written to the directory.
 
     Raises:
-        InputError: A policy file cannot be written.
+        InputError: The directory is missing, or a name is not a file name.
     """
-    if not to.is_dir():
-        raise InputError(f"--to: {to} is not a directory", hint="create it first")
+    if not directory.is_dir():
+        raise InputError(f"--to: {directory} is not a directory", hint="create it first")
     for name in names:
         if Path(name).name != name:
             raise InputError(f"the candidate '{name}' cannot be the name of a file", hint="rename it, without a slash")
@@ -114,33 +100,27 @@ def check_names(names: Sequence[str] | Any, to: Path) -> None:
 def _trained(
     config: Config, training: Training, files: Sequence[str], written: str | None, share: float
 ) -> Iterator[Trained]:
-    from streameval.cli.replay import Replay
-    from streameval.ope.evaluator.evaluator import Evaluator
-    from streameval.ope.evaluator.training import split_by_time
-
-    kept = Kept()
-    Replay(config, Evaluator.from_config(training.online()), kept.update).read(files, written)
-    learn_from, later = split_by_time(kept.batches, share)
-    events = sum(map(len, learn_from))
+    collector = _Collector()
+    Replay(config, Evaluator.from_config(training.online()), collector.update).read(files, written)
+    earlier, later = split_by_time(collector.batches, share)
+    events = sum(map(len, earlier))
     if events < training.config.block or not later:
         hint = "name more files, or another --validation"
         raise InputError(f"{events:,} events are too few to learn from: expected 100 or more", hint=hint)
     for name in training.policies:
-        with progress(name, training.passes, events) as advance:
-            yield training.train(name, learn_from, later, advance)
+        with _progress(name, training.passes, events) as advance:
+            yield training.train(name, earlier, later, advance)
 
 
-class Kept:
-    """The events of files, in memory: every pass reads all of them."""
+class _Collector:
+    """Keep the events of files in memory, because every pass reads all of them."""
 
     def __init__(self) -> None:
-        from streameval.config.memory import usable_memory
-
         self.batches: list[EventBatch] = []
         self._bytes, self._limit = 0, usable_memory() // 2
 
     def update(self, evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
-        """Keep a batch, and evaluate it online.
+        """Keep a batch, and update the evaluator with it.
 
         Raises:
             InputError: The features take more than half of the memory.
@@ -156,14 +136,14 @@ class Kept:
 
 
 @contextmanager
-def progress(name: str, passes: int, events: int) -> Iterator[Callable[[int, float], None]]:
-    """A progress bar on stderr if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+def _progress(name: str, passes: int, events: int) -> Iterator[Callable[[int, float], None]]:
+    """Show the pass and the best lower bound so far.
 
-    terminal = Console(stderr=True)
+    Yields:
+        A function that takes the number of events of a step and the best lower bound.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+    with progress_bar(*columns) as bar:
         task, seen = bar.add_task(f"learning {name}", total=passes * events), 0
 
         def advance(count: int, lower: float) -> None:
@@ -176,75 +156,57 @@ def progress(name: str, passes: int, events: int) -> Iterator[Callable[[int, flo
         yield advance
 
 
-def write(to: Path, trained: Trained) -> None:
-    """Write the best weights to NAME.npz, whole or not at all.
+def write(directory: Path, trained: Trained) -> None:
+    """Write the best weights to NAME.npz, completely or not at all.
 
     Raises:
         InputError: The file cannot be written.
     """
-    from streameval.ope.policies import policy_file
-
-    path, best = to / f"{trained.name}.npz", trained.best
+    path, best = directory / f"{trained.name}.npz", trained.best
     learned = trained.learned_from.events.accepted * best.number
-    part = path.with_name(f"{path.name}.part")
+    temporary = path.with_name(f"{path.name}.part")
     try:
-        part.write_bytes(policy_file.to_bytes(trained.policy, best.weights, learned))
-        os.replace(part, path)
+        temporary.write_bytes(policy_file.to_bytes(trained.policy, best.weights, learned))
+        os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}", hint="check the directory") from error
 
 
 def passes_table(training: Training, trained: Trained) -> Table:
-    """One row for each pass."""
-    from streameval.cli.tables import interval_text, new_table
-    from streameval.common.text import decimal, decimals_for
-
+    """Show one row for each pass."""
     events, later = trained.learned_from.events.accepted, trained.later.events.accepted
-    decimals = decimals_for([each.validation.value for each in trained.passes])
-    table = new_table(
+    decimals = decimals_for([row.validation.value for row in trained.passes])
+    columns: list[Column] = [
+        (">pass", lambda row: f"{row.number}"),
+        (">value while\nlearning", lambda row: decimal(row.training.value, decimals)),
+        (">mean weight", lambda row: decimal(row.training.importance_weight_mean, 3)),
+        (">value on\nlater events", lambda row: decimal(row.validation.value, decimals)),
+        (">interval", lambda row: interval_text(row.validation.lower, row.validation.upper, decimals)),
+        (">mean weight", lambda row: decimal(row.validation.importance_weight_mean, 3)),
+        ("", lambda row: "best" if row is trained.best else ""),
+    ]
+    title = (
         f"{trained.name}, by {training.estimator.label}: {events:,} events to learn from, {later:,} later ones; "
-        f"the {training.config.confidence * 100:g}% intervals of all passes hold together",
-        *(
-            ">pass",
-            ">value while\nlearning",
-            ">mean weight",
-            ">value on\nlater events",
-            ">interval",
-            ">mean weight",
-            "",
-        ),
+        f"the {training.config.confidence * 100:g}% intervals of all passes hold together"
     )
-    for each in trained.passes:
-        on, after = each.training, each.validation
-        table.add_row(
-            f"{each.number}",
-            *(decimal(on.value, decimals), decimal(on.importance_weight_mean, 3)),
-            *(decimal(after.value, decimals), interval_text(after.lower, after.upper, decimals)),
-            decimal(after.importance_weight_mean, 3),
-            "best" if each is trained.best else "",
-        )
-    return table
+    return new_table(title, columns, trained.passes)
 
 
-def sentence(trained: Trained, to: Path) -> str:
-    """The result in words."""
-    from streameval.cli.tables import interval_text
-    from streameval.common.text import decimal, decimals_for
-
+def sentence(trained: Trained, directory: Path) -> str:
+    """Return the result in words."""
     best = trained.best.validation
     decimals = decimals_for([best.value])
     interval = interval_text(best.lift_lower, best.lift_upper, decimals, signed=True)
     return (
-        f"{to / trained.name}.npz has the weights of pass {trained.best.number}: {decimal(best.value, decimals)} per "
-        f"event on later events, {decimal(best.lift, decimals, signed=True)} ({interval}) against "
-        f"{trained.later.production}; on the events that it learned from, {decimal(trained.own.value, decimals)}"
+        f"{directory / trained.name}.npz has the weights of pass {trained.best.number}: "
+        f"{decimal(best.value, decimals)} per event on later events, "
+        f"{decimal(best.lift, decimals, signed=True)} ({interval}) against {trained.later.production}; "
+        f"on the events that it learned from, {decimal(trained.own.value, decimals)}"
     )
 
 
 def warnings(trained: Trained) -> Iterator[str]:
-    """Lines about a policy that overfits, or is not better than production, or is still improving."""
-    from streameval.common.text import significant
-
+    """Yield lines about a policy that overfits, is not better than production, or still improves."""
     best, production = trained.best.validation, trained.later.production
     if trained.overfits:
         own = trained.own
@@ -253,7 +215,7 @@ def warnings(trained: Trained) -> Iterator[str]:
             f"warning: {trained.name} overfits the propensities: on the events that it learned from, its mean weight "
             f"is {weight}, expected 1, and its value {value}"
         )
-        yield f"hint: {OVERFITTING}"
+        yield f"hint: {OVERFITTING_HINT}"
     if best.lift_lower is None or best.lift_lower <= 0:
         yield f"warning: {trained.name} is not shown to be better than {production}"
         yield "hint: learn from more events, or evaluate the policy file on later ones with `streameval replay`"
@@ -261,15 +223,13 @@ def warnings(trained: Trained) -> Iterator[str]:
         yield f"the last pass was the best one: more --passes may improve {trained.name}"
 
 
-def as_plain(trained: Trained) -> dict[str, Any]:
-    """A policy with its passes, as values that JSON has."""
-    from msgspec import to_builtins
-
+def to_dict(trained: Trained) -> dict[str, Any]:
+    """Convert a policy and its passes to values for JSON."""
     best = trained.best.validation
-    of_fit = ("value", "importance_weight_mean", "effective_sample_size")
-    of_later = (*of_fit, "lower", "upper", "lift", "lift_lower", "lift_upper")
+    own_fields = ("value", "importance_weight_mean", "effective_sample_size")
+    later_fields = (*own_fields, "lower", "upper", "lift", "lift_lower", "lift_upper")
 
-    def plain(estimate: Any, *names: str) -> dict[str, Any]:
+    def select(estimate: Any, *names: str) -> dict[str, Any]:
         return {name: to_builtins(getattr(estimate, name)) for name in names}
 
     return {
@@ -278,13 +238,13 @@ def as_plain(trained: Trained) -> dict[str, Any]:
         "events": {"learned_from": trained.learned_from.events.accepted, "later": trained.later.events.accepted},
         "best": trained.best.number,
         "overfits": trained.overfits,
-        "learned_from": plain(trained.own, *of_fit),
+        "learned_from": select(trained.own, *own_fields),
         "passes": [
             {
-                "number": each.number,
-                "while_learning": plain(each.training, *of_fit),
-                "later": plain(each.validation, *of_later),
+                "number": row.number,
+                "while_learning": select(row.training, *own_fields),
+                "later": select(row.validation, *later_fields),
             }
-            for each in trained.passes
+            for row in trained.passes
         ],
     }

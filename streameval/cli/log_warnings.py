@@ -1,4 +1,4 @@
-"""Warnings about the events of a log: each names the place and the cause, and has a remedy."""
+"""Find defects of a log; each comes with its cause and a remedy."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ from streameval.events import EventBatch, Rejected
 from streameval.ingest.stages import Deduplication
 from streameval.ope.report import Report, TrustCheck
 
-NOTABLE = 0.001
-"""Share of the events from which on a defect is worth a warning."""
-ORDER_TOLERANCE = 5.0
-"""Seconds by which the clocks and buffers of several writers differ, as in `source.max_lateness`."""
-REMEMBERED = 100_000
-"""Events among which a repeated id is recognised."""
-SOME = 100
-"""Events of which some should have another reward."""
-IN_SECONDS = 315_532_800.0
-"""1980. A log whose newest event is older counts its time in minutes, hours or days."""
-PERCENT = (50.0, 200.0)
-"""Mean weights that are explained by percents on one side; also their inverses."""
+MIN_SHARE = 0.001
+"""Share of the events above which a defect is worth a warning."""
+ORDER_TOLERANCE_SECONDS = 5.0
+"""Difference between the clocks and buffers of several writers, as in `source.max_lateness`."""
+MAX_IDS = 100_000
+"""Latest events among which a repeated id is recognised."""
+MIN_EVENTS = 100
+"""Sample size for detecting constant rewards."""
+MIN_NEWEST_SECONDS = 315_532_800.0
+"""1980: if the newest event is older, its time is in minutes, hours or days."""
+PERCENT_RANGE = (50.0, 200.0)
+"""Mean weights, or their inverses, that show that one of two probabilities is in percent."""
 
-REWARD_RANGE = "set reward.min and reward.max to the smallest and largest possible reward"
-AN_EVENT = "`streameval schema` prints what an event looks like"
-OF_REASONS = {
-    "malformed": AN_EVENT,
-    "missing_field": AN_EVENT,
+REWARD_HINT = "set reward.min and reward.max to the smallest and largest possible reward"
+EVENT_HINT = "`streameval schema` prints what an event looks like"
+REJECTION_HINTS = {
+    "malformed": EVENT_HINT,
+    "missing_field": EVENT_HINT,
     "propensity_range": "a propensity is greater than 0 and at most 1: write 0.25, not 25",
     "probability_range": "a probability is between 0 and 1: write 0.25, not 25",
     "distribution_sum": "log the probability of every action that could be chosen",
-    "not_finite": "leave a field out of the event, or write null, where its value is not known",
+    "not_finite": "leave a field out of the event, or write null, if its value is not known",
     "unknown_action": "list every action that could be chosen, the logged one included",
     "inconsistent_propensity": "log the propensity of the action that was shown",
-    "reward_range": REWARD_RANGE,
+    "reward_range": REWARD_HINT,
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
-
-OF_CHECKS = {
+TRUST_HINTS = {
     "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": "correct the events that are rejected",
-    "reward_range": REWARD_RANGE,
+    "reward_range": REWARD_HINT,
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
     "clusters": "log the user or session of each event as its `unit`",
@@ -62,26 +61,25 @@ OF_CHECKS = {
     "stale": "find out why no events arrive",
 }
 """Remedies by the trust check that fails."""
-
-SHOWN_CHARACTERS = 120
+MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
-RUNBOOK = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
-"""The runbook in Grafana, whose address is in the variable STREAMEVAL_GRAFANA, as for the links of alerts."""
+RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
+"""The runbook in Grafana; as for the links of alerts, the variable STREAMEVAL_GRAFANA has its address."""
 
 
 def remedy(rejected: Rejected) -> str:
-    """How to correct the events that are rejected like this one."""
+    """Return how to correct events that are rejected for this reason."""
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
-        return f"write each event as one JSON object, in its own line or message; {AN_EVENT}"
+        return f"write each event as one JSON object, in its own line or message; {EVENT_HINT}"
     if rejected.detail.startswith("propensity: missing"):
-        return f"log it, or write propensity: {{kind: estimated}} if this log has none; {AN_EVENT}"
+        return f"log it, or write propensity: {{kind: estimated}} if this log has none; {EVENT_HINT}"
     if "`columns`" in rejected.detail:
         return "correct that name, or the log"
-    return OF_REASONS.get(rejected.reason, AN_EVENT)
+    return REJECTION_HINTS.get(rejected.reason, EVENT_HINT)
 
 
 class Rejections:
-    """Rejected events of a log: their number, and the first one, of each reason."""
+    """Count rejected events by reason, and keep the first of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -91,13 +89,13 @@ class Rejections:
         return self._counts.total()
 
     def add(self, rejected: Iterable[Rejected]) -> None:
-        """Count some."""
-        for each in rejected:
-            self._counts[each.reason] += 1
-            self._examples.setdefault(each.reason, each)
+        """Count rejected events."""
+        for event in rejected:
+            self._counts[event.reason] += 1
+            self._examples.setdefault(event.reason, event)
 
     def lines(self, accepted: int) -> Iterator[str]:
-        """A warning with the number by reason, if any was rejected."""
+        """Yield a warning with the number by reason, and remedies, if any event was rejected."""
         if not len(self):
             return
         all_events = counted(len(self) + accepted, "event")
@@ -105,13 +103,13 @@ class Rejections:
         for reason, count in self._counts.most_common():
             first = self._examples[reason]
             path, _, line = first.origin or ("", 0, 0)
-            yield f"  {count:>9,}  {reason}  e.g. {first.detail[:SHOWN_CHARACTERS]} ({path}:{line})"
+            yield f"  {count:>9,}  {reason}  e.g. {first.detail[:MAX_DETAIL]} ({path}:{line})"
         for hint in dict.fromkeys(map(remedy, self._examples.values())):
             yield f"hint: {hint}"
 
 
 class Complaint(NamedTuple):
-    """A defect of the log, `place: cause`, and how to correct it."""
+    """Hold a defect of the log, `field: cause`, and how to correct it."""
 
     finding: str
     remedy: str
@@ -122,11 +120,18 @@ class Complaint(NamedTuple):
 
 @dataclass
 class LogCounts:
-    """Counts of defects in the order in which a log is read.
+    """Count defects of a log, in the order in which it is read.
 
-    `backward`: events dated more than `ORDER_TOLERANCE` before an earlier one, by at most `furthest` seconds.
-    `repeated`: events with the id of a recent one. `outside`: rewards below and above `reward_range`; `rewards`: the
-    extremes. `identified`: some event has an id.
+    Args:
+        reward_range: smallest and largest reward that is configured
+        events: events so far
+        newest: newest timestamp so far, in epoch seconds
+        backward: events dated more than `ORDER_TOLERANCE_SECONDS` before an earlier one
+        furthest: the most seconds by which an event is dated before an earlier one
+        repeated: events with the id of a recent one
+        outside: rewards below and above `reward_range`
+        rewards: smallest and largest reward
+        identified: whether any event has an id
     """
 
     reward_range: tuple[float, float]
@@ -138,16 +143,16 @@ class LogCounts:
     outside: tuple[int, int] = (0, 0)
     rewards: tuple[float, float] = (math.inf, -math.inf)
     identified: bool = False
-    _ids: Deduplication = field(default_factory=lambda: Deduplication(REMEMBERED))
+    _ids: Deduplication = field(default_factory=lambda: Deduplication(MAX_IDS))
 
     def add(self, batch: EventBatch) -> None:
-        """Count the next events, with their origin, before any is rejected for its reward or its id."""
+        """Count the next events, before any is rejected for its reward or its id."""
         if not len(batch):
             return
         self.events += len(batch)
         latest = np.fmax.accumulate(np.append(self.newest, batch.timestamp))
         behind = np.nan_to_num(latest[1:] - batch.timestamp, nan=0.0, posinf=0.0)
-        self.backward += int(np.count_nonzero(behind > ORDER_TOLERANCE))
+        self.backward += int(np.count_nonzero(behind > ORDER_TOLERANCE_SECONDS))
         self.furthest = max(self.furthest, float(behind.max()))
         self.newest = float(latest[-1])
         self.repeated += len(batch) - len(self._ids.take(batch))
@@ -155,56 +160,56 @@ class LogCounts:
         self.identified |= identity is not None and bool(identity.any())
         low, high = self.reward_range
         rewards = batch.reward if batch.scored is None else batch.reward[batch.scored.sizes == 0]
-        rewards = rewards[~np.isnan(rewards)]  # with several rewards an event may lack the goal
+        rewards = rewards[~np.isnan(rewards)]  # with several rewards an event may lack the primary one
         below, above = np.count_nonzero(rewards < low), np.count_nonzero(rewards > high)
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
         self.rewards = rewards.min(initial=self.rewards[0]).item(), rewards.max(initial=self.rewards[1]).item()
 
     def absent_fields(self) -> list[str]:
-        """The fields for the order and the identity of events that no event has."""
-        known = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
-        return [field for field, is_known in known.items() if not is_known]
+        """List `event_id` and `timestamp` if no event has them."""
+        present = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
+        return [name for name, is_present in present.items() if not is_present]
 
     def complaints(self) -> Iterator[Complaint]:
-        """The defects of the log itself."""
-        number, least = counted(self.events, "event"), NOTABLE * self.events
+        """Yield the defects of the log itself."""
+        number, least = counted(self.events, "event"), MIN_SHARE * self.events
         if self.backward > least:
             finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
             hint = "sort the log and its files by timestamp: events count as they are read"
             yield Complaint(f"timestamp: {finding}", hint)
-        if -math.inf < self.newest < IN_SECONDS:
+        if -math.inf < self.newest < MIN_NEWEST_SECONDS:
             finding = f"timestamp: the newest event is of {utc_time(self.newest)}"
             yield Complaint(finding, "write seconds since 1970, not minutes, hours or days")
         if self.repeated > least:
-            hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {REMEMBERED}"
+            hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {MAX_IDS}"
             yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
         yield from self._reward_complaints(number)
 
     def _reward_complaints(self, number: str) -> Iterator[Complaint]:
-        if self.events >= SOME and self.rewards[0] == self.rewards[1]:
+        if self.events >= MIN_EVENTS and self.rewards[0] == self.rewards[1]:
             finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies have the same value"
             yield Complaint(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
-        for place, count in enumerate(self.outside):
+        for index, count in enumerate(self.outside):
             if count:
-                finding = f"{count:,} of {number} have a reward {names[place]} ({self.reward_range[place]:g})"
-                finding += f"; the {extremes[place]} is {self.rewards[place]:g}"
-                hint = f"set {names[place].split()[1]} to the {extremes[place]} possible reward"
+                finding = f"{count:,} of {number} have a reward {names[index]} ({self.reward_range[index]:g})"
+                finding += f"; the {extremes[index]} is {self.rewards[index]:g}"
+                hint = f"set {names[index].split()[1]} to the {extremes[index]} possible reward"
                 yield Complaint(f"reward: {finding}", hint)
 
 
 def missing_complaints(report: Report) -> Iterator[Complaint]:
-    """Policies whose probability some of the events lack."""
+    """Yield policies that many events have no probability of."""
     unknown = 0 if report.propensity_model is None else report.propensity_model.unknown
     number = counted(report.events.accepted, "event")
-    if unknown > NOTABLE * report.events.accepted:
+    if unknown > MIN_SHARE * report.events.accepted:
         yield Complaint(
             f"propensity: {unknown:,} of {number} have no estimate, and do not count for candidates",
             "they are the first ones, rare actions, and estimates below propensity.floor; log propensities",
         )
     for policy in report.policies:
         missing = policy.missing - unknown
-        if policy.events and not policy.failures and missing > NOTABLE * report.events.accepted:
+        if policy.events and not policy.failures and missing > MIN_SHARE * report.events.accepted:
             yield Complaint(
                 f"policies.{policy.policy}: {missing:,} of {number} have no probability of it, and do not count",
                 "log the probability of every candidate with every event, 0 for an action that it never takes",
@@ -212,15 +217,15 @@ def missing_complaints(report: Report) -> Iterator[Complaint]:
 
 
 def trust_complaints(report: Report) -> Iterator[Complaint]:
-    """The trust checks that fail, each finding once."""
-    failed = sorted((check for check in report.trust if not check.ok), key=_kind)
-    for (check, reason), group in groupby(failed, key=_kind):
-        names = [each.policy for each in group]
+    """Yield failed trust checks, with the policies that fail them for the same reason."""
+    failed = sorted((check for check in report.trust if not check.ok), key=_check_and_reason)
+    for (check, reason), group in groupby(failed, key=_check_and_reason):
+        names = [row.policy for row in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
         yield Complaint(finding, _check_remedy(report, check, names[0]))
 
 
-def _kind(check: TrustCheck) -> tuple[str, str]:
+def _check_and_reason(check: TrustCheck) -> tuple[str, str]:
     return check.check, check.reason
 
 
@@ -228,12 +233,12 @@ def _check_remedy(report: Report, check: str, policy: str) -> str:
     if check == "mean_weight":
         return _mean_weight_remedy(report, policy)
     grafana = os.environ.get("STREAMEVAL_GRAFANA", "http://localhost:3000")
-    return OF_CHECKS.get(check, RUNBOOK.format(grafana.rstrip("/")))
+    return TRUST_HINTS.get(check, RUNBOOK_HINT.format(grafana.rstrip("/")))
 
 
 def _mean_weight_remedy(report: Report, policy: str) -> str:
-    """The remedy for a mean weight that is not 1."""
-    mean = next((each.importance_weight_mean for each in report.estimates if each.policy == policy), None) or 1.0
-    if PERCENT[0] < max(mean, 1.0 / mean) < PERCENT[1]:
+    """Return the remedy for a mean weight that is not 1."""
+    mean = next((row.importance_weight_mean for row in report.estimates if row.policy == policy), None) or 1.0
+    if PERCENT_RANGE[0] < max(mean, 1.0 / mean) < PERCENT_RANGE[1]:
         return "write the propensity and the candidate's probability in the same unit: one looks like percent"
-    return OF_CHECKS["mean_weight"]
+    return TRUST_HINTS["mean_weight"]

@@ -1,16 +1,19 @@
-"""The verb `plan`: how many events are needed to detect a lift, as a table and as sentences."""
+"""Forecast how many events are needed to detect a lift."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
-from streameval.cli.plots import lift_name
+from streameval.cli.arguments import split_config_and_files
+from streameval.cli.plots import check_path, lift_name, power_figure, save
 from streameval.cli.replay import Replay
-from streameval.cli.tables import new_table
+from streameval.cli.tables import Column, bold, new_table
+from streameval.cli.terminal import console, silence_logs
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
 from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
@@ -23,6 +26,39 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import Normal
 from streameval.ope.power import USUAL, CandidatePower, LogSummary, PowerReport, TargetLift, forecast_power
 
+REPLAY_HINT = "replay the log: the reason of each decision names the events that are still needed"
+
+
+def run_plan(
+    arguments: Sequence[str],
+    lifts: Sequence[str],
+    power: float,
+    estimator: str | None,
+    events_format: str | None,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the forecast, and draw it if `plot` names a file.
+
+    Raises:
+        InputError: An option or a file cannot be used.
+    """
+    silence_logs()
+    path, files = split_config_and_files(list(arguments))
+    config = Config.load(path)
+    if plot:
+        check_path(plot)
+    report = plan_power(config, files, lifts, power, estimator, events_format)
+    if plot:
+        save(power_figure(report, ", ".join(Path(file).name for file in files)), plot)
+    if as_json:
+        sys.stdout.write(report.to_json().decode() + "\n")
+    else:
+        console().print(power_table(report))
+        for line in notes(report):
+            print(line)
+
 
 def plan_power(
     config: Config,
@@ -32,13 +68,18 @@ def plan_power(
     estimator: str | None = None,
     written: str | None = None,
 ) -> PowerReport:
-    """From files, how many events each lift takes, for every candidate of a configuration.
+    """Forecast, from files, how many events each lift takes for each candidate.
 
-    `estimator`: the label of the one to plan with; by default the best that has evidence about a candidate. `written`:
-    the format of the files.
+    Args:
+        config: the configuration
+        files: paths of events
+        lifts: lifts to detect, such as `0.01` or `5%`
+        power: probability of detecting such a lift
+        estimator: label of the estimator; by default the preferred one with evidence about a candidate
+        written: format of the files
 
     Raises:
-        InputError: A lift, a power or an estimator cannot be used.
+        InputError: An option cannot be used.
     """
     try:
         targets = [TargetLift.read(lift) for lift in lifts] or USUAL
@@ -48,21 +89,15 @@ def plan_power(
         raise InputError(f"--power must lie between 0 and 1, found {power:g}", hint="0.8 is usual")
     plan, cumulative = config.evaluator_config(), Cumulative()
     if plan.ranking is not None:
-        raise InputError(
-            "plan forecasts the events of decisions, not of rankings with clicks",
-            hint="replay the log: the reason of each decision names the events that are still needed",
-        )
+        raise InputError("plan forecasts the events of decisions, not of rankings with clicks", hint=REPLAY_HINT)
     if plan.propensity is not None:
-        raise InputError(
-            "plan forecasts from logged propensities, and these are estimated",
-            hint="replay the log: the reason of each decision names the events that are still needed",
-        )
+        raise InputError("plan forecasts from logged propensities, and these are estimated", hint=REPLAY_HINT)
     estimators = _estimators(plan, estimator)
-    known = {label: average.effective_events for label, average in plan.averages.items()}
-    horizons = {label: events for label, events in known.items() if events is not None}
-    plain = replace(
+    sizes = {label: average.effective_events for label, average in plan.averages.items()}
+    # The forecast rests on normal theory, and needs a bound that is unknown while the noise is.
+    evaluator = replace(
         plan.with_products([(tuple(plan.estimators.values()), (cumulative,))]),
-        intervals={cumulative.label: Normal()},  # the forecast rests on normal theory; unknown while noise is
+        intervals={cumulative.label: Normal()},
         drift=None,
         promotion=None,
     )
@@ -72,12 +107,13 @@ def plan_power(
         evaluator.update(batch)
         log.update(batch)
 
-    report = Replay(config, Evaluator.from_config(plain), update).read(files, written)
+    report = Replay(config, Evaluator.from_config(evaluator), update).read(files, written)
+    horizons = {label: size for label, size in sizes.items() if size is not None}
     return forecast_power(report, log, estimators, targets, power, horizons)
 
 
 def _estimators(plan: EvaluatorConfig, wanted: str | None) -> dict[str, AnyEstimator]:
-    """The estimators by label, the preferred one first."""
+    """Return the estimators by label, the preferred one first."""
     estimators = {each.label: each for each in sorted(plan.estimators.values(), key=lambda each: each.preference)}
     if wanted is None:
         return estimators
@@ -87,59 +123,70 @@ def _estimators(plan: EvaluatorConfig, wanted: str | None) -> dict[str, AnyEstim
     return {wanted: estimators[wanted]}
 
 
-def power_table(found: PowerReport) -> Table:
-    """One row for each candidate: its estimates, and the events that each lift takes."""
-    judged = [each for each in found.candidates if each.reason is None]
-    decimals = decimals_for([found.value, *(each.value for each in judged)])
-    used = {each.estimator for each in judged}
-    by = f" by {next(iter(used))}" if len(used) == 1 else ""
-    rate = "" if found.events_per_second is None else f", {found.events_per_second:.3g} per second"
+def power_table(report: PowerReport) -> Table:
+    """Show the estimates of each candidate, and the events that each lift takes."""
+    forecasts = [row for row in report.candidates if row.reason is None]
+    decimals = decimals_for([report.value, *(row.value for row in forecasts)])
+    estimators = list(dict.fromkeys(row.estimator for row in forecasts))
+    by = f" by {estimators[0]}" if len(estimators) == 1 else ""
+    rate = "" if report.events_per_second is None else f", {report.events_per_second:.3g} per second"
+
+    def number(attribute: str, decimals: int, heading: str, signed: bool = False) -> Column:
+        return heading, lambda row: UNKNOWN if row.reason else decimal(getattr(row, attribute), decimals, signed)
+
+    columns: list[Column] = [
+        ("policy", lambda row: bold(row.policy)),
+        *([("estimator", lambda row: row.estimator or "")] if len(estimators) > 1 else []),
+        number("value", decimals, ">value"),
+        number("lift", decimals, ">lift", signed=True),
+        (">events", lambda row: f"{row.events:,}"),
+        number("effective_share", 3, ">effective\nper event"),
+        number("deviation", decimals, ">noise of\none event"),
+        (">design\neffect", lambda row: UNKNOWN if row.reason else decimal(max(1.0, row.design_effect or 1.0), 2)),
+        number("detectable", decimals, ">detectable\nlift"),
+    ]
+    columns += [
+        _needed(index, f">events for\n{lift_name(lift, report.value)}") for index, lift in enumerate(report.lifts)
+    ]
     table = new_table(
-        f"{counted(found.events, 'event')}{rate}; events until a lift is detected{by} "
-        f"at {found.confidence * 100:g}% confidence with {found.power * 100:g}% power:",
-        *("policy", *(["estimator"] if len(used) > 1 else []), ">value", ">lift", ">events"),
-        *(">effective\nper event", ">noise of\none event", ">design\neffect", ">detectable\nlift"),
-        *(f">events for\n{lift_name(lift, found.value)}" for lift in found.lifts),
+        f"{counted(report.events, 'event')}{rate}; events until a lift is detected{by} "
+        f"at {report.confidence * 100:g}% confidence with {report.power * 100:g}% power:",
+        columns,
     )
-    blank = [""] if len(used) > 1 else []
-    production = Text(f"{found.production}\n(production)", style="bold")
-    table.add_row(production, *blank, decimal(found.value, decimals), "", f"{found.events:,}")
-    for each in found.candidates:
-        estimator = [each.estimator or ""] if len(used) > 1 else []
-        table.add_row(Text(each.policy, style="bold"), *estimator, *_cells(each, found, decimals))
+    blank = [""] if len(estimators) > 1 else []
+    production = bold(f"{report.production}\n(production)")
+    table.add_row(production, *blank, decimal(report.value, decimals), "", f"{report.events:,}")
+    for row in report.candidates:
+        table.add_row(*(cell(row) for _, cell in columns))
     return table
 
 
-def _cells(each: CandidatePower, found: PowerReport, decimals: int) -> list[str]:
-    if each.reason is not None:
-        return [*[UNKNOWN] * 2, f"{each.events:,}", *[UNKNOWN] * (4 + len(found.lifts))]
-    durations = ["" if need.seconds is None else f"\n{in_words(need.seconds)}" for need in each.needed]
-    return [
-        decimal(each.value, decimals),
-        decimal(each.lift, decimals, signed=True),
-        f"{each.events:,}",
-        decimal(each.effective_share, 3),
-        decimal(each.deviation, decimals),
-        decimal(max(1.0, each.design_effect or 1.0), 2),
-        decimal(each.detectable, decimals),
-        *(f"{rounded_up(need.events)}{duration}" for need, duration in zip(each.needed, durations, strict=True)),
-    ]
+def _needed(index: int, heading: str) -> Column:
+    """Return the column of events, and the time they take, for one of the lifts."""
+
+    def cell(row: CandidatePower) -> str:
+        if row.reason:
+            return UNKNOWN
+        need = row.needed[index]
+        return rounded_up(need.events) + ("" if need.seconds is None else f"\n{in_words(need.seconds)}")
+
+    return heading, cell
 
 
-def sentences(found: PowerReport) -> Iterator[str]:
-    """Notes below the table: candidates without a forecast, advice, and lifts that an average cannot detect."""
-    for each in found.candidates:
-        if each.reason is not None:
-            yield f"{each.policy}: no forecast: {each.reason}"
-        if each.relief is not None:
-            more = each.relief
+def notes(report: PowerReport) -> Iterator[str]:
+    """Yield lines about candidates without a forecast, advice, and lifts that an average cannot detect."""
+    for row in report.candidates:
+        if row.reason is not None:
+            yield f"{row.policy}: no forecast: {row.reason}"
+        if row.relief is not None:
+            more = row.relief
             yield (
-                f"{each.policy}: about half as many events would be enough if actions with weights over {more.over:g} "
+                f"{row.policy}: about half as many events would be enough if actions with weights over {more.over:g} "
                 f"({more.events_share:.1%} of events, {more.noise_share:.0%} of the noise) "
                 f"were logged {more.times:.1f} times as often"
             )
-    judged = [each for each in found.candidates if each.limits]
-    for limits in zip(*(each.limits for each in judged), strict=True):
-        smallest = ", ".join(f"{limit.lift:.2g} ({each.policy})" for each, limit in zip(judged, limits, strict=True))
+    limited = [row for row in report.candidates if row.limits]
+    for limits in zip(*(row.limits for row in limited), strict=True):
+        smallest = ", ".join(f"{limit.lift:.2g} ({row.policy})" for row, limit in zip(limited, limits, strict=True))
         worth = f"worth at most {rounded_up(limits[0].events)} events"
         yield f"{limits[0].average}: {worth}, so it detects no lift under {smallest}"

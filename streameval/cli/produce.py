@@ -1,4 +1,4 @@
-"""The verb `produce`: the events of a file as messages, without those that an evaluator would reject."""
+"""Send the events of a file as messages, without those that an evaluator would reject."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from streameval.cli.log_warnings import Rejections
+from streameval.cli.replay import config_for
+from streameval.cli.terminal import progress_of_bytes, say, silence_logs, warn
+from streameval.common.text import counted
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
@@ -18,20 +22,63 @@ from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_rows
 from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.ingest.kafka.producer import produce
 from streameval.ingest.kafka.settings import KafkaSettings
 
-__all__ = ["FileMessages", "connection_of"]
+__all__ = ["FileMessages", "destination", "run_produce"]
 
 
-def connection_of(config: Config | None, topic: str | None, changes: Mapping[str, Any]) -> tuple[KafkaConnection, str]:
-    """The connection and the topic of a configuration, with changes that are not None; by default, a local broker.
+def run_produce(
+    file: str,
+    topic: str | None,
+    config_path: Path | None,
+    candidates: str | None,
+    events_format: str | None,
+    connection: Mapping[str, Any],
+    *,
+    partitions: int,
+    validate: bool,
+) -> None:
+    """Send a file of events to a topic, and print what was sent and left out.
+
+    Raises:
+        InputError: An option or the file cannot be used.
+        SourceError: The cluster does not take the messages.
+        typer.Exit: Some events were left out.
+    """
+    silence_logs()
+    config = None
+    if config_path is not None:
+        config = Config.load(config_path)
+        warn(config)
+    elif candidates is not None:
+        config = config_for(candidates, file)
+    cluster, topic = destination(config, topic, connection)
+    messages = FileMessages(file, config, events_format, is_validated=validate)
+    with progress_of_bytes() as advance:
+        sent = produce(messages.read(advance), topic, cluster, partitions=partitions)
+    for line in messages.rejections.lines(sent):
+        say(line)
+    say(f"{counted(sent, 'event')} sent to {topic} at {cluster.address}")
+    if messages.rejections:
+        raise typer.Exit(1)
+
+
+def destination(config: Config | None, topic: str | None, changes: Mapping[str, Any]) -> tuple[KafkaConnection, str]:
+    """Return where to send messages.
+
+    Args:
+        config: gives the connection and the topic, if its source is Kafka; None for a local broker
+        topic: replaces the topic
+        changes: options of the connection to replace, unless None
 
     Raises:
         InputError: Neither the configuration nor `topic` names a topic.
     """
     source = config.source if config is not None else None
-    given = source.model_dump(include=set(KafkaConnection.model_fields)) if isinstance(source, KafkaSettings) else {}
-    connection = KafkaConnection.model_validate(given | {k: v for k, v in changes.items() if v is not None})
+    options = source.model_dump(include=set(KafkaConnection.model_fields)) if isinstance(source, KafkaSettings) else {}
+    options |= {name: value for name, value in changes.items() if value is not None}
+    connection = KafkaConnection.model_validate(options)
     topic = topic or (source.topic if isinstance(source, KafkaSettings) else None)
     if topic is None:
         raise InputError("no topic is named", hint="name it after the file, or use --config with a Kafka source")
@@ -39,15 +86,15 @@ def connection_of(config: Config | None, topic: str | None, changes: Mapping[str
 
 
 class FileMessages:
-    """The messages of a file of events: its lines, or the rows of a table as JSON.
+    """Convert a file of events to messages: its lines, or the rows of a table as JSON.
 
-    A table without a column of ids gives each row its number as its id; one without a column of times, the time of now.
+    In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
     Args:
-        file: NDJSON or CSV, plain, gzip or zstd, or Parquet; `-` is standard input
-        config: has the names of columns, the reward and the candidates; None = lines may hold any candidates and reward
-        written: the format of the file; by default from its suffix, else that of the configuration, else `json`
-        is_validated: leave out events that an evaluator rejects; `rejections` counts them
+        file: NDJSON or CSV (plain, gzip or zstd) or Parquet; `-` is stdin
+        config: names columns, rewards and candidates; None accepts any in lines
+        written: format of the file; by default from its extension, else from the configuration, else `json`
+        is_validated: leave out events that an evaluator rejects, and count them in `rejections`
     """
 
     def __init__(self, file: str, config: Config | None, written: str | None, *, is_validated: bool = True) -> None:
@@ -56,7 +103,10 @@ class FileMessages:
         self.rejections = Rejections()
 
     def read(self, advance: Advance) -> Iterator[bytes]:
-        """Yield the messages; `advance` is called with the bytes read so far and in all.
+        """Yield the messages.
+
+        Args:
+            advance: is called with the bytes read so far and the total
 
         Raises:
             InputError: The file cannot be read, or lacks a required column.
@@ -77,27 +127,27 @@ class FileMessages:
             raise InputError(f"{self._file} is a table, and no column of a candidate is named", hint=hint)
         columns, decoder = self._config.columns, self._config.event_format("json")
         first, name = 1, Path(self._file).name
-        for given in read_rows(self._file, self._written, columns, decoder, advance, timed=False):
-            origin = Origin.of(self._file, [(0, range(first, first + len(given)))])
+        for table_rows in read_rows(self._file, self._written, columns, decoder, advance, timed=False):
+            origin = Origin.of(self._file, [(0, range(first, first + len(table_rows)))])
             rows = [
                 row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}
-                for number, row in enumerate(given, first)
+                for number, row in enumerate(table_rows, first)
             ]
             first += len(rows)
             batch = decoder.decode_rows(rows, origin) if self._is_validated else None
-            yield from self._accepted(list(map(_encoded, rows)), batch)
+            yield from self._accepted(list(map(_encode, rows)), batch)
 
     def _accepted(self, messages: Sequence[bytes], batch: EventBatch | None) -> Iterator[bytes]:
-        """Yield the messages without empty ones and, with a batch, without those that it rejects."""
+        """Yield the messages that are not empty and, if they were decoded, not rejected."""
         left_out = set[int]()
         if batch is not None:
             self.rejections.add(batch.rejected)
             left_out = {rejected.place for rejected in batch.rejected}
-        yield from (message for place, message in enumerate(messages) if message and place not in left_out)
+        yield from (message for index, message in enumerate(messages) if message and index not in left_out)
 
 
 def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:
-    """The decoder of the form that the first event among these lines has."""
+    """Return the decoder for the form of the first event."""
     for value in values:
         try:
             event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
@@ -107,7 +157,7 @@ def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:
     return JsonDecoder()
 
 
-def _encoded(row: Any) -> bytes:
+def _encode(row: Any) -> bytes:
     if isinstance(row, Fault):
         return b""
     return msgspec.json.encode({field: value for field, value in row.items() if value is not None})

@@ -1,12 +1,11 @@
-"""`check --propensities`: whether logged propensities agree with how often actions were chosen."""
+"""Compare the propensities of a log with how often actions were chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from streameval.cli.check import Finding, exit_code
-from streameval.cli.check import as_json as in_json
+from streameval.cli.check import Finding, exit_code, to_json
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
@@ -21,17 +20,19 @@ HINT = (
 
 
 def _findings(frequencies: Frequencies) -> Iterator[Finding]:
-    """The actions and buckets whose propensities are wrong; one fact where none is."""
+    """Yield the actions and buckets with wrong propensities, or else one fact."""
     wrong, comparisons = frequencies.findings()
-    for each in wrong:
-        yield Finding("propensities", each, "error", HINT)
+    for message in wrong:
+        yield Finding("propensities", message, "error", HINT)
     if not wrong:
-        judged = f"how often actions were chosen ({counted(comparisons, 'comparison')})"
-        yield Finding("propensities", f"the propensities of {counted(frequencies.events, 'event')} agree with {judged}")
+        choices = f"how often actions were chosen ({counted(comparisons, 'comparison')})"
+        yield Finding(
+            "propensities", f"the propensities of {counted(frequencies.events, 'event')} agree with {choices}"
+        )
 
 
-def of_file(path: Path) -> list[Finding]:
-    """The findings about the propensities of a log: NDJSON, CSV or Parquet.
+def check_propensities(path: Path) -> list[Finding]:
+    """Check the propensities of a log in NDJSON, CSV or Parquet.
 
     Raises:
         InputError: The file is missing or damaged, or has no event.
@@ -39,7 +40,7 @@ def of_file(path: Path) -> list[Finding]:
     frequencies, events, rejected = Frequencies(), 0, 0
     for batch in _batches(path):
         fields = [] if batch.raw_fields is None else batch.raw_fields.values
-        frequencies.add(batch, [each.get("action") for each in fields], [each.get("actions") for each in fields])
+        frequencies.add(batch, [event.get("action") for event in fields], [event.get("actions") for event in fields])
         events, rejected = events + len(batch), rejected + len(batch.rejected)
     if not events:
         raise InputError(f"{path} has no event, and {rejected:,} rejected lines", hint="`replay` gives the reasons")
@@ -53,11 +54,11 @@ def _batches(path: Path) -> Iterator[EventBatch]:
     return map(decoder.decode_batch, read_lines(str(path), batch=2000))
 
 
-def print_findings(path: Path, as_json: bool) -> int:
-    """Print the findings about a log; the exit code is 1 where an action or a bucket is off."""
-    findings = of_file(path)
+def run_check_propensities(path: Path, *, as_json: bool) -> int:
+    """Print the findings about a log, and return 1 if an action or a bucket is off."""
+    findings = check_propensities(path)
     if as_json:
-        print(in_json(findings))
+        print(to_json(findings))
     else:
         for finding in findings:
             finding.print()

@@ -1,17 +1,25 @@
-"""The verb `replay`: files through the evaluator, with warnings about their events."""
+"""Evaluate files of events, and warn about what is wrong with them."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import typer
 from pydantic import ValidationError
 
-from streameval.cli.log_warnings import SHOWN_CHARACTERS, LogCounts, Rejections, missing_complaints, trust_complaints
-from streameval.cli.terminal import CONFIG_SUFFIXES, progress_of_bytes, say
+from streameval.cli.arguments import CONFIG_SUFFIXES, split_config_and_files
+from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_complaints, trust_complaints
+from streameval.cli.plots import ReplayPlot, check_path
+from streameval.cli.results import answer_lines, results
+from streameval.cli.tables import decisions_table, result_tables
+from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn
+from streameval.cli.trace import Trace, read_truth
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
@@ -27,14 +35,114 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.report import Report
 
-__all__ = ["Replay", "choices", "settings_for"]
+__all__ = ["PlotOptions", "Replay", "choices", "config_for", "run_replay"]
 
 Update: TypeAlias = Callable[[Any, EventBatch, float | None], None]
-SAMPLED_EVENTS = 100  # events that show what the rest will lack
+"""Gives a batch to an evaluator; the last argument is the share of the files read by now, if known."""
+SAMPLED_EVENTS = 100
+"""Events that show which fields the rest will lack."""
 
 
-def settings_for(candidates: str, file: str) -> Config:
-    """The defaults for these candidates, separated by commas; each has a column of its own name in tables.
+@dataclass(frozen=True)
+class PlotOptions:
+    """Hold the options of `replay` for its figure."""
+
+    path: Path
+    estimator: str | None
+    average: str | None
+    title: str | None
+    truth: Path | None
+
+
+def run_replay(
+    arguments: Sequence[str],
+    candidates: str | None,
+    events_format: str | None,
+    plot: PlotOptions | None,
+    *,
+    as_json: bool,
+    everything: bool,
+    decisions: bool,
+    strict: bool,
+) -> None:
+    """Estimate from files of events, and print the results.
+
+    Raises:
+        InputError: An option or a file cannot be used.
+        typer.Exit: `strict` is set and a trust check fails.
+    """
+    silence_logs()
+    config, files = _config_and_files(arguments, candidates)
+    if config.promotion is None and (decisions or strict):
+        lost = "no rule can fire" if decisions else "its trust checks are off too"
+        hint = "remove `promotion: off` from the configuration"
+        raise InputError(f"promotion is off: {lost}", hint=hint)
+    figure = None if plot is None else _figure(config, files, plot, decisions)
+    trace = Trace(figure.choices if figure else ())
+    replay = Replay(config, update=trace.update if figure else take, timed=candidates is None)
+    report = replay.read(files, events_format)
+    if figure:
+        trace.finish(report)
+        figure.draw(trace)
+    if as_json:
+        sys.stdout.write(report.to_json(indent=2).decode() + "\n")
+    else:
+        if candidates:
+            for line in replay.notes():
+                print(line)
+        print_results(report, everything)
+        if decisions:
+            console().print(decisions_table(report))
+    if strict and not all(check.ok for check in report.trust):
+        raise typer.Exit(1)
+
+
+def print_results(report: Report, everything: bool) -> None:
+    """Print the answer in sentences and the estimates behind it, or everything."""
+    for line in answer_lines(report, everything):
+        print(line)
+    shown = results(report, everything)
+    for table in result_tables(shown):
+        console().print(table)
+    if len(shown.estimates) < len(report.estimates):
+        number = f"{len(shown.estimates)} of {len(report.estimates)} estimates"
+        print(f"{number}, those that decide; --all prints the others")
+
+
+def _config_and_files(arguments: Sequence[str], candidates: str | None) -> tuple[Config, list[str]]:
+    """Return the configuration and the files; all arguments are files if candidates are named."""
+    if candidates is not None:
+        return config_for(candidates, arguments[0]), list(arguments)
+    path, files = split_config_and_files(list(arguments))
+    if files == list(arguments) and not path.exists():
+        hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
+        raise InputError(f"the configuration {path} does not exist", hint=hint)
+    config = Config.load(path)
+    warn(config)
+    return config, files
+
+
+def _figure(config: Config, files: Sequence[str], options: PlotOptions, by_rule: bool) -> ReplayPlot:
+    """Prepare the figure, before files are read."""
+    truth = read_truth(options.truth) if options.truth else {}
+    pairs = choices(config.evaluator_config(), options.estimator, options.average)
+    check_path(options.path)
+    return ReplayPlot(
+        options.path,
+        pairs,
+        options.title or ", ".join(Path(file).name for file in files),
+        truth,
+        config.promotion.margin if config.promotion else None,
+        by_rule=by_rule,
+    )
+
+
+def config_for(candidates: str, file: str) -> Config:
+    """Return the default configuration for candidates, each with a column of its own name in tables.
+
+    Args:
+        candidates: names, separated by commas
+        file: the first file, to refuse a configuration
 
     Raises:
         InputError: No candidate is named, or `file` is a configuration.
@@ -55,15 +163,18 @@ def settings_for(candidates: str, file: str) -> Config:
 
 
 def take(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
-    """Give a batch to the evaluator."""
+    """Update the evaluator with a batch."""
     evaluator.update(batch)
 
 
 class Replay:
-    """Reads files of events; `update` gives each batch to the evaluator.
+    """Read files of events into an evaluator.
 
-    `timed`: rows of tables must have a timestamp. `update` also gets the share of the files read by now, None if their
-    sizes are unknown.
+    Args:
+        config: the configuration
+        evaluator: the evaluator; by default a new one
+        update: gives each batch to the evaluator
+        timed: rows of tables must have a timestamp
     """
 
     def __init__(
@@ -74,20 +185,21 @@ class Replay:
         timed: bool = True,
     ) -> None:
         self.config, self._timed = config, timed
-        plan = config.evaluator_config()
-        self.evaluator: Evaluator = evaluator or Evaluator.from_config(plan)
+        self.evaluator: Evaluator = evaluator or Evaluator.from_config(config.evaluator_config())
         self._update = update
         self._share: float | None = None
-        goal, *self._further = config.reward_fields
-        self._counts = LogCounts((goal.low, goal.high) if config.ranking is None else (-math.inf, math.inf))
+        primary, *self._further = config.reward_fields
+        self._counts = LogCounts((primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf))
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
 
     def read(self, files: Sequence[str], written: str | None = None) -> Report:
-        """The Report after all files; prints warnings about the events.
+        """Read files, print warnings about their events, and return the Report.
 
-        `written`: the format of the files; by default from their suffix, else from the source.
+        Args:
+            files: paths
+            written: format of the files; by default from their extension, else from the source
 
         Raises:
             InputError: No event was accepted.
@@ -95,28 +207,31 @@ class Replay:
         sizes = [check(file) for file in files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         with progress_of_bytes() as advance:
-            for place, file in enumerate(files):
-                before = sum(size or 0 for size in sizes[:place])
+            for index, file in enumerate(files):
+                before = sum(size or 0 for size in sizes[:index])
                 for batch in self._batches(
                     file,
                     written or table_format(file) or self.config.written_to_files,
                     partial(self._advance, advance, before, total),
                 ):
-                    self._counts.add(batch)
-                    batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
-                    self._rejections.add(batch.rejected)
-                    if len(batch) and self._missing is None:
-                        self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
-                    self._update(self.evaluator, batch, self._share)
+                    self._take(batch)
         self.evaluator.fold_pending()
         report = self.evaluator.report()
         for line in self.warnings(report):
             say(line)
         if not report.events.accepted:
-            found = "all were rejected" if report.events.rejected else "the files are empty"
+            cause = "all were rejected" if report.events.rejected else "the files are empty"
             hint = "correct the fields above" if report.events.rejected else "check the names of the files"
-            raise InputError(f"no event was accepted: {found}", hint=hint)
+            raise InputError(f"no event was accepted: {cause}", hint=hint)
         return report
+
+    def _take(self, batch: EventBatch) -> None:
+        self._counts.add(batch)
+        batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
+        self._rejections.add(batch.rejected)
+        if len(batch) and self._missing is None:
+            self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
+        self._update(self.evaluator, batch, self._share)
 
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
@@ -133,21 +248,21 @@ class Replay:
         advance(before + read, total)
 
     def notes(self) -> Iterator[str]:
-        """A line about fields that no event has, if any."""
+        """Yield a line about fields that no event has, if any."""
         absent = self._counts.absent_fields()
         if absent:
             yield f"the log has no {' and no '.join(absent)}: its rows count in their order, each once"
 
     def warnings(self, report: Report) -> Iterator[str]:
-        """Lines about rejected events, failing policies, what the events lack, and trust checks that fail."""
+        """Yield lines about rejections, failing policies, missing fields, other defects and failed trust checks."""
         yield from self._rejections.lines(report.events.accepted)
         for policy in report.policies:
             for failure in policy.failures:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
-                yield f"  {failure.reason}  e.g. {failure.example[:SHOWN_CHARACTERS]}"
+                yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
-                yield f"hint: {self._where(policy.policy, report)}"
+                yield f"hint: {self._hint_of_absent(policy.policy)}"
         for missing in self._missing or ():
             yield f"warning: {missing}"
             yield f"hint: {missing.hint}"
@@ -158,12 +273,12 @@ class Replay:
             yield str(complaint)
 
     def _empty_segments(self, report: Report) -> Iterator[str]:
-        """The segments of which no event has a listed value."""
-        used = {each.segment for each in report.segments if each.events and each.segment_value != OTHER}
+        """Yield segments without an event that has a listed value."""
+        used = {row.segment for row in report.segments if row.events and row.segment_value != OTHER}
         yield from (name for name in self.config.segments if report.events.accepted and name not in used)
 
-    def _where(self, policy: str, report: Report) -> str:
-        """Where the probability of a policy should be, by the names that the events have."""
+    def _hint_of_absent(self, policy: str) -> str:
+        """Return the field for the probability of a policy, by the names that the events have."""
         if not self._first_lines:
             return f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
         named = JsonDecoder().decode_batch(self._first_lines).policies
@@ -173,10 +288,15 @@ class Replay:
 
 
 def choices(plan: EvaluatorConfig, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
-    """The labels of the estimators to plot, on the average to plot, by `preference`.
+    """Return the pairs of an estimator and an average that may be drawn, the preferred one first.
+
+    Args:
+        plan: what is estimated
+        estimator: label of the estimator to draw; None for any
+        average: label of the average to draw; None for the preferred one
 
     Raises:
-        InputError: The plan has none of them.
+        InputError: The plan has no such pair.
     """
     products = [
         (estimator, average)
@@ -193,9 +313,9 @@ def choices(plan: EvaluatorConfig, estimator: str | None, average: str | None) -
         if label is not None and label not in labels:
             hint = did_you_mean(label, labels) or "it must be configured to be drawn"
             raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
-    found = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
-    if not found:
+    matching = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
+    if not matching:
         raise InputError(
             f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
         )
-    return [pair for pair in found if pair[1] == found[0][1]]
+    return [pair for pair in matching if pair[1] == matching[0][1]]

@@ -1,4 +1,4 @@
-"""The verb `run`: the daemon with its HTTP server, until it is stopped."""
+"""Run the daemon with its HTTP server until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,15 +24,23 @@ def run_daemon(
     reset_policies: Sequence[str],
     logging: tuple[str, str],
 ) -> None:
-    """Run the daemon of a configuration file; the arguments are those of the command line.
+    """Run the daemon until it is stopped.
+
+    Args:
+        path: the configuration
+        engine: KIND:MASTER of an engine, None to evaluate in this process
+        backfill: where the history for new candidates starts
+        reset: start from zero events
+        reset_policies: policies to reset
+        logging: lowest level and format of the log
 
     Raises:
         InputError: The configuration or an argument is wrong, or the state does not fit it.
         SourceError: The source cannot continue.
     """
     return_large_arrays()
-    early = Event()
-    with on_hangup(early.set):  # from here on a SIGHUP does not end the process
+    reload_at_start = Event()
+    with on_hangup(reload_at_start.set):  # from here on a SIGHUP does not end the process
         from streameval.config.engine import engine_variables
         from streameval.config.model import Config
         from streameval.service.http.auth import Security
@@ -54,21 +62,21 @@ def run_daemon(
         else:
             from streameval.engines.daemon import daemon as daemon_on_engine
 
-            refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
+            _refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
             daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
         with on_hangup(daemon.reload), server:
             make_responsive()
-            if early.is_set():
+            if reload_at_start.is_set():
                 daemon.reload()
             daemon.run()
 
 
-def refuse_with_engine(**options: object) -> None:
-    """Refuse options that an engine cannot serve.
+def _refuse_with_engine(**options: object) -> None:
+    """Refuse options that an engine does not support.
 
     Raises:
-        InputError: One is given.
+        InputError: One is set.
     """
     for name, value in options.items():
         if value:

@@ -1,4 +1,4 @@
-"""The verb `show`: prints a snapshot, as tables or as JSON, without running the code of its policies."""
+"""Show a snapshot without running the code of its policies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Group
+import msgspec
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from streameval.cli.tables import events_line, facts, guardrails_table, new_table, report_table
+from streameval.cli.results import results, summary
+from streameval.cli.tables import Column, estimates_table, facts, guardrails_table, new_table
+from streameval.cli.terminal import console, silence_logs
 from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
@@ -22,14 +24,35 @@ from streameval.service.snapshots import WRONG_CONTENT, Snapshot, read_newest, r
 
 T = TypeVar("T")
 
-__all__ = ["contents", "contents_table", "shown"]
+__all__ = ["contents", "contents_table", "run_show", "shown"]
+
+
+def run_show(path: Path, *, as_json: bool) -> None:
+    """Print a snapshot as tables or as JSON.
+
+    Raises:
+        InputError: It cannot be read.
+        StateError: Another version wrote it.
+    """
+    silence_logs()
+    if as_json:
+        print(msgspec.json.format(shown(path, msgspec.json.encode), indent=2).decode())
+    else:
+        console().print(shown(path, contents_table))
 
 
 def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
-    """`render` of the contents of a snapshot file, or of the newest snapshot of a directory for which it succeeds.
+    """Read a snapshot file, or the newest snapshot of a directory that can be read and rendered.
+
+    Args:
+        path: a snapshot or a directory of snapshots
+        render: converts the contents to a table or JSON
+
+    Returns:
+        What `render` returned.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no snapshot, or it cannot be read.
         StateError: Another version wrote it, or no snapshot of the directory has the right content.
     """
 
@@ -37,10 +60,10 @@ def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
         return render(contents(file, snapshot))
 
     if path.is_dir():
-        found = read_newest(path, read)
-        if found is None:
+        rendered = read_newest(path, read)
+        if rendered is None:
             raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
-        return found
+        return rendered
     try:
         return read(path, read_snapshot(path))
     except DamagedError as damage:
@@ -53,7 +76,7 @@ def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
 
 
 def contents(path: Path, snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as values that JSON has, and its Report.
+    """Convert a snapshot to values for JSON, and its Report.
 
     Raises:
         StateError: Another version wrote it.
@@ -77,19 +100,21 @@ def contents(path: Path, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _evaluated(state: State) -> dict[str, Any]:
-    """What a state evaluates, and its Report."""
+    """Describe what a state evaluates, with its Report."""
     evaluator = PartitionedEvaluator if "partitions" in state else Evaluator
     return {**Evaluator.describe(state), "report": evaluator.from_state(state, without_code=True).report()}
 
 
 def contents_table(values: dict[str, Any]) -> Group:
-    """The contents of a snapshot as tables."""
-    report = values["report"]
-    waiting = _waiting_table(values["waiting"]) if values["waiting"] else Text()
-    estimates = report_table(report, title=events_line(report))
-    guarded = any(each.guardrails for each in report.promotion)
-    guardrails = guardrails_table(report) if guarded else Text()
-    return Group(facts(_facts(values)), waiting, estimates, guardrails)
+    """Show the contents of a snapshot as tables."""
+    shown = results(values["report"], everything=True)
+    tables: list[RenderableType] = [facts(_facts(values))]
+    if values["waiting"]:
+        tables.append(_waiting_table(values["waiting"]))
+    tables.append(estimates_table(shown, title=summary(shown.report)))
+    if shown.guardrails:
+        tables.append(guardrails_table(shown))
+    return Group(*tables)
 
 
 def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -110,8 +135,14 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _waiting_table(waiting: Sequence[Mapping[str, Any]]) -> Table:
-    table = new_table("Buffers", "what", ">count", "oldest", "newest", ">bytes")
-    for row in waiting:
-        times = (UNKNOWN if row[end] is None else utc_time(row[end]) for end in ("oldest", "newest"))
-        table.add_row(row["what"], f"{row['count']:,}", *times, f"{row['bytes']:,}")
-    return table
+    def time(name: str) -> Column:
+        return name, lambda row: UNKNOWN if row[name] is None else utc_time(row[name])
+
+    columns: list[Column] = [
+        ("what", lambda row: str(row["what"])),
+        (">count", lambda row: f"{row['count']:,}"),
+        time("oldest"),
+        time("newest"),
+        (">bytes", lambda row: f"{row['bytes']:,}"),
+    ]
+    return new_table("Buffers", columns, waiting)

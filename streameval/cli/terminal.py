@@ -1,4 +1,4 @@
-"""Parts that all verbs share: output, progress, errors and exit codes."""
+"""Share output, progress, errors and exit codes between commands."""
 
 from __future__ import annotations
 
@@ -12,55 +12,75 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 import typer.core
 
-from streameval.errors import StreamevalError
+from streameval.errors import InputError, StreamevalError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
     from streameval.config.model import Config
 
 INTERRUPTED = 130
-WIDTH_OF_FILES = 200
-CONFIG_SUFFIXES = (".yaml", ".yml")
+"""Exit code after Ctrl-C, as shells and typer have it."""
+MIN_FILE_WIDTH = 200
+"""Characters per line if stdout is not a terminal: enough for every table."""
+REMOVED_COMMANDS = {
+    "broker": ("`broker` is now `demo --broker-only`", "run `streameval demo --broker-only`"),
+    "hash-password": (
+        "`hash-password` is gone: logins are a reverse proxy's",
+        "see deploy/README for recipes; programs log in with a bearer token (http.token_file)",
+    ),
+}
+"""Message and hint for each command of earlier versions."""
 
 
-class Verbs(typer.core.TyperGroup):
-    """Ends every verb quietly when the reader of its output leaves, and with a message on Ctrl-C."""
+class Commands(typer.core.TyperGroup):
+    """Name the successor of a removed command, and end quietly if the reader of stdout has left."""
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb that was asked for.
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that the first argument names.
 
         Raises:
-            typer.Exit: The verb failed; the error has been printed.
+            InputError: The command was removed.
+        """
+        if args and args[0] in REMOVED_COMMANDS:
+            message, hint = REMOVED_COMMANDS[args[0]]
+            raise InputError(message, hint=hint)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            typer.Exit: The reader of stdout has left, as `head` does.
         """
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader left, as `head` does: Python must not fail again when it flushes stdout at exit.
+            # Python flushes stdout again at exit, and must not fail then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except KeyboardInterrupt:
-            say("interrupted\nhint: what was written so far is incomplete")
-            raise typer.Exit(INTERRUPTED) from None
         return result
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run a verb; every error becomes words, a hint and an exit code."""
+    """Run a command; print every error as a sentence with a hint, and exit with its code."""
     failure = ""
     try:
         code = app(prog_name="streameval", standalone_mode=False) or 0
     except StreamevalError as error:
         failure, code = error.report(), error.exit_code
     except typer.TyperException as error:
-        verb = getattr(getattr(error, "ctx", None), "command_path", "streameval")
-        failure, code = f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code
+        command = getattr(getattr(error, "ctx", None), "command_path", "streameval")
+        failure, code = f"{error.format_message()}\nhint: `{command} --help` shows how it is used", error.exit_code
     except Exception:  # noqa: BLE001 - the last handler
         traceback.print_exc()
         failure, code = "this is a bug in streameval\nhint: please report it, with the lines above", 1
     if failure:
         say(f"error: {failure}")
+    elif code == INTERRUPTED:
+        say("interrupted\nhint: what was written so far is incomplete")
     sys.exit(code)
 
 
@@ -69,32 +89,51 @@ def say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
+def warn(config: Config) -> None:
+    """Warn about settings that are probably mistakes.
+
+    Raises:
+        ConfigError: The state would need more than the memory of this machine.
+    """
+    for warning in (*config.memory_warnings(), *config.without_effect()):
+        say(f"warning: {warning}")
+
+
+def silence_logs() -> None:
+    """Drop all log messages: only the daemon logs, other commands print their errors."""
+    from streameval.service.logging import configure_logging
+
+    configure_logging("critical")
+
+
 def console() -> Console:
-    """A rich console on stdout; if that is not a terminal, wide enough that nothing is cut."""
+    """Return a console on stdout, wide enough for every table unless stdout is a terminal."""
     from rich.console import Console
 
     terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=MIN_FILE_WIDTH)
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a progress bar on stderr if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+        yield progress
 
 
 @contextmanager
 def progress_of_bytes() -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on stderr if that is a terminal; call it with the bytes read and their total (None: unknown)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    """Show how much of the files has been read.
 
-    terminal = Console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+    Yields:
+        A function that takes the bytes read and the total, None if unknown.
+    """
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+
+    with progress_bar(TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=None)
         yield lambda read, total: progress.update(task, completed=read, total=total)
-
-
-def warn(config: Config) -> None:
-    """Warn of settings that are probably not meant.
-
-    Raises:
-        ConfigError: Its state takes more than all of the memory.
-    """
-    for warning in (*config.memory_warnings(), *config.without_effect()):
-        say(f"warning: {warning}")

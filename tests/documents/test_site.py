@@ -48,13 +48,23 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site. A warning, such as one about a link that leads nowhere, fails the build."""
-    program = ROOT / ".venv" / "bin" / "mkdocs"
+    program = ROOT / ".venv-docs" / "bin" / "mkdocs"
     if not program.exists():
         missing = f"{program} is missing; `make test-all` installs it"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
     directory = tmp_path_factory.mktemp("site")
     config = str(SOURCES / "mkdocs.yml")
-    output(str(program), "build", "--strict", "--config-file", config, "--site-dir", str(directory))
+    output(
+        "env",
+        f"PYTHONPATH={ROOT}",
+        str(program),
+        "build",
+        "--strict",
+        "--config-file",
+        config,
+        "--site-dir",
+        str(directory),
+    )
     return directory
 
 
@@ -105,15 +115,15 @@ def test_every_metric_is_listed_with_its_help(site: Path) -> None:
     assert all(listed[name].replace("`", "") == help_text.replace("`", "") for name, help_text in families.items())
 
 
-def test_every_verb_is_listed_with_its_options(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_listed_with_its_options(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
     html = text(site, "cli")
-    verbs = re.findall(r"^  ([a-z-]+) ", command(capfd, "--help").out.partition("Commands:")[2], re.MULTILINE)
-    assert set(re.findall(r'<h2 id="streameval-([a-z-]+)"', html)) == set(verbs)
-    for verb in verbs:
-        section = html.partition(f'id="streameval-{verb}"')[2].partition("<h2")[0]
-        options = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", command(capfd, verb, "--help").out, re.MULTILINE)
+    names = re.findall(r"^  ([a-z-]+) ", command(capfd, "--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert set(re.findall(r'<h2 id="streameval-([a-z-]+)"', html)) == set(names)
+    for name in names:
+        section = html.partition(f'id="streameval-{name}"')[2].partition("<h2")[0]
+        options = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", command(capfd, name, "--help").out, re.MULTILINE)
         assert options
-        assert set(options) <= set(re.findall(r"--[a-z-]+", section)), verb
+        assert set(options) <= set(re.findall(r"--[a-z-]+", section)), name
 
 
 def test_every_alert_leads_to_its_runbook(site: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo as a person meets it: a process that shows where to look, follows the users, and ends with the truth."""
+"""Test `streameval demo` as a process: the whole demonstration, and the embedded broker alone."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from support.asking import asking
 from support.factories import wait_until
+from support.messages import message
 
 pytest.importorskip("confluent_kafka")
 
-DEMO = [sys.executable, "-c", "from streameval.cli.app import main; main()", "demo"]
+STREAMEVAL = [sys.executable, "-c", "from streameval.cli.app import main; main()"]
+DEMO = [*STREAMEVAL, "demo"]
 PATIENCE = 120.0
 COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay", "mixture")
 
@@ -35,7 +38,7 @@ def demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def outcome(text: str) -> dict[str, dict[str, float]]:
-    """The numbers of the closing table by row and column."""
+    """Return the numbers of the closing table by row and column."""
     rows = [re.split(r"\s{2,}", line.strip()) for line in text.split("policy", 1)[1].splitlines()]
     return {
         row[0]: dict(zip(COLUMNS[-len(row) + 1 :], map(float, row[1:]), strict=True))
@@ -105,3 +108,27 @@ def test_a_taken_port_is_reported_and_a_free_one_is_used() -> None:
     assert f"127.0.0.1:{port}: the port is in use; taking a free port" in output
     assert f":{port}/" not in output
     assert "After 500 events" in output
+
+
+@pytest.mark.servers
+def test_the_configuration_that_the_broker_alone_prints_works_until_ctrl_c(tmp_path: Path) -> None:
+    def streameval(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*STREAMEVAL, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    with demo("--broker-only") as process:
+        assert process.stdout is not None
+        first, section = process.stdout.readline(), process.stdout.readline()
+        assert re.match(r"the broker listens at 127\.0\.0\.1:\d+ until Ctrl-C", first)
+        (tmp_path / "streameval.yaml").write_text(section + "policies: {candidates: [challenger]}\n")
+        (tmp_path / "log.ndjson").write_bytes(message(0, policies={"challenger": 0.5}) + b"\n")
+        produced = streameval("produce", "log.ndjson", "--config", "streameval.yaml")
+        assert produced.returncode == 0, produced.stderr
+        assert "1 event sent to interactions" in produced.stderr
+        checked = streameval("check")
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "1 event in 1 partition" in checked.stdout
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")

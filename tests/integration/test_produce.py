@@ -1,4 +1,4 @@
-"""`streameval produce`: files as messages of a topic, and events that it leaves out."""
+"""Test `streameval produce`: the messages of a topic, and events that it leaves out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def written(path: str, *events: dict[str, Any]) -> str:
 
 
 def configured(broker: Broker, topic: str, **others: Any) -> str:
-    """A configuration of this topic; JSON is YAML."""
+    """Write a configuration with this topic; JSON is YAML."""
     source = broker.connection.model_dump(exclude_defaults=True) | {"topic": topic}
     parts = {"source": source, "policies": {"candidates": ["challenger"]}, "reward": {"max": 1}} | others
     Path("streameval.yaml").write_text(json.dumps(parts, default=str))
@@ -48,11 +48,11 @@ def configured(broker: Broker, topic: str, **others: Any) -> str:
 
 
 def sent(broker: Broker, topic: str, number: int) -> list[bytes]:
-    """The messages of a topic with this number of them."""
-    with reading(broker.connection, topic) as found:
-        found.poll_until(lambda: found.seen.total() >= number)
-        found.poll_to_the_end()
-        return sorted(value or b"" for value in found.seen.elements())
+    """Return the messages of a topic, after at least `number` have arrived."""
+    with reading(broker.connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= number)
+        reader.poll_to_the_end()
+        return sorted(value or b"" for value in reader.seen.elements())
 
 
 def test_events_that_would_be_rejected_are_not_sent(run: Run, broker: Broker) -> None:

@@ -61,10 +61,10 @@ def test_the_command_line_imports_no_heavy_library(option: str) -> None:
     assert not loaded(COMMAND.format(arguments=[option])) & HEAVY
 
 
-@pytest.mark.parametrize("verb", ["run", "replay"])
-def test_the_help_of_a_verb_imports_no_heavy_library(verb: str) -> None:
+@pytest.mark.parametrize("name", ["run", "replay"])
+def test_the_help_of_a_command_imports_no_heavy_library(name: str) -> None:
     by_typer = {"pydantic"}
-    assert loaded(COMMAND.format(arguments=[verb, "--help"])) & HEAVY <= by_typer
+    assert loaded(COMMAND.format(arguments=[name, "--help"])) & HEAVY <= by_typer
 
 
 def test_every_public_name_is_found_and_listed() -> None:

@@ -1,4 +1,4 @@
-"""The program as its users run it: verbs, the daemon, and its HTTP server."""
+"""Run the program as its users do: commands, the daemon, and its HTTP server."""
 
 from __future__ import annotations
 

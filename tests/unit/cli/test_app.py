@@ -1,4 +1,4 @@
-"""The command line: what goes to stdout, what to stderr, and how it ends."""
+"""Test what commands print to stdout and stderr, and how they end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EVENT = (
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in an empty directory."""
+    """Run a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     return partial(command, capfd)
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A directory with a configuration and three events in two files."""
+    """Write a configuration and three events in two files."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     (tmp_path / "one.ndjson").write_text(EVENT)
     with gzip.open(tmp_path / "two.ndjson.gz", "wt") as stream:
@@ -57,11 +57,27 @@ def test_the_version_is_printed(run: Run) -> None:
     assert run("--version") == Outcome(0, "streameval 0.1.0\n", "")
 
 
-def test_every_verb_is_in_the_help(run: Run) -> None:
+def test_every_command_is_in_the_help(run: Run) -> None:
     outcome = run("--help")
     assert outcome.code == 0
-    for verb in ("run", "demo", "replay", "plan", "check", "simulate", "produce", "schema"):
-        assert f"  {verb} " in outcome.out
+    for name in ["run", "demo", "replay", "check", "plan", "simulate", "produce", "init", "show", "schema", "learn"]:
+        assert f"  {name} " in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["broker", "--topic", "x"], "error: `broker` is now `demo --broker-only`\nhint: "),
+        (
+            ["hash-password", "ada"],
+            "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/README",
+        ),
+    ],
+)
+def test_a_removed_command_says_what_to_do_instead(run: Run, arguments: list[str], message: str) -> None:
+    outcome = run(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +295,7 @@ def test_check_fails_at_once_when_no_broker_listens(run: Run, files: Path, monke
     assert outcome.err.startswith(
         f"error: the source cannot be reached: cannot connect to 127.0.0.1:{port}: Connection refused\n"
     )
-    assert outcome.err.endswith(f"\nhint: {check.UNREACHED}\n")
+    assert outcome.err.endswith(f"\nhint: {check.UNREACHED_HINT}\n")
 
 
 def test_simulated_events_can_be_replayed_and_equal_seeds_make_equal_bytes(run: Run, files: Path) -> None:
@@ -308,7 +324,7 @@ def test_a_place_that_cannot_be_written_is_bad_input(run: Run) -> None:
     )
 
 
-def test_the_schema_is_that_of_the_events(run: Run) -> None:
+def test_the_schema_of_events_is_printed(run: Run) -> None:
     outcome = run("schema")
     assert outcome.code == 0
     assert json.loads(outcome.out) == json_schema()
@@ -341,7 +357,7 @@ def hearing_interrupts() -> None:
 
 
 def wait_until_it_reads(pid: int) -> None:
-    """Until the process waits for its standard input: it is then past its imports."""
+    """Wait until the process reads its standard input, after its imports."""
     status = Path(f"/proc/{pid}/wchan")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -370,7 +386,7 @@ def test_shell_completion_is_offered(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hangup_while_the_daemon_starts_is_heeded_when_it_runs(files: Path) -> None:
-    """The configuration is a pipe: who reads it is past its imports, and waits for us."""
+    """Use a pipe as the configuration: whoever reads it is past its imports, and waits."""
     pipe = files / "pipe.yaml"
     os.mkfifo(pipe)
     config = "source: {kind: simulated, rate: 10}\npolicies: {candidates: [candidate-1]}\nhttp: {port: 0}\n"
@@ -418,29 +434,18 @@ def wait_for_report(client: httpx.Client) -> dict[str, dict[str, int]]:
     raise TimeoutError("no report came")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (
-            ("--topic", "a b"),
-            "the embedded broker cannot create the topic 'a b' with 1 partition\nhint: give the topic",
-        ),
-        (("--partitions", "0"), "Invalid value for '--partitions': Input should be greater than or equal to 1\nhint: "),
-    ],
-)
-def test_the_embedded_broker_names_a_mistake(
-    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
-) -> None:
-    outcome = command(capfd, "broker", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: {error}")
+def test_the_broker_alone_takes_no_options_of_the_demonstration(run: Run) -> None:
+    assert run("demo", "--broker-only", "--events", "5") == Outcome(
+        2, "", "error: --events has no effect with --broker-only\nhint: leave one of them out\n"
+    )
 
 
-def test_the_embedded_broker_names_the_package_that_it_needs(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("option", [(), ("--broker-only",)])
+def test_the_demo_names_the_package_that_it_needs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
-    outcome = command(capfd, "broker")
+    outcome = run("demo", *option)
     assert outcome.code == 2
     assert outcome.err.startswith("error: the embedded broker needs confluent-kafka: ")
     assert outcome.err.endswith("hint: pip install 'streameval[demo]'\n")

@@ -1,4 +1,4 @@
-"""`check` of Avro: the registry and the newest schema of the topic, compared with the columns."""
+"""Test `check` with Avro: it compares the newest schema of the topic with the columns."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def findings(url: str, **columns: Any) -> list[Finding]:
 def test_the_schema_of_the_topic_and_the_fields_that_it_lacks_are_found() -> None:
     with schema_registry() as registry:
         registry.register(7, subject="decisions-value")
-        (found,) = findings(registry.url)
+        (finding,) = findings(registry.url)
         _, lacking = findings(registry.url, action="choice.baner")
-    assert (found.level, found.message) == ("ok", "the schema registry has a schema 'decisions-value'")
+    assert (finding.level, finding.message) == ("ok", "the schema registry has a schema 'decisions-value'")
     assert (lacking.level, lacking.hint) == ("error", "did you mean 'choice.banner'?")
     assert lacking.message == "the schema 'decisions-value' has no field 'choice.baner' for action"
 

@@ -1,4 +1,4 @@
-"""The warning of `check` that events come too late for their order, and its remedy."""
+"""Test the warning of `check` that events arrive too late for their order, and its remedy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CONFIG = Config.model_validate({"source": {"topic": TOPIC}, "policies": {"candid
 
 
 def hints(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hints about the order that the first events of these writers cause."""
-    log = list(writers.log(2_000, seed=0))[: check.PROBED]
+    """Return the hints about the order that the first events of these writers cause."""
+    log = list(writers.log(2_000, seed=0))[: check.SAMPLED_EVENTS]
     values: list[bytes | None] = [
         message(number, timestamp=timestamp, policies={"challenger": 0.5})
         for number, (_, _, timestamp) in enumerate(log)
     ]
     partitions = tuple(PartitionStatus(TOPIC, number, 0, 0) for number in range(writers.partitions))
-    found = check.Probe(SourceStatus(True, partitions=partitions), 2_000, values, [sent for sent, _, _ in log])
-    monkeypatch.setattr(check, "probe", lambda source: found)
-    return [finding.hint for finding in check.of_events(CONFIG) if finding.part == "source.max_lateness"]
+    sample = check.Probe(SourceStatus(True, partitions=partitions), 2_000, values, [sent for sent, _, _ in log])
+    monkeypatch.setattr(check, "probe", lambda source: sample)
+    return [finding.hint for finding in check.check_events(CONFIG) if finding.part == "source.max_lateness"]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def hints(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 )
 def test_the_hint_of_check_keeps_the_order(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
     (hint,) = hints(writers, monkeypatch)
-    found = re.fullmatch(r"increase source\.max_lateness to (\d+s) to keep the order", hint)
-    assert found is not None
-    reading = LiveReading(writers, events=2_000, max_lateness=found[1])
+    match = re.fullmatch(r"increase source\.max_lateness to (\d+s) to keep the order", hint)
+    assert match is not None
+    reading = LiveReading(writers, events=2_000, max_lateness=match[1])
     assert sum(later < earlier for earlier, later in pairwise(reading.times)) < 0.01 * 2_000
 
 

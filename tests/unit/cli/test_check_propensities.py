@@ -1,4 +1,4 @@
-"""`check --propensities`: a correct log passes, and an action or a bucket that is off is named."""
+"""Test `check --propensities`: a correct log passes, and wrong actions and buckets are named."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def written(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def single(seed: int, events: int, wrong: float = 1.0) -> list[dict[str, Any]]:
-    """Events with the propensity of the chosen action alone, from both arms of a ramp."""
+    """Simulate events with the propensity of the chosen action alone, from both arms of a ramp."""
     rng = np.random.default_rng(seed)
     distribution = np.array([[0.5, 0.3, 0.2], [0.2, 0.6, 0.2]])[(rng.uniform(size=events) < 0.2).astype(int)]
     action = (rng.uniform(size=(events, 1)) > distribution.cumsum(axis=1)).sum(axis=1).clip(0, 2)
     propensity = distribution[np.arange(events), action] * np.where(action == 1, wrong, 1.0)
     chosen = zip(action.tolist(), propensity.tolist(), strict=True)
-    return [{"action": NAMES[place], "propensity": p, "reward": 0} for place, p in chosen]
+    return [{"action": NAMES[index], "propensity": p, "reward": 0} for index, p in chosen]
 
 
 def listed(seed: int, events: int, off: float = 0.0) -> list[dict[str, Any]]:
-    """Events with full distributions; `off`: of them the share that ignores the logged distribution."""
+    """Simulate events with full distributions; the share `off` ignores the logged distribution."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(events):
@@ -71,9 +71,9 @@ def test_of_full_distributions_actions_and_buckets_are_compared(run: Run, tmp_pa
     path = written(tmp_path / "log.ndjson", listed(4, 3000, off=0.3))
     outcome = run("check", "--propensities", path, "--json")
     assert outcome.code == 1
-    found = json.loads(outcome.out)
-    messages = [each["message"] for each in found["findings"]]
-    assert found["ok"] is False
+    result = json.loads(outcome.out)
+    messages = [finding["message"] for finding in result["findings"]]
+    assert result["ok"] is False
     assert any(message.startswith("action music: the logged propensities are") for message in messages)
 
 

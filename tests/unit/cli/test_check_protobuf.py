@@ -1,4 +1,4 @@
-"""`check` of Protobuf: the newest schema of the topic, compared with the columns."""
+"""Test `check` with Protobuf: it compares the newest schema of the topic with the columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def findings_of(form: dict[str, str], **columns: Any) -> list[tuple[str, str]]:
     config = Config.model_validate(parts)
     settings = config.required_source()
     assert isinstance(settings, KafkaSettings)
-    return [(each.level, each.message) for each in schema_findings(config, settings)]
+    return [(finding.level, finding.message) for finding in schema_findings(config, settings)]
 
 
 def test_the_schema_of_the_topic_and_the_fields_that_it_lacks_are_found() -> None:

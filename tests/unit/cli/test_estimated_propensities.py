@@ -1,4 +1,4 @@
-"""Logs without propensities: their configuration, `check`, `replay` and the daemon, in every format."""
+"""Test logs without propensities in every format: configuration, `check`, `replay` and the daemon."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SETTINGS: dict[str, Any] = {"policies": {"candidates": ["challenger"]}, "propens
 
 
 def rows() -> list[dict[str, Any]]:
-    """Choices among two actions by the hour, of which the candidate takes the better one; no propensities."""
+    """Simulate choices between two actions by the hour, without propensities. The candidate takes the better one."""
     rng = np.random.default_rng(5)
-    found = []
-    for place in range(EVENTS):
+    events = []
+    for index in range(EVENTS):
         hour = int(rng.integers(2))
         first = bool(rng.random() < (0.8 if hour else 0.3))
         candidate = 0.9 if first else 0.1
         reward = float(rng.random() < (0.6 if first else 0.3))
-        event = {"event_id": f"e-{place}", "timestamp": 1_700_000_000.0 + place, "action": "a" if first else "b"}
-        found.append(event | {"hour": hour, "reward": reward, "challenger": candidate})
-    return found
+        event = {"event_id": f"e-{index}", "timestamp": 1_700_000_000.0 + index, "action": "a" if first else "b"}
+        events.append(event | {"hour": hour, "reward": reward, "challenger": candidate})
+    return events
 
 
 def in_json(path: Path) -> None:
@@ -70,7 +70,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a configuration."""
+    """Write a configuration."""
 
     def write(**sections: Any) -> Path:
         path = tmp_path / "estimated.yaml"
@@ -85,9 +85,9 @@ def test_every_format_may_lack_propensities(
     name: str, written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     FORMATS[name](tmp_path / name)
-    found = command(capfd, "replay", str(written()), str(tmp_path / name), "--json")
-    report = json.loads(found.out)
-    assert found.code == 0
+    result = command(capfd, "replay", str(written()), str(tmp_path / name), "--json")
+    report = json.loads(result.out)
+    assert result.code == 0
     assert report["events"] == report["events"] | {"accepted": EVENTS, "rejected": {}}
     assert {row["propensity"] for row in report["estimates"]} == {"estimated"}
     (value,) = {
@@ -117,20 +117,20 @@ def test_the_table_of_replay_starts_with_the_mark(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     in_json(tmp_path / "log.ndjson")
-    found = command(capfd, "replay", str(written()), str(tmp_path / "log.ndjson"))
-    assert "propensities are estimated (tabular): intervals leave out their error" in found.out
-    assert "warning: propensity: 1,000 of 1,500 events have no estimate, and do not count for candidates" in found.err
-    assert "policies.challenger" not in found.err
+    result = command(capfd, "replay", str(written()), str(tmp_path / "log.ndjson"))
+    assert "propensities are estimated (tabular): intervals leave out their error" in result.out
+    assert "warning: propensity: 1,000 of 1,500 events have no estimate, and do not count for candidates" in result.err
+    assert "policies.challenger" not in result.err
 
 
 def test_without_the_setting_each_event_is_rejected_with_the_remedy(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     in_json(tmp_path / "log.ndjson")
-    found = command(capfd, "replay", str(written(propensity="logged")), str(tmp_path / "log.ndjson"))
-    assert found.code == 2
-    assert "propensity: missing" in found.err
-    assert "hint: log it, or write propensity: {kind: estimated} if this log has none" in found.err
+    result = command(capfd, "replay", str(written(propensity="logged")), str(tmp_path / "log.ndjson"))
+    assert result.code == 2
+    assert "propensity: missing" in result.err
+    assert "hint: log it, or write propensity: {kind: estimated} if this log has none" in result.err
 
 
 def test_check_names_the_model_and_reads_the_first_events(
@@ -138,10 +138,10 @@ def test_check_names_the_model_and_reads_the_first_events(
 ) -> None:
     in_json(tmp_path / "log.ndjson")
     config = written(source={"kind": "file", "path": str(tmp_path / "log.ndjson")}, state=False, http={"port": 0})
-    found = command(capfd, "check", str(config))
-    assert found.code == 0, found.err
-    assert "estimated (tabular by hour); intervals leave out their error" in found.out
-    assert "of the first 100 events 100 can be used" in found.out
+    result = command(capfd, "check", str(config))
+    assert result.code == 0, result.err
+    assert "estimated (tabular by hour); intervals leave out their error" in result.out
+    assert "of the first 100 events 100 can be used" in result.out
 
 
 def has_read_all(daemon: Daemon) -> bool:
@@ -173,9 +173,9 @@ def test_plan_needs_logged_propensities(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     in_json(tmp_path / "log.ndjson")
-    found = command(capfd, "plan", str(written()), str(tmp_path / "log.ndjson"))
-    assert found.code == 2
-    assert "plan forecasts from logged propensities, and these are estimated" in found.err
+    result = command(capfd, "plan", str(written()), str(tmp_path / "log.ndjson"))
+    assert result.code == 2
+    assert "plan forecasts from logged propensities, and these are estimated" in result.err
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,6 @@ def test_combinations_without_an_estimate_are_refused_with_a_hint(
 
 def test_segments_of_estimated_propensities_split_dr(written: Callable[..., Path]) -> None:
     config = Config.load(written(estimators=["dr"], segments={"hour": {"values": [0, 1]}}), {})
-    assert [each.name for each in config.evaluator_config().fields] == ["hour"]
+    assert [field.name for field in config.evaluator_config().fields] == ["hour"]
     with pytest.raises(ConfigError, match="segments"):
         Config.load(written(estimators=["snips"], segments={"hour": {"values": [0, 1]}}), {})

@@ -1,4 +1,4 @@
-"""`streameval init`, and the configuration that a verb reads unless one is named."""
+"""Test `streameval init`, and which configuration a command reads."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_the_first_argument_is_the_configuration_unless_it_is_a_file_of_events(f
         assert accepted(capfd, name, "log.ndjson") == 1
 
 
-@pytest.mark.parametrize("verb", ["replay", "plan"])
-def test_a_configuration_alone_is_not_enough(verb: str, capfd: Capture) -> None:
-    assert command(capfd, verb, "my.yaml").err.startswith("error: no file of events is named\nhint: ")
+@pytest.mark.parametrize("name", ["replay", "plan"])
+def test_a_configuration_alone_is_not_enough(name: str, capfd: Capture) -> None:
+    assert command(capfd, name, "my.yaml").err.startswith("error: no file of events is named\nhint: ")
 
 
 def test_without_a_configuration_the_ways_to_one_are_named(capfd: Capture) -> None:

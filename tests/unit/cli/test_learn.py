@@ -1,4 +1,4 @@
-"""`streameval learn`: files in, policy files and a table or JSON out."""
+"""Test `streameval learn`: policy files, tables and JSON from files of events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = "policies: {candidates: {apprentice: {kind: learned, step: 0.1}, even: 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in a directory with a configuration and a log."""
+    """Run a command in a directory with a configuration and a log."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "c.yaml").write_text(CONFIG)
@@ -25,7 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def write_log(path: Path, events: int) -> None:
-    """Two actions with two features; the reward is most likely for the action with the larger first one."""
+    """Write choices between two actions; a reward is more likely if the first feature of the action is larger."""
     rng = np.random.default_rng(2)
     lines = []
     for number in range(events):
@@ -53,7 +53,7 @@ def test_a_log_becomes_a_policy_file_that_replay_evaluates(run: Run, tmp_path: P
         "estimators: [snips]\naverages: [cumulative]\n"
     )
     report = json.loads(run("replay", "f.yaml", "log.ndjson", "--json").out)
-    (frozen,) = (each for each in report["estimates"] if each["policy"] == "frozen")
+    (frozen,) = (row for row in report["estimates"] if row["policy"] == "frozen")
     assert frozen["lift_lower"] > 0.1
 
 
@@ -62,7 +62,7 @@ def test_json_has_every_number_of_the_table(run: Run) -> None:
     assert (policy["policy"], policy["estimator"], policy["overfits"]) == ("apprentice", "snips", False)
     assert policy["events"] == {"learned_from": 1_200, "later": 300}
     best = policy["passes"][policy["best"] - 1]
-    assert best["later"]["lower"] == max(each["later"]["lower"] for each in policy["passes"])
+    assert best["later"]["lower"] == max(row["later"]["lower"] for row in policy["passes"])
     assert best["later"]["lower"] < best["later"]["value"] < best["later"]["upper"]
     assert best["while_learning"]["importance_weight_mean"] == pytest.approx(1, abs=0.2)
 
@@ -78,7 +78,7 @@ def test_the_directory_the_share_and_the_estimator_are_chosen(run: Run, tmp_path
 def test_few_events_and_many_passes_cause_a_warning_about_the_mean_weight(run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     lines = [json.loads(line) for line in (tmp_path / "log.ndjson").read_text().splitlines()[:500]]
-    lines = [{**each, "features": rng.normal(size=(2, 60)).tolist()} for each in lines]
+    lines = [{**row, "features": rng.normal(size=(2, 60)).tolist()} for row in lines]
     (tmp_path / "few.ndjson").write_text("\n".join(map(json.dumps, lines)))
     outcome = run("learn", "c.yaml", "few.ndjson", "--passes", "12", "--patience", "0")
     assert "warning: apprentice overfits the propensities: on the events that it learned from, its mean" in outcome.err

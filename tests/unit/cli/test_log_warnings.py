@@ -1,4 +1,4 @@
-"""Failed trust checks come with a remedy, or with a link to their runbook."""
+"""Test that failed trust checks come with a remedy, or with a link to their runbook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`streameval plan`: files in, a table or JSON or a picture out."""
+"""Test `streameval plan`: a table, JSON and a figure from files of events."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CONFIG = "policies: {candidates: [candidate-1, candidate-2, absent]}\n"
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in a directory with a configuration and a log."""
+    """Run a command in a directory with a configuration and a log."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-    found = partial(command, capfd)
+    streameval = partial(command, capfd)
     (tmp_path / "c.yaml").write_text(CONFIG)
-    assert found("simulate", "log.ndjson", "--events", "8000", "--rate", "2", "--exploration", "0.8").code == 0
-    return found
+    assert streameval("simulate", "log.ndjson", "--events", "8000", "--rate", "2", "--exploration", "0.8").code == 0
+    return streameval
 
 
 def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
@@ -49,9 +49,9 @@ def test_a_log_without_rewards_is_not_a_plan(run: Run) -> None:
 
 def test_json_has_every_number_of_the_table(run: Run) -> None:
     outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--power", "0.9", "--json")
-    found = json.loads(outcome.out)
-    assert (found["production"], found["events"], found["power"], found["lifts"]) == ("logging", 8_000, 0.9, [0.05])
-    first, _, absent = found["candidates"]
+    result = json.loads(outcome.out)
+    assert (result["production"], result["events"], result["power"], result["lifts"]) == ("logging", 8_000, 0.9, [0.05])
+    first, _, absent = result["candidates"]
     assert first["estimator"] == "stratified_ips"
     assert first["needed"][0]["seconds"] == pytest.approx(first["needed"][0]["events"] / 2, rel=0.01)
     assert 0 < first["effective_share"] < 1

@@ -1,4 +1,4 @@
-"""The picture of a replay, and the Reports that it is drawn from."""
+"""Test the figure of `replay`, and the trace that it is drawn from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval import Evaluator
-from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
+from streameval.cli.plots import ReplayPlot, check_path
 from streameval.cli.replay import choices
+from streameval.cli.trace import Trace, read_truth
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
 from streameval.errors import InputError
@@ -129,7 +130,7 @@ def picture(path: Path, **options: Any) -> ReplayPlot:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) -> tuple[Figure, list[str]]:
-    """The figure that a picture makes, and the words in it."""
+    """Return the figure and the words in it."""
     figures: list[Figure] = []
     monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
     drawing.draw(trace)
@@ -187,8 +188,8 @@ def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = np.array([[0.0, 2_000.0], [0.8, 1.0]])
-    drawing = picture(tmp_path / "p.png", truth={"better": known, "not drawn": known})
+    true_values = np.array([[0.0, 2_000.0], [0.8, 1.0]])
+    drawing = picture(tmp_path / "p.png", truth={"better": true_values, "not drawn": true_values})
     figure, words = texts(monkeypatch, drawing, traced(2_000))
     *solid, dashed = figure.axes[0].lines
     assert len(solid) == 3
@@ -198,7 +199,7 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
 
 
 def ramped(rewards: bool = False) -> Trace:
-    """The trace of a ramp, whose events name the policy that chose."""
+    """Trace a ramp; its events name the policy that chose."""
     columns = three_actions(seed=1, events=20_020)
     goal = {"reward": columns["reward"], "rewards": {"other": 7.0 + columns["reward"]}} if rewards else {}
     named = {"rewards": {"click": {}, "other": {"max": 9.0}}} if rewards else {}
@@ -218,7 +219,7 @@ def test_the_seen_lift_of_an_arm_is_next_to_its_estimate(
     figure, words = texts(monkeypatch, drawing, trace)
     assert "seen on its own events" in " ".join(" ".join(words).split())
     assert trace.last is not None
-    row = next(each for each in trace.last.calibration if each.policy == "challenger")
+    row = next(row for row in trace.last.calibration if row.policy == "challenger")
     lifts = figure.axes[0 if by_rule else 1]
     diamond = next(line for line in lifts.lines if line.get_marker() == "D")
     bar = next(line for line in lifts.lines if line.get_marker() == "_")
@@ -235,7 +236,7 @@ def test_a_log_without_arms_has_no_bars_of_them(tmp_path: Path, monkeypatch: pyt
     assert not [line for axes in figure.axes for line in axes.lines if line.get_marker() == "D"]
 
 
-def test_curves_of_several_rewards_are_those_of_the_goal_to_the_end() -> None:
+def test_curves_of_several_rewards_show_the_primary_one_to_the_end() -> None:
     curves = ramped(rewards=True).curves("ips", "cumulative")
     assert np.abs(np.diff(curves["challenger"][0])).max() < 0.2
 

@@ -1,4 +1,4 @@
-"""`replay --decisions`: when each rule would have promoted, as a table and as a picture."""
+"""Test `replay --decisions`: when each rule would have promoted, as a table and as a figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval import Evaluator
-from streameval.cli.plots import ReplayPlot, Trace
+from streameval.cli.plots import ReplayPlot
+from streameval.cli.trace import Trace
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.promotion import Promotion
@@ -28,7 +29,7 @@ MEANS = np.array([0.2, 0.6, 0.2, 0.2])
 
 
 def columns(events: int, seed: int = 1) -> tuple[Any, Any]:
-    """Actions and rewards of a log in which the second action is by far the best."""
+    """Simulate actions and rewards of a log in which the second action is by far the best."""
     rng = np.random.default_rng(seed)
     action = rng.choice(4, events, p=PROPENSITIES)
     return action, (rng.random(events) < MEANS[action]) * 1.0
@@ -45,7 +46,7 @@ def batch(events: int, timestamp: bool = True) -> EventBatch:
 
 
 def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) -> Trace:
-    """The estimates of such a log."""
+    """Trace such a log."""
     trace = Trace(CHOICES, every=200)
     evaluator = Evaluator(list(TARGETS), drift=None, promotion=Promotion(rule=rules, min_events=2_000))
     trace.update(evaluator, batch(events, timestamp))
@@ -64,15 +65,15 @@ def files(tmp_path: Path) -> Path:
     lines = [
         json.dumps(
             {
-                "event_id": str(place),
-                "timestamp": 1.7e9 + place,
+                "event_id": str(index),
+                "timestamp": 1.7e9 + index,
                 "action": str(chosen),
                 "propensity": PROPENSITIES[chosen],
                 "reward": earned,
                 "policies": {name: target[chosen] for name, target in TARGETS.items()},
             }
         )
-        for place, (chosen, earned) in enumerate(zip(action.tolist(), reward.tolist(), strict=True))
+        for index, (chosen, earned) in enumerate(zip(action.tolist(), reward.tolist(), strict=True))
     ]
     (tmp_path / "log.ndjson").write_text("\n".join(lines))
     (tmp_path / "c.yaml").write_text(
@@ -102,20 +103,20 @@ def test_the_table_shows_when_each_rule_would_have_fired(
 
 def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
     report = json.loads(replayed(files, capfd, "--json").out)
-    decisions = {(each["policy"], each["rule"]): each for each in report["promotion"]}
+    decisions = {(row["policy"], row["rule"]): row for row in report["promotion"]}
     assert decisions.keys() == {(policy, rule) for policy in TARGETS for rule in RULES}
     fired = decisions["better", "bsea"]
     assert {"policy", "rule", "promotable", "reason"} <= fired.keys()
     assert fired["promotable"]
-    first = next(each for each in report["transitions"] if each["rule"] == "bsea")
+    first = next(row for row in report["transitions"] if row["rule"] == "bsea")
     assert (first["policy"], first["event"], first["timestamp"], first["promotable"]) == (
         "better",
         fired["first_event"],
         fired["first_timestamp"],
         True,
     )
-    assert {each["policy"] for each in report["trust"]} == {"logging", *TARGETS}
-    assert all(each["ok"] for each in report["trust"])
+    assert {row["policy"] for row in report["trust"]} == {"logging", *TARGETS}
+    assert all(row["ok"] for row in report["trust"])
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_decisions_are_not_drawn_without_rules(files: Path, capfd: pytest.Captur
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, by_rule: bool = True, **truth: Any) -> Figure:
-    """The figure of a trace."""
+    """Draw a trace."""
     figures: list[Figure] = []
     monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
     ReplayPlot(Path("plot.png"), CHOICES, "A log", truth, margin=0.0, by_rule=by_rule).draw(trace)
@@ -160,7 +161,7 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
     trace = traced(6_000, timestamp=timestamp)
     report = trace.last
     assert report is not None
-    (fired,) = [each for each in report.promotion if (each.policy, each.rule) == ("better", "paired")]
+    (fired,) = [row for row in report.promotion if (row.policy, row.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
     strips = drawn(monkeypatch, trace).axes[1]
     spans = [path.get_extents() for bars in strips.collections for path in bars.get_paths()]
@@ -173,16 +174,16 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
 
 
 def first_point(trace: Trace) -> int:
-    """After how many events the axis starts."""
+    """Return the number of events at which the axis starts."""
     return trace.kept[0].events
 
 
 def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
-    known = {
+    truth = {
         "logging": np.array([[0.0, 12_000.0], [0.2, 0.2]]),
         "better": np.array([[0.0, 12_000.0], [0.5, 0.3]]),
     }
-    better, _, worse, _ = drawn(monkeypatch, long_trace, **known).axes
+    better, _, worse, _ = drawn(monkeypatch, long_trace, **truth).axes
     dashed = [line for line in better.lines if line.get_linestyle() == "--"]
     assert [round(float(line.get_ydata()[-1]), 3) for line in dashed] == [0.1]
     assert not [line for line in worse.lines if line.get_linestyle() == "--"]

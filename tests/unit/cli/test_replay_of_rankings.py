@@ -1,4 +1,4 @@
-"""Rankings with clicks through the command line and the daemon's parts: from a topic's messages to metrics."""
+"""Test rankings with clicks in commands, and in the daemon from messages to metrics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 def pages(count: int) -> list[bytes]:
     rng = np.random.default_rng(5)
-    found = []
+    pages = []
     for number in range(count):
         clicked = [item for rank, item in enumerate("abcd", start=1) if rng.random() < 0.2 * rank / rank]
         ranking = {"shown": list("abcd"), "clicked": clicked}
         event = {"event_id": number, "timestamp": 1.7e9 + number, "ranking": ranking}
-        found.append(json.dumps(event | {"policies": {"new": {"ranking": list("dcba")}}}).encode())
-    return found
+        pages.append(json.dumps(event | {"policies": {"new": {"ranking": list("dcba")}}}).encode())
+    return pages
 
 
 def test_a_log_of_rankings_is_replayed(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`replay FILE --candidates NAMES`: columns named like the fields of an event need no configuration."""
+"""Test `replay FILE --candidates NAMES`, without a configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_several_candidates_are_separated_by_commas(log: Path, capfd: pytest.Cap
     outcome = command(capfd, "replay", str(log), str(log), "--candidates", "challenger, even", "--json")
     report = json.loads(outcome.out)
     assert report["events"]["accepted"] == 4
-    assert [each["policy"] for each in report["policies"]] == ["logging", "challenger", "even"]
+    assert [row["policy"] for row in report["policies"]] == ["logging", "challenger", "even"]
     values = {
         row["policy"]: row["value"]
         for row in report["estimates"]
@@ -115,7 +115,7 @@ def test_all_prints_every_estimate(longer_log: Path, capfd: pytest.CaptureFixtur
 def test_with_many_candidates_the_first_five_answers_are_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    names = [f"c{place}" for place in range(7)]
+    names = [f"c{index}" for index in range(7)]
     (tmp_path / "log.csv").write_text(f"action,propensity,reward,{','.join(names)}\na,.5,1,{'.5,' * 6}.5\n")
     outcome = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", ",".join(names))
     lines = outcome.out.splitlines()

@@ -1,4 +1,4 @@
-"""The JSON Schemas that `streameval schema` prints and the package has as files."""
+"""Test the JSON Schemas that `streameval schema` prints and the package has as files."""
 
 from __future__ import annotations
 

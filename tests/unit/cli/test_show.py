@@ -1,4 +1,4 @@
-"""`streameval show`: what is in a snapshot, without running any of it."""
+"""Test `streameval show`: the contents of a snapshot, without running code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(directory: Path, *snapshots: Snapshot) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A directory with two snapshots, of 100 and of 200 events."""
+    """Write two snapshots, of 100 and of 200 events."""
     config, documents = settings(order="arrival"), []
     start = start_fresh(config)
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
     reported = json.loads(outcome.out)
     assert reported["positions"] == {"clicks": {"identity": "topic-id", "next": {"0": 70, "3": 30}}}
     assert reported["report"]["events"]["accepted"] == 100
-    assert [(each["policy"], each["value"]) for each in reported["report"]["estimates"]] == [
+    assert [(row["policy"], row["value"]) for row in reported["report"]["estimates"]] == [
         ("logging", 0.5),
         ("challenger", 0.5),
     ]
@@ -98,7 +98,7 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
 
 @pytest.fixture
 def holding(tmp_path: Path) -> Path:
-    """A directory with a snapshot in which events and rewards wait, and ids are remembered.
+    """Write a snapshot with buffered events and rewards, and ids.
 
     Ten events in a row have reached the seconds 20 and 50 in two partitions, and ten rewards the second 51. Less 5 s of
     lateness, and 20 s of the window for rewards, the watermark is at second 15.

@@ -1,30 +1,31 @@
-"""Tables name the reward of each row, where there are several, and set estimates against what arms earned."""
+"""Test the tables of rewards, guardrails and calibration."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from streameval.cli.tables import answer_lines, calibration_table, guardrails_table, recommended_rows, report_table
+from streameval.cli.results import answer_lines, results
+from streameval.cli.tables import calibration_table, estimates_table, guardrails_table
 from streameval.ope.report import TrustCheck
 from support.factories import make_report, with_a_guardrail
 
 
 def test_tables_name_the_reward_of_a_row() -> None:
     alone = make_report(candidates=2)
-    further = tuple(replace(each, reward="revenue", value=7.25) for each in alone.estimates)
+    further = tuple(replace(row, reward="revenue", value=7.25) for row in alone.estimates)
     report = replace(alone, estimates=alone.estimates + further)
-    rows = recommended_rows(report)
-    assert [each.reward for each in rows].count("revenue") == 3
-    assert [column.header for column in report_table(report, rows=rows).columns][1] == "reward"
-    assert [column.header for column in report_table(report.of_goal()).columns][1] == "estimator"
+    shown = results(report)
+    assert [row.reward for row in shown.estimates].count("revenue") == 3
+    assert [column.header for column in estimates_table(shown).columns][1] == "reward"
+    assert [column.header for column in estimates_table(results(report.of_goal())).columns][1] == "estimator"
     assert "<td>revenue</td>" in report._repr_html_()
 
 
 def test_the_answer_sets_the_estimated_lift_of_an_arm_against_the_seen_one() -> None:
     report = make_report(candidates=2)
     *_, answer = answer_lines(report, everything=False)
-    found = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"
-    assert answer == f"the lift of challenger-a: {found}"
+    lifts = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"
+    assert answer == f"the lift of challenger-a: {lifts}"
     assert not [line for line in answer_lines(replace(report, calibration=()), False) if "seen" in line]
 
 
@@ -34,17 +35,17 @@ def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_pa
     rows = (replace(row, average="cumulative", value=0.5), row)
     wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")
     report = replace(report, calibration=rows, trust=(wrong,))
-    few = [list(map(str, column.cells)) for column in calibration_table(report, everything=False).columns]
+    few = [list(map(str, column.cells)) for column in calibration_table(results(report)).columns]
     assert (few[1], few[2], few[-1]) == (["decay"], ["0.05100"], ["failed"])
     assert few[3:7] == [["0.04900 … 0.05300"], ["0.05200"], ["+0.00100"], ["-0.00200 … +0.00400"]]
-    every = calibration_table(replace(report, trust=()), everything=True)
+    every = calibration_table(results(replace(report, trust=()), everything=True))
     assert list(every.columns[1].cells) == ["cumulative", "decay"]
     assert {str(cell) for cell in every.columns[-1].cells} == {"too few events yet"}
 
 
 def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept() -> None:
     report = with_a_guardrail(make_report(candidates=2), True, False, lower=-0.004)
-    cells = [list(map(str, column.cells)) for column in guardrails_table(report).columns]
+    cells = [list(map(str, column.cells)) for column in guardrails_table(results(report)).columns]
     assert cells[:4] == [["challenger-a", "challenger-b"], ["paired"] * 2, ["stay"] * 2, ["0.001"] * 2]
     assert cells[4:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
 

@@ -1,4 +1,4 @@
-"""The printed table of segments, and the answer that names those in which a candidate is worse."""
+"""Test the table of segments, and the answer that names segments in which a candidate is worse."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from streameval.cli.configuration import configuration_table
 from streameval.cli.replay import Replay
-from streameval.cli.tables import answer_lines, plan_table, segments_table
+from streameval.cli.results import answer_lines, results
+from streameval.cli.tables import segments_table
 from streameval.config.model import Config
 from support.factories import make_report, with_segments
 
 
 def test_the_lowest_lift_over_its_error_is_the_first_row_and_a_part_of_the_answer() -> None:
     report = with_segments(make_report(candidates=1))
-    table = segments_table(report, everything=False)
+    table = segments_table(results(report))
     assert [str(cell) for cell in table.columns[2].cells] == ["fr", "de"]
     assert list(table.columns[3].cells) == ["20.0%", "80.0%"]
     answer, _ = answer_lines(report, everything=False)
@@ -33,14 +35,14 @@ def test_a_segment_without_an_event_of_its_values_is_named(tmp_path: Path, capsy
         "columns: {context: [country]}\n"
     )
     config = Config.load(settings, {})
-    names, values = plan_table(config).columns
-    place = list(names.cells).index("segments")
-    assert str(list(values.cells)[place]) == "country: de, other\nplace: fr\nrank: 1, 2, 3"
+    names, values = configuration_table(config).columns
+    index = list(names.cells).index("segments")
+    assert str(list(values.cells)[index]) == "country: de, other\nplace: fr\nrank: 1, 2, 3"
     report = Replay(config).read([str(log)])
     warnings = capsys.readouterr().err
     assert "no event has one of the values of the segment 'country'" in warnings
     assert "the segment has the values of the field context.country" in warnings
     assert "'rank'" not in warnings
-    shares = {(each.segment, each.segment_value): each.share for each in report.segments if each.policy == "a"}
+    shares = {(row.segment, row.segment_value): row.share for row in report.segments if row.policy == "a"}
     assert shares["country", "other"] == 1.0
     assert shares["rank", "2"] == shares["rank", "3"] == 0.5
