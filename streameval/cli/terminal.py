@@ -52,16 +52,22 @@ class Commands(typer.core.TyperGroup):
         """Run the command.
 
         Raises:
-            typer.Exit: The reader of stdout has left, as `head` does.
+            typer.Exit: The command ended with an exit code other than 0.
         """
+        code = 0
         try:
-            result = super().invoke(ctx)
+            super().invoke(ctx)
+        except typer.Exit as ending:
+            code = ending.exit_code
+        except BrokenPipeError:
+            pass  # the reader has left, as `head` does
+        try:
             sys.stdout.flush()
         except BrokenPipeError:
             # Python flushes stdout again at exit, and must not fail then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        return result
+        if code:
+            raise typer.Exit(code)
 
 
 def run_app(app: typer.Typer) -> NoReturn:

@@ -337,6 +337,17 @@ def test_a_reader_that_leaves_is_not_an_error(files: Path) -> None:
     assert done.stdout.startswith('{"event_id":"e-0"')
 
 
+def test_a_failing_command_keeps_its_exit_code_if_the_reader_leaves(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it, the command itself meets the closed pipe
+    (files / "c.yaml").write_text(TRIED + "source: {kind: file, path: bad.ndjson}\n")
+    (files / "bad.ndjson").write_text("{oops\n")
+    command = f"{STREAMEVAL} check c.yaml --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=files, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_an_interrupted_replay_reports_it(files: Path) -> None:
     command = [STREAMEVAL, "replay", "c.yaml", "-"]
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
