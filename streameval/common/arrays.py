@@ -24,7 +24,7 @@ LARGE = 65536  # bytes
 ROUNDING = 1e-12  # a variance or a difference below this share of its terms is rounding
 
 
-def per_block(columns: Array, blocks: int) -> Array:
+def split_blocks(columns: Array, blocks: int) -> Array:
     """View columns that are contiguous over events as blocks.
 
     Args:
@@ -34,7 +34,7 @@ def per_block(columns: Array, blocks: int) -> Array:
     Returns:
         A view [B, P, n / B].
 
-    >>> per_block(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
+    >>> split_blocks(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
     [[[1.0, 2.0]], [[3.0, 4.0]]]
     """
     return columns.T.reshape(columns.shape[1], blocks, -1).transpose(1, 0, 2)
@@ -89,14 +89,14 @@ def ratio(numerator: Array, denominator: Array) -> Array:
         return np.asarray(numerator / np.where(denominator != 0, denominator, np.nan))
 
 
-def beyond_rounding(square: Array, size: Array) -> Array:
+def clear_rounding(square: Array, size: Array) -> Array:
     """Set squares to 0 if they are mere rounding.
 
     Args:
         square: a square or a difference
         size: the size of the numbers that it was computed from
 
-    >>> beyond_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
+    >>> clear_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
     array([ 2.,  0.,  0., nan])
     """
     return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
@@ -117,10 +117,10 @@ def side_by_side(parts: Sequence[Array], policies: int) -> Array:
     return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])
 
 
-def part_of(joined: Array, policies: int, parts: int, index: int) -> Array:
+def select_part(joined: Array, policies: int, parts: int, index: int) -> Array:
     """Select one of several parts of equal size, joined by `side_by_side`.
 
-    >>> part_of(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, index=1)
+    >>> select_part(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, index=1)
     array([3., 4.])
     """
     return np.asarray(joined.reshape(policies, parts, -1)[:, index].ravel())

@@ -13,7 +13,7 @@ def lazily(package: MutableMapping[str, Any], names: Collection[str], homes: Ite
     Args:
         package: the `globals()` of the package
         names: the public names of the package
-        homes: modules, relative to the package; a name is imported from the first module that has it
+        homes: modules, relative to the package. A name is imported from the first module that has it.
     """
 
     def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from streameval.ope.report import Estimate, PolicyCounts, Report
 NEVER_LOGGED = 0.005
 """Probability of actions that are never logged above which a lift may be wrong by more than noise."""
 FAR_OFF = 4.0
-"""Standard errors by which a mean weight may differ from 1."""
+"""Allowed difference of a mean weight from 1, in standard errors."""
 WEIGHT_EDGES = 2.0 ** np.arange(0, 24)
 """Bins of weights: up to 1, to 2, to 4, ..."""
 MIN_NOISE_SHARE = 0.8
@@ -192,7 +192,7 @@ class LogSummary:
         return (self._timed - 1) / (self._last - self._first) if self._last > self._first else None
 
     def unevenness(self, policy: str) -> float:
-        """Return `n sum(q^2) / (sum q)^2`, the factor by which uneven sampling increases the events needed."""
+        """Return `n sum(q^2) / (sum q)^2`, the increase of the events needed by uneven sampling."""
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
 

@@ -1,4 +1,4 @@
-"""Simulate worlds with known values and drift: a recommender whose users change their preferences.
+"""Simulate worlds with known values and drift: a recommender with users who change their preferences.
 
 Users belong to clusters. In each interaction, a cluster is drawn from the current mixture, then a user from that
 cluster, one item that the user likes, and 24 other items. A policy chooses one of the 25 items and earns 1 for the

@@ -27,7 +27,7 @@ class ListWorld:
 
     Attributes:
         attractiveness: the probability of a click on an item that the user looks at [clusters, items]
-        scores: the scores by which policies rank items, production first [1 + candidates, items]
+        scores: policies rank items by these scores, production first [1 + candidates, items]
         candidates: the names of the candidates
         exploration: the probability that production changes a page by chance
         interventions: `swaps` exchanges the items of rank 1 and of another rank, `shuffles` puts all items into random

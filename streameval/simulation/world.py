@@ -84,7 +84,7 @@ class World:
         liked_start: user u likes `liked_items[liked_start[u]:liked_start[u + 1]]` [users + 1]
         liked_items: [likes]
         user_cluster: the cluster of each user [users]
-        theta: the weights of the features, by which policies score items [1 + candidates, features]
+        theta: the weights of the features in the scores of policies [1 + candidates, features]
         candidates: the names of the candidates
         exploration: the probability that the logging policy takes any item
         actions: the number of items in a set
@@ -114,7 +114,7 @@ class World:
 
         Args:
             arrays: `item_features`, `user_indptr`, `user_items`, `user_cluster` and `theta`
-            candidates: names for the rows of `theta` after row 0, in order; by default all, `candidate-1` and so on
+            candidates: names for the rows of `theta` after row 0, in order, by default all, `candidate-1` and so on
             exploration: the probability that the logging policy takes any item
             temperature: the temperature of softmax candidates, None for greedy ones
 

@@ -47,7 +47,7 @@ class VersionsOf(metaclass=Configurable):
             model_is_external: whether the reward model is code
 
         Raises:
-            ValueError: A part does not fit; the message names it.
+            ValueError: A part does not fit. The message names it.
         """
         policy = policies.get(self.policy)
         if not learns(policy):

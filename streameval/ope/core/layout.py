@@ -1,4 +1,4 @@
-"""The layout of block sums: the products of series that a block keeps, and the row of each.
+"""Lay out block sums: list the products of series that a block keeps, and the row of each.
 
 A series is one number per event and policy. The importance weight is series 0. Estimators add their numerators and
 denominators, and the components of terms that an average may keep apart. A block keeps sums of products of two series,
@@ -37,7 +37,7 @@ SUM, SQUARES, FADING_MAXIMUM, MAXIMUM = 1, 2, 3, 0
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a term that has its own average: the numbers of its series, and of the difference to production.
+    """Hold a part of a term that has its own average: the numbers of its series, and of the difference to production.
 
     `denominator` is ONE without a denominator. A component with a denominator has no series of differences.
     """
@@ -64,7 +64,7 @@ class _Places(Generic[Name]):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The rows of block sums for some estimators.
+    """Lay out the rows of block sums for some estimators.
 
     Args:
         columns: the estimators, one column of each policy each
@@ -224,7 +224,7 @@ class Layout:
 
     @cached_property
     def factors(self) -> tuple[Integers, Integers, Integers]:
-        """The numbers of both series of each product, and whether it counts with the weights of both policies."""
+        """Return the numbers of both series of each product, and whether it uses the weights of both policies."""
         apart, first, second = np.array(list(self.products), dtype=np.int64).T
         return np.ascontiguousarray(first), np.ascontiguousarray(second), np.ascontiguousarray(apart)
 
@@ -240,7 +240,7 @@ class Layout:
 
     @cached_property
     def numerators(self) -> list[tuple[int, bool]]:
-        """The series with a largest term and a number of terms that are not 0, and whether they count for both."""
+        """Return the series with a largest term and a number of non-zero terms, and whether they count for both."""
         own = [(self.numerator(column), False) for column in self.columns]
         found = [self.difference(column) for column in self.columns]
         return list(dict.fromkeys([*own, *((each, True) for each in found if each is not None)]))
@@ -331,7 +331,7 @@ class Layout:
 
     @cached_property
     def moment_table(self) -> Integers:
-        """The row of each moment of each column, in the order of `MomentRow` and then of `PairRow`, [E, rows]."""
+        """Return the row of each moment of each column, in the order of `MomentRow` and then of `PairRow` [E, rows]."""
         table = np.zeros((len(self.columns), ALL_ROWS if self.paired else ROWS), dtype=np.int64)
         for place, column in enumerate(self.columns):
             row, u = table[place], self.numerator(column)
@@ -400,10 +400,10 @@ class Layout:
 
     @cached_property
     def compared(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """The products of contrasts: both totals and whether they are of both policies [K]. Then the table [E, rows].
+        """Return the products of contrasts, and the table of each column [E, rows].
 
-        The table gives the places among the two weights and the products, as in `past.OWN_SQUARES` and
-        `past.PAIR_SQUARES`.
+        A product is both totals and whether they are of both policies [K]. The table gives the indices among the two
+        weights and the products, as in `past.OWN_SQUARES` and `past.PAIR_SQUARES`.
         """
         place: _Places[tuple[bool, int, int]] = _Places()
         tables = []

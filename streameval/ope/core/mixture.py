@@ -1,4 +1,4 @@
-"""The mixture: it learns how long to remember from how well decays with many horizons predicted the next block."""
+"""Mix decays: learn how long to remember from how well decays with many horizons predicted the next block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streameval.common.arrays import (
     Integers,
     Mask,
     State,
-    beyond_rounding,
+    clear_rounding,
     ratio,
 )
 from streameval.common.component import strict
@@ -50,7 +50,7 @@ POOLED_RATE, SOLO_RATE = 0.4, 1.0
 
 
 class Decays(msgspec.Struct):
-    """The decays of a mixture of values, or of lifts. Axis 0 counts policies.
+    """Hold the decays of a mixture of values, or of lifts, with policies on axis 0.
 
     Attributes:
         decays: weight, sum of block means, age and excess loss of each decay [P, C, 4, J]
@@ -73,7 +73,13 @@ class Decays(msgspec.Struct):
 
 
 class MixtureState(msgspec.Struct):
-    """The mixtures of values and of lifts over production. `history`: the last blocks of lifts."""
+    """Hold the mixtures of values and of lifts over production.
+
+    Attributes:
+        values: of values
+        lifts: of lifts
+        history: the last blocks of lifts
+    """
 
     values: Decays
     lifts: Decays
@@ -81,7 +87,7 @@ class MixtureState(msgspec.Struct):
 
 
 class _Mixed(NamedTuple):
-    """The mixture of a bank of decays.
+    """Hold the mixture of a bank of decays.
 
     Attributes:
         path: see `kernel.mix` [B, P, C, 5]
@@ -100,7 +106,7 @@ class _Mixed(NamedTuple):
 
 @plain_dataclass(frozen=True)
 class _Blocks:
-    """What a bank of decays takes in, [B, P, ...].
+    """Hold what a bank of decays takes in [B, P, ...].
 
     Args:
         size: events in a block
@@ -121,14 +127,13 @@ class _Blocks:
 
 @dataclass(frozen=True, config=strict)
 class Mixture(Average):
-    """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
+    """Mix decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
-    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`; the
-    estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
-    pooled over them and the rate is 0.4, else 1 for each policy alone (`rate` overrides both).
+    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`. The
+    estimate is `sum om_j E_j`, summed over the components of the estimator.
 
-    The longer two horizons are, the less their losses differ per event, so they are compared over more events: the
+    The longer two horizons are, the less their losses differ per event, so they are compared over more events. The
     difference of the losses of neighbours fades with twice the longer horizon, from 100,000 to a million events, and
     `Loss_j` is the sum of the differences from j to the longest. Besides, longer horizons have more weight before any
     loss: `p_j` is the square root of the horizon, or of the number of events so far if that is less, from 10,000 to
@@ -136,6 +141,10 @@ class Mixture(Average):
     block ends.
 
     Lifts are a mixture of their own, of the differences to production, with its own state.
+
+    Args:
+        rate: the learning rate. By default it is 0.4 with three candidates or more, with losses pooled over them, and
+            otherwise 1 for each policy alone.
 
     Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
     """
@@ -393,7 +402,7 @@ def _linear(form: Array, sums: Array) -> tuple[Array, Mask]:
     products[..., 0, :] = products[..., :, 0] = sums[..., :5]
     products[..., 1 + first, 1 + second] = products[..., 1 + second, 1 + first] = sums[..., 5:15]
     parts = form[..., :, None] * form[..., None, :] * products
-    square = beyond_rounding(parts.sum(axis=(-2, -1)), np.abs(parts).sum(axis=(-2, -1)))
+    square = clear_rounding(parts.sum(axis=(-2, -1)), np.abs(parts).sum(axis=(-2, -1)))
     terms = form * sums[..., :5]
     total, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
     total = np.where(np.abs(total) > ROUNDING * size, total, 0.0)
@@ -514,7 +523,7 @@ class DecayReading:
         shorter, longer = _moved(self.mixed.share[..., ::-1])[..., ::-1], _moved(self.mixed.share)
         kernel = ratio(shorter - longer, self.weight)
         ages = kernel * self.state.decays[:, :, 2]
-        span = beyond_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
+        span = clear_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
         slope = ratio((kernel * self.state.decays[:, :, 1]).sum(axis=-1), span)
         return slope, ratio(self.mixed.noise * self._squares_of(kernel), span**2)
 

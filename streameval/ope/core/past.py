@@ -5,9 +5,9 @@ a variance from the same events fail together (88 % coverage of nominal 95 % int
 
 Dependent events inflate it; drift does not, so blocks are compared with their neighbours. The difference of two
 successive blocks, over `sqrt(2)`, has the variance of one block, with what all events of the same minutes share, and
-hardly any drift. Dependence at a distance of hundreds of events, as in parallel sessions, is in the second
-differences of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after
-division by one plus its relative standard error, where that is the larger one.
+hardly any drift. Dependence at a distance of hundreds of events, as in parallel sessions, is in the second differences
+of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after division by one
+plus its relative standard error, where that is the larger one.
 
 Units (a user, a session) detect parallel sessions by name. With the residual `e` of each event, its averaging weight
 `q` and the 64 random signs `s_k` of its unit, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in
@@ -19,8 +19,8 @@ neighbours:
     blocks + units - (units inside of blocks)
 
 In simulations of sessions of 20 events with an intra-class correlation of .2, consecutive or 50 in parallel, with or
-without shocks to whole blocks, normal intervals covered 93 to 96 %. With the larger of both variances, they covered
-88 % for parallel sessions with shocks.
+without shocks to whole blocks, normal intervals covered 93 to 96 %. With the larger of both variances, they covered 88
+% for parallel sessions with shocks.
 
 Source: Cameron, Gelbach & Miller, Bootstrap-based improvements for inference with clustered errors, 2008; Robust
 inference with multiway clustering, 2011; for signs in one pass, Alon, Matias & Szegedy, The space complexity of
@@ -130,7 +130,7 @@ def signs_of(units: Identity) -> Array:
 
 
 class History(msgspec.Struct):
-    """The last blocks, with which the next ones are compared.
+    """Hold the last blocks, which the next ones are compared with.
 
     Attributes:
         totals: sums of terms [P, 29, T]

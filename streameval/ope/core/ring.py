@@ -1,4 +1,4 @@
-"""The recent past as sums over buckets of blocks, only ever added up."""
+"""Keep the recent past as sums over buckets of blocks, only ever added up."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _array(kind: Any, plain: Any) -> Any:
 
 
 class Company(NamedTuple):
-    """The numbers of policies when the state of late ones joins another state.
+    """Hold the numbers of policies when the state of late ones joins another state.
 
     Attributes:
         before: policies of the state that they join
@@ -186,16 +186,16 @@ def joined(state: Any, late: Any, company: Company) -> Any:
     return state
 
 
-def of_policies(state: Any, index: Sequence[int]) -> Any:
+def select_policies(state: Any, index: Sequence[int]) -> Any:
     """Return a state for some of its policies, which are axis 0 of every array; all else is shared by policies.
 
-    >>> of_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
+    >>> select_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
     {'events': 7, 'sums': array([1., 3.])}
     """
     if isinstance(state, np.ndarray):
         return state.take(np.asarray(index, dtype=np.int64), axis=0)
     if isinstance(state, msgspec.Struct):
-        return type(state)(**{name: of_policies(getattr(state, name), index) for name in state.__struct_fields__})
+        return type(state)(**{name: select_policies(getattr(state, name), index) for name in state.__struct_fields__})
     if isinstance(state, dict):
-        return {name: of_policies(each, index) for name, each in state.items()}
-    return [of_policies(each, index) for each in state] if isinstance(state, list) else state
+        return {name: select_policies(each, index) for name, each in state.items()}
+    return [select_policies(each, index) for each in state] if isinstance(state, list) else state

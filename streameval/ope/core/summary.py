@@ -92,7 +92,7 @@ class BlockSums(msgspec.Struct, frozen=True):
 
 
 class BlockSeries:
-    """The series of some events, for all sums over pieces of them.
+    """Hold the series of some events, for all sums over pieces of them.
 
     Args:
         layout: the series and products

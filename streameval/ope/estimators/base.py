@@ -26,8 +26,8 @@ class Terms(NamedTuple):
         numerator: [events, policies]
         denominator: [events, policies], None for 1
         components: terms that add up to this one and may be averaged apart
-        lesson: what each block adds to each field of the estimator's state [blocks, policies, ...]; the state fades by
-            `fading_of` a block
+        lesson: what each block adds to each field of the estimator's state [blocks, policies, ...]. The state fades by
+            `fading_of` a block.
     """
 
     numerator: Array

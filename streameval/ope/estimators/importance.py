@@ -217,7 +217,7 @@ class StratifiedDR(Estimator):
     noise. It needs full distributions and features of all actions.
 
     Args:
-        threshold: the weight c > 0 from which the model stands in
+        threshold: the largest weight c > 0 without the model
 
     Source: for the switch between the two, Wang, Agarwal & Dudik, ICML 2017.
     """
@@ -238,7 +238,7 @@ class StratifiedDR(Estimator):
         if actions is None:
             modelled, expected = np.zeros_like(weight), np.zeros(len(weight))
         else:
-            expected = actions.of_logged(actions.prediction)
+            expected = actions.logged_values(actions.prediction)
             stands_in = (actions.importance_weight > self.threshold) * actions.probability
             modelled = actions.sum(stands_in * actions.prediction[:, None])
         correction = np.where(small, 0.0, weight * (evidence.reward - expected)[:, None])

@@ -49,10 +49,10 @@ PREDICTED: Requirements = frozenset({"target", "prediction"})
 WEIGHED: Requirements = frozenset({"target", "prediction", "logging"})
 
 
-def within(weight: Array, cap: float) -> Array:
+def capped_share(weight: Array, cap: float) -> Array:
     """Return `min(cap / W, 1)`, the share of a weight that a cap leaves. It is 0 if W is infinite.
 
-    >>> within(np.array([0.0, 2.0, 8.0, np.inf]), 4.0)
+    >>> capped_share(np.array([0.0, 2.0, 8.0, np.inf]), 4.0)
     array([1. , 1. , 0.5, 0. ])
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -99,7 +99,7 @@ class Interpolated(Estimator):
         if actions is None or "prediction" not in self.needs:
             return Terms(term), state
         if self.corrected:
-            predicted = actions.of_logged(actions.prediction)
+            predicted = actions.logged_values(actions.prediction)
             term = term + actions.expected_reward - _times(beta, weight * predicted[:, None])
         elif "logging" in self.needs:
             term = term + actions.sum(actions.modelled * (1.0 - self.beta(actions.importance_weight)))
@@ -180,7 +180,7 @@ class Capped(Interpolated):
         return {cap: replace(self, cap=cap) for cap in CAPS} if self.cap == "auto" else super().alternatives
 
     def beta(self, weight: Array) -> Array:
-        return within(weight, self.limit)
+        return capped_share(weight, self.limit)
 
     @property
     def limit(self) -> float:
@@ -208,7 +208,7 @@ class IPS(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class ClippedIPS(Capped):
-    """Average `min(w, cap) r`: IPS with capped weights.
+    """Average `min(w, cap) r`, cap > 0: IPS with capped weights.
 
     It trades variance for a bias towards zero. So its interval covers its own expectation (`covers: estimand`), not the
     value of the policy.
@@ -270,7 +270,7 @@ class DR(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class StaticBlend(Interpolated):
-    """Blend `dm` and `ips` in fixed shares: `(1 - tau)` of `dm` and `tau` of `ips`.
+    """Blend `dm` and `ips` in fixed shares: `(1 - tau)` of `dm` and `tau` of `ips`, tau in [0, 1].
 
     Args:
         tau: the share of `ips`, in [0, 1]
@@ -293,12 +293,12 @@ class StaticBlend(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class Switch(Capped):
-    """Use the reward if the weight is small, and the model if it is large.
+    """Use the reward if the weight is at most the cap, and the model if it is larger.
 
     `switch(0)` is `dm`, and without a limit it is `ips`.
 
     Args:
-        cap: the largest weight with which the reward counts, >= 0, or `auto`
+        cap: the largest weight of the reward, >= 0, or `auto`
 
     The model stands in for actions that are never logged. In the example this is the third action, with a part of .2 x
     .4:

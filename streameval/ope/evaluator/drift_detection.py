@@ -13,12 +13,13 @@ import numpy as np
 
 from streameval.common.arrays import Array, Integers
 from streameval.ope.core import adwin
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
 """Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
-with small weights."""
+with small weights.
+"""
 LONGEST_WINDOW, KEPT_VALUES = 4_000, 1_000
 """After this many block means, a detector restarts from the last ones, which bounds its state."""
 FEWEST = 30
@@ -195,7 +196,7 @@ class DriftDetector:
         if isinstance(state, RiverState):
             lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
             return RiverState(state.detections[list(index)], *lists)
-        taken: AdwinState = of_policies(state, index)
+        taken: AdwinState = select_policies(state, index)
         return taken
 
 

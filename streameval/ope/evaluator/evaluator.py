@@ -48,8 +48,8 @@ from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import (
     Lift,
     Promotion,
+    add_checks,
     decide,
-    with_checks,
 )
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
@@ -597,7 +597,7 @@ class Evaluator:
         )
         if checks:
             further = list(weighing.further_checks(config, learned, checks))
-            checks, decisions = with_checks(checks, decisions, further, config.policies[0])
+            checks, decisions = add_checks(checks, decisions, further, config.policies[0])
         return Report(
             confidence=config.confidence,
             production=self.policies[0],
@@ -724,8 +724,8 @@ class Evaluator:
             candidates: must name the foreign code of policies in the state, if there is any
             propensity: must name the classifier in the state, if there is any
             without_code: drop code that is not named, which is not run. A policy in such code loses its rows, or keeps
-                them without any `candidates`, which is for looking at a state only. Estimators lose their rows if
-                their reward model is such code
+                them without any `candidates`, which is for looking at a state only. Estimators lose their rows if their
+                reward model is such code
 
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name

@@ -23,7 +23,7 @@ from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
 from streameval.ope.policies.coded import Faults
-from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
+from streameval.ope.promotion import Lift, PromotionMonitor, repeat_for_policies
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
 from streameval.ope.reward_models.base import LoggedActions
@@ -154,8 +154,8 @@ class Weighed(NamedTuple):
 
     `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
     `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
-    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what
-    the next blocks are weighed with.
+    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what the
+    next blocks are weighed with.
     """
 
     events: EventBatch
@@ -267,7 +267,7 @@ def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequen
     curve = examination(config)
     if curve is not None and state.examination is not None:
         ok, finding = curve.moved(state.examination)
-        yield from of_every_policy(
+        yield from repeat_for_policies(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
     yield from rooms.checks(config, state.rooms, known)

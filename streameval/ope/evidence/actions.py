@@ -134,7 +134,7 @@ class Actions:
         """Sum over the actions of each event, [rows, P] to [n, P]."""
         return _sum_of_actions(self.sets, values)
 
-    def of_logged(self, values: Array) -> Array:
+    def logged_values(self, values: Array) -> Array:
         """Return the value of the logged action of each event, [rows] to [n]. It is 0 for an event without a set."""
         events, rows = self.sets.logged
         logged = np.zeros(len(self.sets.index))

@@ -136,7 +136,7 @@ class RankBiasedPrecision(RankingMetric):
 
 @dataclass(frozen=True, config=strict)
 class AverageRelevancePosition(RankingMetric):
-    """Sum the ranks of the attractive items, where fewer are better. `click_snips` estimates their mean.
+    """Sum the ranks of the attractive items. Lower is better. `click_snips` estimates their mean.
 
     Items below the rank `at` count as `at + 1`. Reports show values as positive numbers, and a positive lift if a
     policy ranks attractive items higher than production.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from streameval.common.arrays import Array, Mask, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, Mask, decayed_path, ratio, split_blocks
 from streameval.events import EventBatch
 from streameval.ope.evidence.actions import FORMS, Actions, Form, Requirements
 from streameval.ope.evidence.clicks import Clicks, Ranking
@@ -71,7 +71,7 @@ class RecentMoments(NamedTuple):
         logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
         return cls(logged, logged, weighed, weighed)
 
-    def of_blocks(self, is_selected: Mask) -> RecentMoments:
+    def select_blocks(self, is_selected: Mask) -> RecentMoments:
         """Select blocks by a mask [blocks]."""
         return self if is_selected.all() else RecentMoments(*(means[is_selected] for means in self))
 
@@ -184,7 +184,7 @@ class Evidence:
         timestamp: event time in seconds [n]
         signs: Rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
-        known: the arrays of `of_weights`
+        known: the arrays of `compute_once`
     """
 
     importance_weight: Array
@@ -344,12 +344,12 @@ class Evidence:
         earned = self.reward if self.clicks is None else self.weighted_reward[:, 0]
         logged = np.stack([np.ones_like(self.reward), earned, self.reward**2]) * self.event_weight
         by_block = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
-        return RecentSums(by_block, self.of_weights("recent", self._recent_weights))
+        return RecentSums(by_block, self.compute_once("recent", self._recent_weights))
 
     def _recent_weights(self) -> Array:
         weight = self.importance_weight
         if self.counts_once:
-            weights, distances = (per_block(columns, self.blocks) for columns in (weight, weight - weight[:, :1]))
+            weights, distances = (split_blocks(columns, self.blocks) for columns in (weight, weight - weight[:, :1]))
             squares = (np.einsum("bpn,bpn->bp", columns, columns) for columns in (weights, distances))
             count = np.full(weights.shape[:2], float(weights.shape[-1]))
             return np.stack([count, next(squares), count, next(squares)], axis=-1)
@@ -445,7 +445,7 @@ class Evidence:
     @property
     def counts_once(self) -> bool:
         """Tell whether every event has every policy and stands for itself alone."""
-        return bool(self.of_weights("counts once", lambda: np.asarray((self.sample_weight == 1.0).all())))
+        return bool(self.compute_once("counts once", lambda: np.asarray((self.sample_weight == 1.0).all())))
 
     @property
     def largest_weight(self) -> Array:
@@ -474,9 +474,9 @@ class Evidence:
     @property
     def used_blocks(self) -> Mask:
         """Tell whether a block has an event that is not missing for every policy [blocks]."""
-        return np.asarray((per_block(self.sample_weight, self.blocks) != 0).any(axis=(1, 2)))
+        return np.asarray((split_blocks(self.sample_weight, self.blocks) != 0).any(axis=(1, 2)))
 
-    def of_blocks(self, is_selected: Mask) -> Evidence:
+    def select_blocks(self, is_selected: Mask) -> Evidence:
         """Select blocks by a mask [blocks] that is not empty, without `forms`."""
         if is_selected.all():
             return self
@@ -487,7 +487,7 @@ class Evidence:
         columns: dict[str, Any] = {  # contiguous over events
             name: None if column is None else column.T[..., events].T for name, column in before
         }
-        recent = self.recent.of_blocks(is_selected)
+        recent = self.recent.select_blocks(is_selected)
         return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), forms={})
 
     @cached_property
@@ -502,10 +502,10 @@ class Evidence:
 
     def block_sums(self, column: Array | None) -> Array:
         """Return sums of `q column` per block, or of the sample weight q alone without a column [blocks, P]."""
-        weight = per_block(self.sample_weight, self.blocks)
+        weight = split_blocks(self.sample_weight, self.blocks)
         if column is None:
             return np.asarray(weight.sum(axis=-1))
-        return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))
+        return np.asarray(np.einsum("bpn,bpn->bp", weight, split_blocks(column, self.blocks)))
 
     def recent_path(self, sums: Array, before: Array) -> Array:
         """Return decayed sums after each block.
@@ -516,7 +516,7 @@ class Evidence:
         """
         return decayed_path(before, sums, fading_of(self.block))
 
-    def of_weights(self, name: str, compute: Callable[[], Array]) -> Array:
+    def compute_once(self, name: str, compute: Callable[[], Array]) -> Array:
         """Return an array that depends on the weights alone, computed once for all rewards of these events.
 
         Args:

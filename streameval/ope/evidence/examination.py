@@ -123,7 +123,7 @@ Decayed means of horizons h and g have the variances `1 / 2h` and `1 / 2g` and t
 twice their difference, with `g = h / 2`.
 """
 MAX_ERRORS = 4.0
-"""Distance in standard errors from which a curve counts as moved."""
+"""Smallest distance in standard errors of a curve that has moved."""
 
 
 class PageSums(Struct, frozen=True, eq=False):

@@ -91,7 +91,7 @@ def summarise(evidence: Evidence, batch: EventBatch, before: int = 0, least: Arr
     Args:
         evidence: the weights of the events
         batch: the events
-        before: the number of earlier events of the stream, which decides where a generation ends
+        before: the number of earlier events of the stream, which decides when a generation ends
         least: a `floor` from some time before. Smaller numbers may be left out, without effect on the state.
     """
     policies, events, maxima, first = evidence.importance_weight.shape[1], [], [], 0

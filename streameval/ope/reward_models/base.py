@@ -41,7 +41,7 @@ class LoggedActions(NamedTuple):
         """Return the number of blocks. An unfinished one counts."""
         return max(1, len(self.reward) // self.block)
 
-    def of_blocks(self, is_selected: Mask) -> LoggedActions:
+    def select_blocks(self, is_selected: Mask) -> LoggedActions:
         """Select blocks by a mask [blocks]."""
         events = np.flatnonzero(np.repeat(is_selected, self.block))
         return self._replace(
@@ -51,7 +51,7 @@ class LoggedActions(NamedTuple):
             raw_fields=self.raw_fields and self.raw_fields.take(events),
         )
 
-    def of_logged(self, values: Array) -> Array:
+    def logged_values(self, values: Array) -> Array:
         """Return the value of the logged action of each event, [rows] to [n]. It is 0 for an event without a set."""
         events, rows = self.sets.logged
         logged = np.zeros(len(self.reward))
@@ -123,10 +123,10 @@ class RewardModel(Component):
         """
         return None
 
-    def taught(self, before: State, after: State, events: int) -> State:
+    def delta(self, before: State, after: State, events: int) -> State:
         """Return what one block alone adds to a state.
 
-        Models with predictions from sums support this. `with_taught` adds the result to other states.
+        Models with predictions from sums support this. `apply_delta` adds the result to other states.
 
         Args:
             before: the state before the block
@@ -135,7 +135,7 @@ class RewardModel(Component):
         """
         raise NotImplementedError
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
         """Return a state faded by `events`, plus what these events add to it."""
         raise NotImplementedError
 

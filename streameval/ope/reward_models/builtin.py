@@ -89,20 +89,20 @@ class Tabular(RewardModel):
             np.add.at(sums, logged[events_of_block], learned[events_of_block])
         return np.clip(prediction, *log.reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
 
-    def taught(self, before: State, after: State, events: int) -> State:
+    def delta(self, before: State, after: State, events: int) -> State:
         fading, sums = (1 - 1 / self.horizon) ** events, after["sums"].copy()
         sums[: len(before["sums"])] -= fading * before["sums"]
         return {"names": after["names"], "sums": sums, "total": after["total"] - fading * before["total"]}
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
         fading, rows_by_name = (1 - 1 / self.horizon) ** events, state["names"]
-        fresh = [name for name in taught["names"] if name not in rows_by_name][: MAX_ACTIONS - len(rows_by_name)]
+        fresh = [name for name in delta["names"] if name not in rows_by_name][: MAX_ACTIONS - len(rows_by_name)]
         names = {**rows_by_name, **dict(zip(fresh, count(len(rows_by_name)), strict=False))}
         sums = np.zeros((len(names), 2))
         sums[: len(rows_by_name)] = fading * state["sums"]
-        rows = np.array([names.get(name, -1) for name in taught["names"]], dtype=np.int64)
-        sums[rows[rows >= 0]] += taught["sums"][rows >= 0]
-        return {"names": names, "sums": sums, "total": fading * state["total"] + taught["total"]}
+        rows = np.array([names.get(name, -1) for name in delta["names"]], dtype=np.int64)
+        sums[rows[rows >= 0]] += delta["sums"][rows >= 0]
+        return {"names": names, "sums": sums, "total": fading * state["total"] + delta["total"]}
 
     def to_state(self, state: State) -> State:
         return {**state, "names": json.dumps(list(state["names"]))}  # JSON knows integers of any size
@@ -204,11 +204,11 @@ class Ridge(RewardModel):
             prediction[rows] = np.clip(design[design_row[rows]] @ solution, *log.reward_range)
         return prediction, state
 
-    def taught(self, before: State, after: State, events: int) -> State:
+    def delta(self, before: State, after: State, events: int) -> State:
         return self._add_positions(after, before, events, -1.0)
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
-        return self._add_positions(taught, state, events, 1.0)
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
+        return self._add_positions(delta, state, events, 1.0)
 
     def coefficients(self, state: State) -> Array | None:
         states = state["positions"] if self.per_action else [state]
