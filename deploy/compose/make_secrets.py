@@ -1,7 +1,6 @@
-"""Create a token for programs and a login for people in a directory, unless they exist: for deploy/compose.yaml.
+"""Create a password for Grafana in a directory, unless it exists, for deploy/compose.yaml.
 
-`token` is for Prometheus, `users` for streameval, `password` for Grafana. All containers of this compose project may
-read them; in production, use your own secret store.
+All containers of the project can read it. In production, use your own secret store.
 """
 
 from __future__ import annotations
@@ -10,21 +9,16 @@ import secrets
 import sys
 from pathlib import Path
 
-from streameval.service.http.auth import hash_password
-
 USER = "streameval"
 
 
 def make(directory: Path) -> str:
-    """Write missing files; return the password."""
-    known = directory / "password"
-    if not known.exists():
-        password = secrets.token_urlsafe(12)
-        (directory / "token").write_text(f"{secrets.token_hex(32)}\n")
-        (directory / "users").write_text(f"{USER}:{hash_password(password)}\n")
-        known.write_text(password)  # last: if this file exists, all files exist
-    return known.read_text()
+    """Write the password if it is missing, and return it."""
+    path = directory / "password"
+    if not path.exists():
+        path.write_text(secrets.token_urlsafe(12))
+    return path.read_text()
 
 
 if __name__ == "__main__":
-    print(f"login for the status page and for Grafana: {USER} {make(Path(sys.argv[1]))}")
+    print(f"login for changes in Grafana: {USER} {make(Path(sys.argv[1]))}")

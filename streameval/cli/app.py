@@ -478,23 +478,6 @@ def schema(
     print(json.dumps(found, indent=2))
 
 
-@app.command()
-def hash_password(name: Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]) -> None:
-    """Create a login for the status page.
-
-    Asks for the password, or reads it from stdin. Prints a line for `http.users_file`.
-    """
-    from streameval.service.http.auth import checked_name
-    from streameval.service.http.auth import hash_password as hashed
-
-    checked_name(name)
-    if sys.stdin.isatty():
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        password = sys.stdin.readline().rstrip("\r\n")
-    print(f"{name}:{hashed(password)}")
-
-
 app.command()(learn)
 
 

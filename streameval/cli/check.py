@@ -34,7 +34,7 @@ from streameval.ope.core.kernel import compiled
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
 from streameval.service.http.server import listen
-from streameval.service.snapshots import newest_whole, require_usable
+from streameval.service.snapshots import read_newest, require_usable
 from streameval.service.startup import resume
 
 REACH_TIMEOUT = 15.0
@@ -134,7 +134,7 @@ def _tried(part: str, fact: str, attempt: Callable[[], object]) -> Iterator[Find
 def _try_state(config: Config, directory: Path) -> None:
     """Raise the error with which `run` would refuse the directory or its newest snapshot."""
     require_usable(directory)
-    newest_whole(directory, partial(resume, config))
+    read_newest(directory, partial(resume, config))
 
 
 # --- Kafka ---

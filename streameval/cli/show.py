@@ -15,11 +15,10 @@ from streameval.cli.tables import events_line, facts, guardrails_table, new_tabl
 from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
-from streameval.ingest.base import Offsets
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.summaries import PartitionedEvaluator
-from streameval.service.snapshots import WRONG_CONTENT, newest_whole, read_document, require_document
+from streameval.service.snapshots import WRONG_CONTENT, Snapshot, read_newest, read_snapshot
 
 T = TypeVar("T")
 
@@ -34,16 +33,16 @@ def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
         StateError: Another version wrote it, or no snapshot of the directory has the right content.
     """
 
-    def read(snapshot: Path, document: State) -> T:
-        return render(contents(snapshot, document))
+    def read(file: Path, snapshot: Snapshot) -> T:
+        return render(contents(file, snapshot))
 
     if path.is_dir():
-        found = newest_whole(path, read)
+        found = read_newest(path, read)
         if found is None:
             raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
         return found
     try:
-        return read(path, read_document(path))
+        return read(path, read_snapshot(path))
     except DamagedError as damage:
         raise InputError(f"{path} is damaged: {damage}", hint="name an older snapshot") from None
     except WRONG_CONTENT as error:
@@ -53,29 +52,27 @@ def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its name and permissions") from error
 
 
-def contents(path: Path, document: State) -> dict[str, Any]:
+def contents(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot as values that JSON has, and its Report.
 
     Raises:
         StateError: Another version wrote it.
         DamagedError: A part is missing, or has another type.
     """
-    require_document(path, document)
     positions = {}
-    for topic, mark in document["offsets"].items():
-        offsets = Offsets.from_state(mark)
+    for topic, offsets in snapshot.source_offsets.items():
         following = {str(partition): offset for partition, offset in offsets.positions.items()}
         positions[topic] = {"identity": offsets.identity, "next": following}
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
-        "schema": document["schema"],
-        "version": document["version"],
-        "written": document["written"],
-        "fingerprint": document["fingerprint"],
+        "schema": snapshot.schema,
+        "version": snapshot.version,
+        "written": snapshot.written,
+        "fingerprint": snapshot.fingerprint,
         "positions": positions,
-        **EventPipeline.describe(document["pipeline"]),
-        **_evaluated(document["evaluator"]),
+        **EventPipeline.describe(snapshot.pipeline),
+        **_evaluated(snapshot.evaluator),
     }
 
 

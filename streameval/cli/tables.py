@@ -207,7 +207,7 @@ def plan_table(config: Config) -> Table:
         lines = [f"{_described(average)}: {_described(plan.interval(average))} interval" for average in averages]
         rows.append(("averages", "\n".join(lines)))
     parameters = [f"{name} {value}" for name, value in drift.parameters.items()] if drift else []
-    scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
+    scheme, login = "https" if http.tls_certfile else "http", "with a token" if http.token_file else "without a token"
     no_state = "no state directory: a restart starts from zero"
     rows += [
         ("drift", ", ".join([drift.name, *parameters]) if drift else "off"),

@@ -53,7 +53,7 @@ AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(di
 
 
 class Http(StrictModel):
-    """Address, TLS and logins of the HTTP server for metrics, report and status page."""
+    """Address, TLS and token of the HTTP server for metrics, report and status page."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
     port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
@@ -62,42 +62,45 @@ class Http(StrictModel):
     )
     tls_keyfile: ExistingFile | None = Field(None, description="PEM file of the private key, not encrypted")
     token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one per line")
-    users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH per line")
     allowed_hosts: list[str] = Field(
         [],
-        description="host names that requests may use without a login, besides localhost and IP addresses; if any are "
+        description="host names that requests may use without a token, besides localhost and IP addresses; if any are "
         "given, all other names are refused",
     )
-    insecure: bool = Field(False, description="true allows a network address without a login")
+    insecure: bool = Field(False, description="true allows a network address without a token")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_users(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "users_file" in values:
+            found = "expected a bearer token (http.token_file); users and passwords belong to a reverse proxy"
+            refuse([Problem(("http", "users_file"), found, "deploy/reverse_proxy has Caddy, nginx and oauth2-proxy")])
+        return values
 
     @model_validator(mode="after")
-    def _is_closed_to_the_network(self) -> Self:
+    def _require_protection(self) -> Self:
         if (self.tls_certfile is None) != (self.tls_keyfile is None):
-            lacking = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
+            missing = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
             hint = "https needs both the certificate and its private key"
-            refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
-        if not (self.has_login or self.insecure or _is_loopback(self.host)):
-            message = expecting("a loopback address, because no login is configured", f"'{self.host}'")
-            hint = "set http.token_file or http.users_file, or http.insecure: true to let everyone read"
+            refuse([Problem(("http", missing), expecting("a PEM file", "nothing"), hint)])
+        if not (self.token_file or self.insecure or _is_loopback(self.host)):
+            message = expecting("a loopback address, because no token is configured", f"'{self.host}'")
+            hint = "set http.token_file, or http.insecure: true to let everyone read"
             refuse([Problem(("http", "host"), message, hint)])
         return self
 
     @property
     def checks_host(self) -> bool:
-        """Whether a request must name a known host: always without a login on this machine, else with `allowed_hosts`.
+        """Return whether a request must name a known host.
 
-        Otherwise a page from the internet whose own name resolves to 127.0.0.1 could read the answers.
+        Without a token, a page from the internet could otherwise read the answers when its own name resolves to
+        127.0.0.1.
         """
-        return bool(self.allowed_hosts) or (_is_loopback(self.host) and not self.has_login)
-
-    @property
-    def has_login(self) -> bool:
-        """Whether readers must show a token or a password."""
-        return self.token_file is not None or self.users_file is not None
+        return bool(self.allowed_hosts) or (_is_loopback(self.host) and self.token_file is None)
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the address."""
+    """Return whether only programs on this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

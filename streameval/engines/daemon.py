@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import structlog
 
-from streameval.common.arrays import State
 from streameval.config.engine import SparkSettings
 from streameval.config.model import Config
 from streameval.engines.client import Engine, EngineClient, EvaluatedRange
 from streameval.engines.ranges import BatchTask, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError, StreamevalError
 from streameval.ingest.background import ConnectionGroup
-from streameval.ingest.base import Offsets, Records, Source
+from streameval.ingest.base import Records, Source
 from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
@@ -32,7 +31,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.service.daemon import DaemonLoop
 from streameval.service.reload import Change, require_reloadable
-from streameval.service.snapshots import WAYS_OUT, SnapshotWriter
+from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotWriter
 from streameval.service.startup import (
     StartState,
     dead_letters_of_configuration,
@@ -102,7 +101,8 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
         self._batches, self._read_at = EngineStatus(duration, self._accepted - accepted), ranges[0].read_at
 
     def _count_range(self, result: RangeResult) -> None:
-        self._dead_letters.add(result.dead_letters, result.dropped)
+        if self._dead_letters is not None:
+            self._dead_letters.add(result.dead_letters, result.dropped)
         self._summaries.count(result.rejected, result.examples)
         if result.events and not self._accepted:
             log.info("first_event", policies=list(self._evaluator.policies))
@@ -171,21 +171,18 @@ def changed(evaluator: PartitionedEvaluator, config: EvaluatorConfig) -> tuple[l
     return added, [name for name in before if name not in evaluator.policies or name in added]
 
 
-def _resume(config: Config, path: Path, document: State) -> StartState[PartitionedEvaluator]:
-    require_same_configuration(config, path, document)
+def _resume(config: Config, path: Path, snapshot: Snapshot) -> StartState[PartitionedEvaluator]:
+    require_same_configuration(config, path, snapshot)
     wanted = config.evaluator_config()
-    evaluator = PartitionedEvaluator.from_state(
-        document["evaluator"], None, config.policies.candidates, without_code=True
-    )
+    evaluator = PartitionedEvaluator.from_state(snapshot.evaluator, None, config.policies.candidates, without_code=True)
     if evaluator.config.for_policies(()).settings() != wanted.for_policies(()).settings():
         raise StateError(
             f"the snapshot {path} has another production policy, other estimators or averages than the configuration",
             hint=WAYS_OUT,
         )
     added, removed = changed(evaluator, wanted)
-    offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     log.info("continued", snapshot=str(path), events=evaluator.accepted, added=added, removed=removed)
-    return StartState(evaluator, pipeline_of(config), offsets, document["written"])
+    return StartState(evaluator, pipeline_of(config), snapshot.source_offsets, snapshot.written)
 
 
 def _assemble(
@@ -206,9 +203,7 @@ def _assemble(
 
     source = KafkaSource(settings, start.offsets.get(settings.topic), connect=engine_client)
     if snapshots is not None:
-        snapshots.after = lambda document: source.commit(
-            {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-        )
+        snapshots.after = lambda snapshot: source.commit(snapshot.source_offsets)
     made = EngineDaemon(
         source,
         start.pipeline,

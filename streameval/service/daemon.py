@@ -1,4 +1,4 @@
-"""The loop of the daemon: poll, decode, update, publish, until it is stopped."""
+"""Run the loop of the daemon: poll, decode, update and publish, until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import structlog
 
-from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
@@ -19,50 +18,48 @@ from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ingest.stages import BufferStatus, ClockBehindError
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
-from streameval.service.dead_letters import DeadLetterQueue, NoDeadLetters
-from streameval.service.decisions import DecisionOutbox, NoDecisions
+from streameval.service.dead_letters import DeadLetterQueue
+from streameval.service.decisions import DecisionOutbox
 from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
-from streameval.service.reload import BUSY_TIMEOUT, Backfill, Change
-from streameval.service.snapshots import NoSnapshots, SnapshotWriter
+from streameval.service.reload import BUSY_TIMEOUT_SECONDS, Backfill, Change
+from streameval.service.snapshots import Snapshot, SnapshotWriter
 from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram
 
 log = structlog.get_logger("streameval")
 
-POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while no events arrive
-REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
-MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
+POLL_TIMEOUT_SECONDS = 0.5  # also the longest wait for an orderly stop while no events arrive
+REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, since it may have become stale
+MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
-FOLD_EVERY = 0.1  # seconds between folds while the daemon keeps up with the stream
-FEWEST_FOLDED = 20
-"""Blocks of such a fold, at least. The evaluator itself folds more at once, which stops the loop for far longer."""
-SHORTEST_TURN = 0.05
-"""Seconds that a turn takes at least if it leaves fewer than `FEW_UNREAD` messages unread: one poll for many messages
-costs far less than one poll for each."""
+FOLD_INTERVAL_SECONDS = 0.1  # between two updates with pending blocks while the daemon keeps up with the stream
+MIN_FOLDED_BLOCKS = 20
+"""The evaluator itself waits for more blocks, which stops the loop for far longer."""
+MIN_TURN_SECONDS = 0.05
+"""Duration of a turn that leaves fewer than `FEW_UNREAD` messages unread. One poll for many messages costs far less
+than one poll for each."""
 FEW_UNREAD = 1_000
-"""Not zero: messages of open transactions count as unread until they are committed."""
-
+"""More than zero, because messages of open transactions count as unread until they are committed."""
 
 Reporting = TypeVar("Reporting", bound=Evaluator)
 
 
 class DaemonLoop(ABC, Generic[Reporting]):
-    """Reads `source` with `events` into `evaluator` and publishes the outcome as `published`.
+    """Read a source into an evaluator, and publish the status as `published`, which any thread may read.
 
-    A Report is made at most once per `publish_interval` seconds, when the source has no more events, and at the end.
-    `published` may be read from any thread at any time. When the source is exhausted (a file at its end), the daemon
-    serves its last Report until it is stopped.
+    A Report is made at most once per `publish_interval`, when the source has no more events, and at the end. When the
+    source is exhausted (a file at its end), the daemon serves its last Report until it is stopped.
 
     Args:
         source: Where messages are read.
-        events: Decodes messages, or a whole pipeline.
+        events: Decoder of messages, or a whole pipeline.
         evaluator: Takes the events.
         publish_interval: Seconds between two Reports.
-        stop_when_exhausted: Return when the source is exhausted.
+        stop_when_exhausted: Whether to return when the source is exhausted.
         stall_after: Seconds without a turn of the loop after which the daemon is unhealthy.
         clock: Returns epoch seconds.
-        examine: Called with the first events; returns problems to log.
-        reload: Called between two batches after `reload()`; returns the change.
+        examine: Returns problems of the first events, which are logged.
+        reload: Called between two batches after `reload()`, and returns the change.
         snapshots: Stores the state with the offsets that it was computed from.
         dead_letters: Stores rejected messages.
         decisions: Sends a message for each transition of a promotion rule.
@@ -87,8 +84,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         backfills: Iterable[Backfill] = (),
     ) -> None:
         self._source, self._evaluator = source, evaluator
-        self._snapshots, self._dead_letters = snapshots or NoSnapshots(), dead_letters or NoDeadLetters()
-        self._decisions = decisions or NoDecisions()
+        self._snapshots, self._dead_letters, self._decisions = snapshots, dead_letters, decisions
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
@@ -109,7 +105,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
 
     def run(self) -> None:
-        """Work until `stop()`, SIGTERM or SIGINT (when called in the main thread); finish the current batch first.
+        """Work until `stop()` and, in the main thread, until SIGTERM or SIGINT. The current batch is finished first.
 
         A second signal ends the process at once.
 
@@ -120,33 +116,34 @@ class DaemonLoop(ABC, Generic[Reporting]):
         with stop_on_signals(self.stop):
             try:
                 self._loop()
-                self._snapshots.write_last(self._document)
+                self._write_last_snapshot()
             except SourceError as error:
                 self._publish(failure=error.message)
-                self._snapshots.write_last(self._document)
+                self._write_last_snapshot()
                 raise
             finally:
                 for closing in (self._snapshots, self._dead_letters, self._decisions, *self._backfills, self._source):
-                    closing.close()
+                    if closing is not None:
+                        closing.close()
                 self._summaries.write(self.published.report)
                 log.info("stopped", accepted=self._accepted, rejected=sum(self._rejected.values()))
 
     def stop(self) -> None:
-        """Ask the loop to finish the current batch and return; safe in signal handlers and other threads."""
+        """Ask the loop to finish the current batch and return. Signal handlers and other threads may call this."""
         self._stopping = True
 
     def reload(self) -> None:
-        """Ask the loop to call `reload` before its next batch; safe in signal handlers and other threads."""
+        """Ask the loop to reload before its next batch. Signal handlers and other threads may call this."""
         self._reload_asked = True
 
     @property
     def stalled_for(self) -> float:
-        """Seconds since the last turn of the loop started."""
+        """Return the seconds since the last turn of the loop started."""
         return time.monotonic() - self._turned
 
     @property
     def healthy(self) -> bool:
-        """Whether the loop has turned within the last `stall_after` seconds."""
+        """Return whether the loop has turned within the last `stall_after` seconds."""
         return self.stalled_for < self._stall_after
 
     def _loop(self) -> None:
@@ -155,9 +152,10 @@ class DaemonLoop(ABC, Generic[Reporting]):
             self._turned = time.monotonic()
             self._reload_when_asked()
             self._backfill(at_least=2 * taken)
-            self._snapshots.maybe_write(self._document)
+            if self._snapshots is not None:
+                self._snapshots.maybe_write(self._take_snapshot)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
-            records = self._withheld + self._source.poll(BUSY_TIMEOUT if is_busy else POLL_TIMEOUT)
+            records = self._withheld + self._source.poll(BUSY_TIMEOUT_SECONDS if is_busy else POLL_TIMEOUT_SECONDS)
             taken = sum(map(len, records))
             if self._to_publish is not None:
                 self._publish(self._to_publish)
@@ -170,7 +168,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
                 return
             unread = self._source.status().lag if records else 0
             if unread is not None and unread < FEW_UNREAD:
-                time.sleep(max(0.0, SHORTEST_TURN - self.stalled_for))
+                time.sleep(max(0.0, MIN_TURN_SECONDS - self.stalled_for))
         self._publish()
 
     def _reload_when_asked(self) -> None:
@@ -183,9 +181,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
                 self._backfills += [change.backfill] if change.backfill else []
 
     def _backfill(self, at_least: int) -> None:
-        """Let backfills read on; candidates that have caught up get the live events from the next ones on.
+        """Let backfills read on. Candidates that have caught up get the live events from then on.
 
-        While messages are withheld, none reads on: these are before the positions of the source, and come live later.
+        While messages are withheld, no backfill reads on: they are before the positions of the source, and count later.
         """
         for backfill in () if self._withheld else tuple(self._backfills):
             if backfill.slice(self._pipeline, self._source.status(), at_least):
@@ -197,11 +195,11 @@ class DaemonLoop(ABC, Generic[Reporting]):
         """Give the evaluator these messages, and count them."""
 
     def _publish_soon(self) -> None:
-        """Publish a Report now, or set `_to_publish` for the next turn to do so before it takes its messages."""
+        """Publish a Report now, or set `_to_publish`, so that the next turn does before it takes its messages."""
         self._publish()
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
-        """Count what the evaluator has taken."""
+        """Count what the evaluator took."""
         self._unreported = True
         self._event_delay = self._event_delay.merged(delays)
         self._accepted += events
@@ -214,13 +212,14 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     def _collect(self) -> None:
         """Report new transitions and new frozen copies of policies that learn."""
-        made = self._evaluator.take_versions()
-        for each in made:
-            log.info("version_made", policy=each.policy, of=each.of, events=each.event, retired=list(each.retired))
-        self._decisions.collect(self._evaluator, made)
+        versions = self._evaluator.take_versions()
+        for new in versions:
+            log.info("version_made", policy=new.policy, of=new.of, events=new.event, retired=list(new.retired))
+        if self._decisions is not None:
+            self._decisions.collect(self._evaluator, versions)
 
     def _through_pipeline(self, records: list[Records]) -> EventBatch:
-        """The events that count now; none while their schema or the right time is unknown: messages are then kept."""
+        """Return the events that count now. Messages are withheld while their schema or the right time is unknown."""
         try:
             batch = self._pipeline.take(records, self._source.status().ended_at, self._clock())
         except (ClockBehindError, NotYetReadableError) as error:
@@ -228,40 +227,46 @@ class DaemonLoop(ABC, Generic[Reporting]):
                 kind = "clock_behind" if isinstance(error, ClockBehindError) else "messages_unreadable"
                 log.error(kind, detail=str(error))
             self._withheld, self._withheld_because = records, str(error)
-            if sum(map(len, records)) >= MAX_WITHHELD:  # fewer may be those of a producer with a wrong clock
+            if sum(map(len, records)) >= MAX_WITHHELD:  # a producer with a wrong clock may write fewer
                 self._source.pause(self._source.status().positions)
-            time.sleep(POLL_TIMEOUT)
+            time.sleep(POLL_TIMEOUT_SECONDS)
             return EventBatch.concat([])
         if self._withheld or self._pipeline.by_time:
             self._source.pause(self._pipeline.ahead())
         self._withheld, self._withheld_because = [], ""
         return batch
 
-    def _document(self) -> State | None:
-        """The whole state with the offsets that it was computed from.
+    def _write_last_snapshot(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.write_last(self._take_snapshot)
 
-        None while no log has been reached, or while messages before the offsets have not been taken.
+    def _take_snapshot(self) -> Snapshot | None:
+        """Return the whole state with the offsets after its last messages.
+
+        Return None while no log has been reached, or while messages before the offsets are withheld.
         """
         offsets = self._source.offsets()
         if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
         self._collect()
-        return {
-            "decisions": self._decisions.state(),
-            "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
-            "pipeline": self._pipeline.state(),
-            "evaluator": self._evaluator.state(),
-        }
+        return Snapshot(
+            decisions=[] if self._decisions is None else self._decisions.state(),
+            offsets={topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
+            pipeline=self._pipeline.state(),
+            evaluator=self._evaluator.state(),
+        )
 
     def _publish(self, status: SourceStatus | None = None, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have arrived since the last one, or if that is old.
 
-        `status`: that of the source when the last messages were taken, by default the present one.
+        Args:
+            status: Status of the source when the last messages were taken, by default the present one.
+            failure: Why the daemon is not ready.
         """
         failure, status = failure or self._withheld_because, status or self._source.status()
         at, buffered = self._clock(), self._pipeline.buffered()
         report = self.published.report
-        due = self._unreported or at >= self._reported_at + REPORT_EVERY
+        due = self._unreported or at >= self._reported_at + REPORT_INTERVAL_SECONDS
         if due and (status.reached or self._accepted):
             self._evaluator.fold_pending()
             report = self._evaluator.report(at, None if buffered is None else buffered.unmatched_share)
@@ -277,9 +282,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
             batch_duration=self._batch_duration,
             event_delay=self._event_delay,
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
-            snapshots=self._snapshots.status,
-            dead_letters=self._dead_letters.status(),
-            decisions=self._decisions.status(),
+            snapshots=None if self._snapshots is None else self._snapshots.status,
+            dead_letters=None if self._dead_letters is None else self._dead_letters.status(),
+            decisions=None if self._decisions is None else self._decisions.status(),
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),
@@ -294,7 +299,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         return status
 
     def _engine_status(self, at: float) -> EngineStatus | None:
-        """The status of the engine that evaluates in other processes, if any."""
+        """Return the status of the engine that evaluates in other processes, if any."""
         return None
 
     def _log_reached(self, status: SourceStatus) -> None:
@@ -320,16 +325,18 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
 
 class Daemon(DaemonLoop[Evaluator]):
-    """A daemon that decodes and evaluates in its own process."""
+    """Decode and evaluate in this process."""
 
     def _take(self, records: list[Records]) -> None:
         started = time.perf_counter()
         batch = self._through_pipeline(records)
-        self._dead_letters.put(records, batch.rejected)
+        if self._dead_letters is not None:
+            self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:
             return
         self._evaluator.update(batch)
-        if time.monotonic() >= self._folded_at + FOLD_EVERY and self._evaluator.fold_pending(FEWEST_FOLDED):
+        is_due = time.monotonic() >= self._folded_at + FOLD_INTERVAL_SECONDS
+        if is_due and self._evaluator.fold_pending(MIN_FOLDED_BLOCKS):
             self._folded_at = time.monotonic()
         self._collect()
         if len(batch) and not self._accepted:
@@ -339,7 +346,7 @@ class Daemon(DaemonLoop[Evaluator]):
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
 
     def _publish_soon(self) -> None:
-        """Fold events in one turn, and make the Report in the next: each takes about ten milliseconds."""
+        """Update with events in one turn, and make the Report in the next one: each takes about ten milliseconds."""
         if self._evaluator.fold_pending() or self._folded_at >= self._turned:
             self._to_publish = self._source.status()
         else:

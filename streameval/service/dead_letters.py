@@ -1,4 +1,4 @@
-"""Dead letters: rejected messages with reason and origin, written to a file or a topic outside the loop."""
+"""Write rejected messages with their reason and origin to a file or a topic, outside the loop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,9 +24,9 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
 MAX_DEAD_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
-MAX_VALUE_BYTES = 512 * 1024  # of a message; a broker takes no more than a megabyte by default, and a disk is finite
+MAX_VALUE_BYTES = 512 * 1024  # a broker takes no more than a megabyte by default
 BATCH_SIZE = 500
-CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to write the queue, and then to abort a write
+CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to write the queue at the end, and then to abort a write
 
 log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -34,14 +34,21 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A rejected message: the reason, its origin, and its first bytes of `size`.
+    """Hold a rejected message.
 
-    The value is empty for one that was rejected long after it was read. `timestamp`: when it was written to its log, in
-    milliseconds since 1970; None where the log does not record that.
+    Args:
+        reason: Reason of the rejection.
+        detail: What is wrong, in words.
+        topic: Topic of the message.
+        partition: Partition of the message.
+        offset: Offset of the message.
+        timestamp: When the message was written, in milliseconds since 1970, None if its log does not record that.
+        value: First bytes of the message, empty if it was rejected long after it was read.
+        size: Bytes of the whole message.
     """
 
     key: ClassVar[None] = None
-    """Of the Kafka message; dead letters have none."""
+    """Key of the Kafka message."""
 
     reason: str
     detail: str
@@ -54,18 +61,18 @@ class DeadLetter:
 
     @property
     def origin(self) -> dict[str, str | int | None]:
-        """Everything but the value, by the names that every sink uses."""
+        """Return everything but the value."""
         names = ("reason", "detail", "topic", "partition", "offset", "timestamp", "size")
         return {name: getattr(self, name) for name in names}
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """Reason and origin as the headers of a Kafka message."""
+        """Return reason and origin as headers of a Kafka message."""
         return [(f"streameval.{name}", str(value).encode()) for name, value in self.origin.items() if value is not None]
 
     @property
     def line(self) -> bytes:
-        """The dead letter as a line of JSON; its value as text, or in base64 where it is not UTF-8."""
+        """Return the dead letter as a line of JSON. A value that is not UTF-8 is in base64."""
         try:
             value = {"value": self.value.decode()}
         except UnicodeDecodeError:
@@ -74,39 +81,44 @@ class DeadLetter:
 
 
 def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
-    """The dead letters of messages rejected from these records, or from earlier ones, whose bytes are gone by now."""
+    """Yield the dead letters of rejected messages.
+
+    Args:
+        records: The records that were read last.
+        rejected: What was rejected from them, or from earlier ones, which are in memory no longer.
+    """
     ends = list(accumulate(map(len, records)))
     by_partition: dict[tuple[str, int], list[Records]] = {}
-    for part in records:
-        by_partition.setdefault((part.topic, part.partition), []).append(part)
-    for each in rejected:
-        topic, partition, offset = each.origin or _origin(records, ends, each.place)
+    for batch in records:
+        by_partition.setdefault((batch.topic, batch.partition), []).append(batch)
+    for event in rejected:
+        topic, partition, offset = event.origin or _origin(records, ends, event.place)
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
-        value = each.value or value
-        kept = value[:MAX_VALUE_BYTES]
-        yield DeadLetter(each.reason, each.detail, topic, partition, offset, timestamp, kept, len(value))
+        value = event.value or value
+        stored = value[:MAX_VALUE_BYTES]
+        yield DeadLetter(event.reason, event.detail, topic, partition, offset, timestamp, stored, len(value))
 
 
-def _origin(records: Sequence[Records], ends: Sequence[int], place: int) -> tuple[str, int, int]:
-    part = bisect_right(ends, place)
-    source = records[part]
-    return source.topic, source.partition, source.offsets[place - ends[part] + len(source)]
+def _origin(records: Sequence[Records], ends: Sequence[int], index: int) -> tuple[str, int, int]:
+    number = bisect_right(ends, index)
+    batch = records[number]
+    return batch.topic, batch.partition, batch.offsets[index - ends[number] + len(batch)]
 
 
-def _message(parts: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
-    """The value at an offset and when it was written, where it is among these records."""
-    for part in parts:
-        row = bisect_left(part.offsets, offset)
-        if row < len(part) and part.offsets[row] == offset:
-            return part.values[row] or b"", None if part.timestamps is None else part.timestamps[row]
+def _message(batches: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
+    """Return the value at an offset and its time, empty and None if these records lack it."""
+    for batch in batches:
+        row = bisect_left(batch.offsets, offset)
+        if row < len(batch) and batch.offsets[row] == offset:
+            return batch.values[row] or b"", None if batch.timestamps is None else batch.timestamps[row]
     return b"", None
 
 
 class DeadLetterQueue:
-    """Writes dead letters to a sink in its own thread; `put` neither waits nor fails.
+    """Write dead letters to a sink in a thread. `put` neither waits nor fails.
 
-    After a crash the dead letters since the last snapshot are written again, because their messages are read again;
-    their origin identifies repetitions. Dead letters that were queued when the snapshot was taken are lost.
+    After a crash, the dead letters since the last snapshot are written again, because their messages are read again.
+    Their origin identifies repetitions. Dead letters that were queued when the snapshot was taken are lost.
     """
 
     def __init__(self, sink: Sink[DeadLetter]) -> None:
@@ -123,46 +135,40 @@ class DeadLetterQueue:
         )
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
-        """Queue what was rejected of these records."""
+        """Queue what was rejected from these records."""
         if rejected:
             self._worker.put(dead_letters_of(records, rejected))
 
     def add(self, dead_letters: Sequence[DeadLetter], dropped: int) -> None:
-        """Queue dead letters of executors, which have `dropped` others."""
+        """Queue dead letters of executors.
+
+        Args:
+            dead_letters: The dead letters.
+            dropped: Number of others that the executors have dropped.
+        """
         self._worker.put(dead_letters, dropped=dropped)
 
     def status(self) -> WorkerStatus:
-        """How many dead letters this process has written and dropped, and how many are queued."""
+        """Return how many dead letters this process has written and dropped, and how many are queued."""
         return self._worker.status()
 
     def close(self) -> None:
-        """Try once more to write what is queued, for a few seconds; the rest is lost, and logged."""
+        """Try once more to write what is queued, for a few seconds. Log the loss of the rest."""
         status = self._worker.close(CLOSE_TIMEOUT, ABORT_TIMEOUT)
         if status.waiting or status.dropped:
             log.warning("dead_letters_lost", waiting=status.waiting, dropped=status.dropped, reason=status.trouble)
 
 
-class NoDeadLetters:
-    """Keeps no dead letter: rejected messages are only counted."""
-
-    def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
-        """Do nothing."""
-
-    def add(self, dead_letters: Sequence[DeadLetter], dropped: int) -> None:
-        """Do nothing."""
-
-    def status(self) -> None:
-        """No status: nothing is written."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class FileSink:
-    """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
+    """Append dead letters to a file as lines of JSON.
 
-    A write that fails, as on a full disk, is undone to the end of the last whole line and tried again as a whole. A
-    file that others moved away, deleted or emptied is recreated.
+    The file is opened for each batch, since other programs may move, delete or empty it. A write that fails, as on a
+    full disk, is undone, so that the file has complete lines only.
+
+    Args:
+        path: The file. A full one is renamed to NAME.1, and the older ones to NAME.2 and so on.
+        max_bytes: Size of a full file.
+        keep: Number of full files that are kept.
 
     Raises:
         InputError: The file cannot be opened at the start.
@@ -170,82 +176,59 @@ class FileSink:
 
     def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
         self._path, self._max_bytes, self._keep = path, max_bytes, keep
-        self._descriptor = -1
+        self._rotation = RotatingFileHandler(path, backupCount=keep, delay=True)  # renames files, and never opens one
         try:
-            self._open()
+            self._append(b"")
         except OSError as error:
             raise _unwritable(path, error.strerror) from error
 
     def write(self, dead_letters: Sequence[DeadLetter]) -> int:
-        """Append these dead letters; all or none of them.
+        """Append all of these dead letters, or none.
 
         Raises:
-            RetryError: The file cannot be written to; it has none of them.
+            RetryError: The file cannot be written, and has none of them.
         """
         lines = b"".join(dead_letter.line for dead_letter in dead_letters)
         try:
-            if self._descriptor < 0 or not self._is_in_place():
-                self.close()
-                self._open()
-            if self._size and self._size + len(lines) > self._max_bytes:
-                self._rotate()
+            size = self._path.stat().st_size if self._path.exists() else 0
+            if size and size + len(lines) > self._max_bytes:
+                if not self._keep:
+                    self._path.unlink()
+                self._rotation.doRollover()
             self._append(lines)
         except OSError as error:
             raise RetryError(f"{self._path}: {error.strerror or error}", dead_letters) from error
         return len(dead_letters)
 
     def abort(self) -> None:
-        """Nothing to do: no write waits for another party."""
+        """Do nothing: no write waits for another party."""
 
     def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            with suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
-        self._size = os.fstat(self._descriptor).st_size
-        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":  # a crash in the middle of a line
-            self._append(b"\n")
-
-    def _is_in_place(self) -> bool:
-        """Whether the open file still has its name: another program that rotates files may have moved or emptied it."""
-        opened = os.fstat(self._descriptor)
-        self._size = opened.st_size
-        try:
-            return os.path.samestat(opened, self._path.stat())
-        except FileNotFoundError:
-            return False
+        """Do nothing: no file is open between two writes."""
 
     def _append(self, lines: bytes) -> None:
-        rest = memoryview(lines)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:
-            os.ftruncate(self._descriptor, self._size)
-            raise
-        self._size += len(lines)
-
-    def _rotate(self) -> None:
-        self.close()
-        names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1))]
-        for older, newer in zip(names[::-1], names[-2::-1], strict=False):
-            if newer.exists():
-                newer.replace(older)
-        if not self._keep:
-            self._path.unlink()
-        self._open()
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a crash in the middle of a line
+                lines = b"\n" + lines
+            rest = memoryview(lines)
+            try:
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def unwritable(path: Path) -> InputError | None:
-    """The error of a `FileSink` with this path, which is not opened; None if it can be written."""
-    place = path if path.exists() else path.parent
-    if not place.exists() or path.is_dir():
-        return _unwritable(path, os.strerror(errno.EISDIR if place.exists() else errno.ENOENT))
-    return None if os.access(place, os.W_OK) else _unwritable(path, os.strerror(errno.EACCES))
+    """Return the error that a `FileSink` with this path would raise, or None. Nothing is opened."""
+    existing = path if path.exists() else path.parent
+    if not existing.exists() or path.is_dir():
+        return _unwritable(path, os.strerror(errno.EISDIR if existing.exists() else errno.ENOENT))
+    return None if os.access(existing, os.W_OK) else _unwritable(path, os.strerror(errno.EACCES))
 
 
 def _unwritable(path: Path, reason: str | None) -> InputError:
@@ -254,7 +237,12 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
 
 
 def open_dead_letters(settings: AnyDeadLetters, connection: KafkaConnection) -> DeadLetterQueue:
-    """The dead letters of a configuration, in a file or in a topic of the cluster of `connection`."""
+    """Open the dead letters of a configuration.
+
+    Args:
+        settings: A file or a topic.
+        connection: The cluster of the topic.
+    """
     if isinstance(settings, DeadLetterFile):
         return DeadLetterQueue(FileSink(settings.path, settings.max_bytes, settings.keep))
     from streameval.ingest.kafka.producer import MessageSender

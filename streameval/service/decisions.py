@@ -1,10 +1,8 @@
-"""Decisions for machines: a message for each transition of a promotion rule and each frozen copy of a policy.
+"""Send a message for each transition of a promotion rule and each frozen copy of a policy, outside the loop.
 
-They are written to a topic outside the loop.
-
-A message is sent after a snapshot that holds it is on disk, and each snapshot holds all messages whose delivery is not
-confirmed yet. A crash before that snapshot loses the message together with its transition, which the events that are
-read again then repeat; a crash after it repeats the message, with the same id and the same bytes.
+A message is sent after a snapshot with it is on disk, and each snapshot holds all messages that are not confirmed yet.
+A crash before that snapshot loses the message together with its transition, and the events that are read again repeat
+both. A crash after it repeats the message with its id and all its bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import NewVersion, Transition
 
-CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to send what waits, and then to abort
+CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to send what waits at the end, and then to abort
 DIGITS = 9
-"""Significant digits of a lift: fewer than those in which two computations of one transition may differ."""
+"""Significant digits of a lift. Two computations of one transition may differ in later digits."""
 
 Promotability = Literal["promotable", "not_promotable"]
 
 
 class LogPlace(msgspec.Struct, frozen=True):
-    """The event after which the rule decided."""
+    """Name the event after which a rule decided."""
 
     topic: str
     partition: int
@@ -38,15 +36,28 @@ class LogPlace(msgspec.Struct, frozen=True):
 
 
 class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    """A transition: a promotion rule has made a candidate promotable, or not promotable any more.
+    """Report a transition: a promotion rule made a candidate promotable, or not promotable any more.
 
-    `id`: the same for each delivery of one transition. `event`, `timestamp`: the number of events since the start, and
-    the newest event time in epoch seconds. `lift`, `lift_lower`, `lift_upper`: the lift over production then, and its
-    interval by the rule; null where unknown. `place`: the event after which the rule decided. `configuration`: the
-    fingerprint of all settings that decide the numbers, except for the list of candidates. `before` and `after` are
-    `from` and `to` in JSON. `propensity`: `logged`, or `estimated`, whose error no bound includes. The trust checks of
-    the whole stream, such as `stale`, of a ramp and of propensities make no transition: ask
+    Trust checks of the whole stream (such as `stale`), of a ramp and of propensities make no transition. Query
     `streameval_policy_promotable` before acting.
+
+    Args:
+        id: Identity of the transition, equal in all its deliveries.
+        policy: The candidate.
+        production: The production policy.
+        rule: The promotion rule.
+        before: State before the transition, `from` in JSON.
+        after: State after the transition, `to` in JSON.
+        reason: Reason in words.
+        lift: Lift over production at that time, null if unknown.
+        lift_lower: Lower bound of the lift by the rule.
+        lift_upper: Upper bound of the lift by the rule.
+        event: Number of events since the start.
+        timestamp: Newest event time in epoch seconds.
+        place: Event after which the rule decided.
+        configuration: Fingerprint of all settings that decide the numbers, except for the list of candidates.
+        propensity: `logged`, or `estimated`, with errors that no bound includes.
+        schema: Number of this layout.
     """
 
     id: str
@@ -70,7 +81,7 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
     def of(
         cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
     ) -> DecisionMessage:
-        """The message about a transition."""
+        """Return the message about a transition."""
         place = None if transition.place is None else LogPlace(*transition.place)
         named = [transition.policy, transition.rule, transition.promotable, transition.event, place, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
@@ -99,12 +110,21 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
 
 
 class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen copy of a policy that learns, which is a candidate from the next event on.
+    """Report a frozen copy of a policy that learns. The copy is a candidate from the next event on.
 
-    `policy`: the name of the copy. `of`: the policy that was copied, after `event` of its events. `timestamp`: the
-    newest event time then, in epoch seconds. `file`: its weights, or what its code gives to be served, in the
-    directory of the snapshots; null where it has no file. `retired`: the copies that stopped being candidates,
-    whose files are deleted. `id`, `place` and `configuration`: as in the message about a transition.
+    Args:
+        id: Identity of the message, equal in all its deliveries.
+        policy: Name of the copy.
+        of: The policy that was copied.
+        production: The production policy.
+        event: Number of events of the copied policy.
+        timestamp: Newest event time in epoch seconds.
+        file: File in the directory of snapshots with what is needed to serve the copy, null if it has none.
+        retired: Copies that stopped being candidates. Their files are deleted.
+        place: Event after which the copy was made.
+        configuration: Fingerprint of all settings that decide the numbers, except for the list of candidates.
+        kind: Always `version`.
+        schema: Number of this layout.
     """
 
     id: str
@@ -122,7 +142,7 @@ class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
-        """The message about a new copy."""
+        """Return the message about a new copy."""
         place = None if version.place is None else LogPlace(*version.place)
         return cls(
             id=fingerprint_of([version.policy, version.of, version.event, place, configuration]),
@@ -148,7 +168,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def fingerprint_of(value: Any) -> str:
-    """The BLAKE2b of a plain value, as 16 hexadecimal digits.
+    """Return the BLAKE2b digest of a plain value in 16 hexadecimal digits.
 
     >>> fingerprint_of({"margin": 0.0})
     'fa40eecc06ccfbf3'
@@ -157,7 +177,7 @@ def fingerprint_of(value: Any) -> str:
 
 
 class KeyedMessage(NamedTuple):
-    """A message as a broker takes it."""
+    """Hold a message as brokers take it."""
 
     id: str
     key: bytes
@@ -165,18 +185,18 @@ class KeyedMessage(NamedTuple):
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """The id, by which readers recognise a message that was sent again."""
+        """Return the id, by which readers recognise a message that was sent again."""
         return [("streameval.id", self.id.encode())]
 
 
 class DecisionOutbox:
-    """Sends decisions to a sink in its own thread, one after the other, each once a snapshot holds it.
+    """Send decisions to a sink in a thread, in order, each one after a snapshot with it is on disk.
 
     Args:
-        sink: Where messages are sent.
-        production: The policy that candidates are compared with.
-        configuration: The fingerprint of the configuration.
-        waiting: Messages of a snapshot, whose delivery was not confirmed; they are sent at once.
+        sink: Destination of the messages.
+        production: The production policy.
+        configuration: Fingerprint of the configuration.
+        waiting: Messages of a snapshot that were not confirmed. They are sent at once.
     """
 
     def __init__(
@@ -194,15 +214,17 @@ class DecisionOutbox:
             abort=sink.abort,
         )
         saved = list(waiting)
-        self._unconfirmed = {each["id"]: KeyedMessage(each["id"], each["key"], each["value"]) for each in saved}
+        self._unconfirmed = {
+            message["id"]: KeyedMessage(message["id"], message["key"], message["value"]) for message in saved
+        }
         self.saved(saved)
 
     def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
-        """Keep the messages about new transitions and new frozen copies until a snapshot holds them."""
-        named, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
+        """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
+        settings, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
-            *(DecisionMessage.of(each, *named, origin) for each in evaluator.take_transitions()),
-            *(VersionMessage.of_version(version, *named) for version in versions),
+            *(DecisionMessage.of(transition, *settings, origin) for transition in evaluator.take_transitions()),
+            *(VersionMessage.of_version(version, *settings) for version in versions),
         ]
         for message in messages:
             keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))
@@ -210,25 +232,26 @@ class DecisionOutbox:
                 self._unconfirmed.setdefault(message.id, keyed)
 
     def state(self) -> list[State]:
-        """The messages whose delivery is not confirmed, for the next snapshot."""
+        """Return the messages that are not confirmed, for the next snapshot."""
         with self._lock:
-            return [{"id": each.id, "key": each.key, "value": each.value} for each in self._unconfirmed.values()]
+            messages = list(self._unconfirmed.values())
+        return [{"id": message.id, "key": message.key, "value": message.value} for message in messages]
 
     def saved(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Send these messages: they are in a snapshot that is on disk."""
+        """Send messages that are in a snapshot on disk."""
         with self._lock:
-            names = [each["id"] for each in messages if each["id"] not in self._queued]
-            sent = [self._unconfirmed[name] for name in names if name in self._unconfirmed]
+            ids = [message["id"] for message in messages if message["id"] not in self._queued]
+            sent = [self._unconfirmed[name] for name in ids if name in self._unconfirmed]
             self._queued.update(message.id for message in sent)
         if sent:
             self._worker.put(sent)
 
     def status(self) -> WorkerStatus:
-        """How many messages this process has sent, and how many wait."""
+        """Return how many messages this process has sent, and how many wait."""
         return self._worker.status()
 
     def close(self) -> None:
-        """Try once more to send what waits, for a few seconds; the next start sends the rest."""
+        """Try once more to send what waits, for a few seconds. The next start sends the rest."""
         self._worker.close(CLOSE_TIMEOUT, ABORT_TIMEOUT)
 
     def _send(self, messages: Sequence[KeyedMessage]) -> int:
@@ -238,20 +261,3 @@ class DecisionOutbox:
                 self._unconfirmed.pop(message.id, None)
                 self._queued.discard(message.id)
         return sent
-
-
-class NoDecisions:
-    """Sends nothing: there are no messages about transitions."""
-
-    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
-        """Do nothing."""
-
-    def state(self) -> list[State]:
-        """No message."""
-        return []
-
-    def status(self) -> None:
-        """No status: nothing is sent."""
-
-    def close(self) -> None:
-        """Do nothing."""

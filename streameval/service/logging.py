@@ -1,4 +1,4 @@
-"""Logs on stderr: lines for people on a terminal, JSON for machines; what repeats itself is limited or summarised."""
+"""Log to stderr: text on a terminal, JSON elsewhere. Repeated entries are limited or summarised."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.ope.report import Report
 
-# loggers that brokers and strangers can make repeat
+# Brokers and strangers can make these loggers repeat themselves.
 CHATTY = ("confluent_kafka", "kafka", "uvicorn", "asyncio", "streameval.access")
-MOST, PERIOD = 3, 60.0
+MAX_RECORDS, PERIOD_SECONDS = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,
-    "dead_letters_not_written": PERIOD,
+    "dead_letters_not_written": PERIOD_SECONDS,
     "events_ahead": 600.0,
     "events_late": 600.0,
-    "kafka_connected": PERIOD,
-    "kafka_not_reached": PERIOD,
-    "offsets_not_committed": PERIOD,
+    "kafka_connected": PERIOD_SECONDS,
+    "kafka_not_reached": PERIOD_SECONDS,
+    "offsets_not_committed": PERIOD_SECONDS,
     "polling_takes_most_time": 86400.0,
-    "snapshot_failed": PERIOD,
-    "snapshots_deleted": PERIOD,
+    "snapshot_failed": PERIOD_SECONDS,
+    "snapshots_deleted": PERIOD_SECONDS,
 }
 """Seconds in which an event of streameval is logged at most once."""
-SUMMARY_EVERY = 10.0  # seconds
-LONGEST_EXAMPLE = 200  # characters of a rejection's detail in the log
+SUMMARY_SECONDS = 10.0
+MAX_EXAMPLE_LENGTH = 200
 
 log = structlog.get_logger("streameval")
 
 
 def configure_logging(level: str = "info", format: str = "auto") -> None:
-    """Send our logs, and those of all libraries, to stderr; replaces what was configured before.
+    """Send the logs of streameval and of all libraries to stderr, in place of what was configured before.
 
     Args:
-        level: debug, info, warning or error.
-        format: console, json, or auto: console on a terminal, else JSON.
+        level: Level: debug, info, warning or error.
+        format: Format: console, json, or auto, which is console on a terminal and else JSON.
     """
     as_json = format == "json" or (format == "auto" and not sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
@@ -53,7 +53,7 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    plain = structlog.dev.plain_traceback  # the default shows local variables: passwords among them
+    plain = structlog.dev.plain_traceback  # the default shows local variables, such as passwords
     renderer: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
@@ -94,7 +94,7 @@ def warn_if_uncompiled() -> None:
 
 
 def discreet(record: logging.LogRecord) -> bool:
-    """Whether a record may be written: at level debug, kafka-python logs logins and whole messages byte by byte."""
+    """Return whether a record may be written. At level debug, kafka-python logs logins and whole messages."""
     if record.levelno > logging.DEBUG or not record.name.startswith("kafka."):
         return True
     return record.name != "kafka.protocol.parser" and "SaslAuthenticate" not in record.getMessage()
@@ -102,7 +102,7 @@ def discreet(record: logging.LogRecord) -> bool:
 
 @dataclass
 class RateWindow:
-    """Records of one kind since `start`: how many were written, and how many were held back."""
+    """Count the records of one kind that were written and held back since `start`."""
 
     start: float
     passed: int = 0
@@ -110,49 +110,55 @@ class RateWindow:
 
 
 class RateLimit(logging.Filter):
-    """Limits streameval's events by name, and records of some libraries by the place in the code that logs them.
+    """Limit streameval's events by name, and records of some libraries by the line of code that logs them.
 
-    An event in `repeating` is written once in its period; a place in the `loggers` writes `most` records in `period`
-    seconds. The last record of a period notes that more will be held back, the first of the next how many were. While a
-    broker is away, kafka-python writes thousands of lines a minute, whose texts contain times and numbers. The filter
-    belongs on a handler: filters of a logger do not see its children's records.
+    The last record of a period notes that more will be held back, and the first one of the next period how many were.
+    While a broker is away, kafka-python writes thousands of lines a minute, with differing times and numbers. The
+    filter belongs on a handler, because filters of a logger do not see the records of its children.
+
+    Args:
+        loggers: Names of loggers that are limited by line of code.
+        max_records: Records that a line of code may write in a period.
+        period: Seconds of the period.
+        repeating: Seconds in which an event is written once, by its name.
+        clock: Returns seconds.
     """
 
     def __init__(
         self,
         loggers: tuple[str, ...] = CHATTY,
-        most: int = MOST,
-        period: float = PERIOD,
+        max_records: int = MAX_RECORDS,
+        period: float = PERIOD_SECONDS,
         repeating: Mapping[str, float] = REPEATING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._loggers = tuple(f"{name}." for name in loggers)
-        self._most, self._period, self._repeating, self._clock = most, period, repeating, clock
+        self._max, self._period, self._repeating, self._clock = max_records, period, repeating, clock
         self._windows: dict[Hashable, RateWindow] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written; may add a note to it."""
+        """Return whether to write a record, after a note was added if needed."""
         event = str(record.msg.get("event")) if isinstance(record.msg, dict) else ""
         if event in self._repeating:
             return self._passes(record, event, 1, self._repeating[event])
         if f"{record.name}.".startswith(self._loggers):
-            return self._passes(record, (record.pathname, record.lineno), self._most, self._period)
+            return self._passes(record, (record.pathname, record.lineno), self._max, self._period)
         return True
 
-    def _passes(self, record: logging.LogRecord, key: Hashable, most: int, period: float) -> bool:
+    def _passes(self, record: logging.LogRecord, key: Hashable, max_records: int, period: float) -> bool:
         now, held = self._clock(), 0
         window = self._windows.get(key)
         if window is None or now - window.start >= period:
             held = window.held if window else 0
             window = self._windows[key] = RateWindow(now)
-        if window.passed == most:
+        if window.passed == max_records:
             window.held += 1
             return False
         window.passed += 1
         notes = [f"{held} similar entries were suppressed"] if held else []
-        notes += [f"more like this are suppressed for {period:.0f} s"] if window.passed == most else []
-        if notes and isinstance(record.msg, dict):  # ours, which structlog has not written yet
+        notes += [f"more like this are suppressed for {period:.0f} s"] if window.passed == max_records else []
+        if notes and isinstance(record.msg, dict):  # an event of streameval, which structlog renders later
             record.msg = {**record.msg, "note": "; ".join(notes)}
         elif notes:
             record.msg, record.args = f"{record.getMessage()} ({'; '.join(notes)})", ()
@@ -160,7 +166,7 @@ class RateLimit(logging.Filter):
 
 
 class LogSummaries:
-    """Rejected events and failing policies in the log: a summary per reason with one example, every ten seconds."""
+    """Summarise rejected events and failing policies in the log, with one example for each reason."""
 
     def __init__(self) -> None:
         self._rejected: Counter[str] = Counter()
@@ -169,27 +175,29 @@ class LogSummaries:
         self._due = -math.inf
 
     def add(self, rejected: Iterable[Rejected]) -> Counter[str]:
-        """Remember `rejected` for the next summary; return their number by reason."""
+        """Add rejected events to the next summary, and return their number by reason."""
         events = list(rejected)
         counts = Counter(event.reason for event in events)
         self.count(counts, {event.reason: event.detail for event in events})
         return counts
 
     def count(self, rejected: Mapping[str, int], examples: Mapping[str, str]) -> None:
-        """Remember numbers by reason for the next summary, with one example each."""
+        """Add numbers by reason to the next summary, with one example each."""
         self._rejected.update(rejected)
         self._examples.update(examples)
 
     def write_when_due(self, report: Report | None) -> None:
-        """Write a summary if there is something new and the last one is long enough ago."""
+        """Write a summary if there is something new and the last one is old enough."""
         if time.monotonic() >= self._due and self.write(report):
-            self._due = time.monotonic() + SUMMARY_EVERY
+            self._due = time.monotonic() + SUMMARY_SECONDS
 
     def write(self, report: Report | None) -> bool:
-        """Write what is new since the last summary; False if nothing is."""
+        """Write what is new since the last summary, and return False if nothing is."""
         wrote = bool(self._rejected)
         for reason, count in self._rejected.items():
-            log.warning("events_rejected", reason=reason, count=count, example=self._examples[reason][:LONGEST_EXAMPLE])
+            log.warning(
+                "events_rejected", reason=reason, count=count, example=self._examples[reason][:MAX_EXAMPLE_LENGTH]
+            )
         self._rejected.clear()
         for policy in report.policies if report else ():
             for failure in policy.failures:

@@ -1,6 +1,6 @@
-"""Prometheus metrics: those of metrics.toml, each read from the `DaemonStatus` of the moment when it is scraped.
+"""Export the metrics of metrics.toml for Prometheus, each read from the newest `DaemonStatus`.
 
-A value that is not known (None, NaN, infinite) has no series; it is never exported as 0. Label values come from the
+A value that is not known (None, NaN, infinite) has no series and is never exported as 0. Label values come from the
 configuration, never from events, so that no event can add a series.
 """
 
@@ -27,30 +27,30 @@ __all__ = ["CONTENT_TYPE", "Scrapes", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
-"""The metrics of the process itself, which need no status."""
+"""Metrics of the process itself, which need no status."""
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=PROCESS)
 
 METRICS: dict[str, dict[str, tuple[str, str]]] = tomllib.loads(
     files("streameval.service").joinpath("metrics.toml").read_text(encoding="utf-8")
 )
-"""For each section and metric: the path of its value, and its help text."""
+"""Path of the value and help text, by section and metric."""
 
 Series: TypeAlias = tuple[Sequence[str], Any]
-"""The values of the labels, and the object that holds the value."""
+"""Values of the labels, and the object that holds the value."""
 
 log = structlog.get_logger("streameval.prometheus")
 
 
 class Scrapes:
-    """The text of `GET /metrics`, in which all scrapes of one status share what it determines."""
+    """Render `GET /metrics`. All scrapes of one status share its text."""
 
     def __init__(self) -> None:
         self._status: DaemonStatus | None = None
         self._text = b""
 
     def text(self, status: DaemonStatus) -> bytes:
-        """All known metrics of the daemon and those of its process, of type `CONTENT_TYPE`."""
+        """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
         if self._status is not status:
             collected = SimpleNamespace(collect=lambda: _metrics(status))
             self._status, self._text = status, generate_latest(cast("Collector", collected))
@@ -58,12 +58,12 @@ class Scrapes:
 
 
 def metrics_text(status: DaemonStatus) -> bytes:
-    """The text of `GET /metrics` for one status."""
+    """Return the text of `GET /metrics` for one status."""
     return Scrapes().text(status)
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:
-    """All families that have a sample; one that fails is logged and left out, and the others are served."""
+    """Yield all families that have a sample. One that fails is logged and left out."""
     for section, (labels, series) in SECTIONS.items():
         mark = _mark(status) if section in OF_WEIGHTS else {}
         for name, (path, help_text) in METRICS[section].items():
@@ -78,12 +78,12 @@ def _metrics(status: DaemonStatus) -> Iterator[Metric]:
 
 
 def _mark(status: DaemonStatus) -> Mapping[str, str]:
-    """The label of numbers whose error is not known in full, with its value; none where propensities are logged."""
+    """Return the label of numbers with errors that no interval includes, empty if propensities are logged."""
     return {"propensity": "estimated"} if status.report and status.report.propensity_model else {}
 
 
 def _read(entry: Any, path: str) -> Any:
-    """The value at a path of attributes and keys such as `details.alpha`; None where a part of it is None."""
+    """Return the value at a path of attributes and keys, such as `details.alpha`, or None if a step is None."""
     for name in filter(None, path.split(".")):
         if entry is None:
             return None
@@ -92,7 +92,7 @@ def _read(entry: Any, path: str) -> Any:
 
 
 def _metric(name: str, help_text: str, labels: Sequence[str], values: Sequence[Series]) -> Metric:
-    """A counter if the name ends in `_total`, an info for `_info`, a histogram of a Histogram, else a gauge."""
+    """Return a histogram for a Histogram, else a counter (`_total`), an info (`_info`) or a gauge, by the name."""
     if values and isinstance(histogram := values[0][1], Histogram):
         bounds = [*(repr(float(bound)) for bound in histogram.bounds), "+Inf"]
         buckets = list(zip(bounds, histogram.cumulative(), strict=True))
@@ -111,7 +111,7 @@ def _metric(name: str, help_text: str, labels: Sequence[str], values: Sequence[S
 
 
 def _reported(attribute: str, *names: str) -> Callable[[DaemonStatus], Iterable[Series]]:
-    """One series for each entry of a list of the Report, labelled by some of its attributes."""
+    """Return a function that yields a series for each entry of a list of the Report, labelled by its attributes."""
 
     def series(status: DaemonStatus) -> Iterator[Series]:
         for entry in getattr(status.report, attribute, ()):
@@ -122,28 +122,28 @@ def _reported(attribute: str, *names: str) -> Callable[[DaemonStatus], Iterable[
 
 def _first_estimates(status: DaemonStatus) -> Iterable[Series]:
     estimates = reversed(status.report.of_goal().estimates if status.report else ())
-    return {(each.policy, each.average): each for each in estimates}.items()
+    return {(estimate.policy, estimate.average): estimate for estimate in estimates}.items()
 
 
 def _of_goal(status: DaemonStatus) -> Iterator[Series]:
-    """One series for each estimate of the goal, the reward that decides."""
-    for each in status.report.of_goal().estimates if status.report else ():
-        yield (each.policy, each.estimator, each.average), each
+    """Yield a series for each estimate of the reward that decides."""
+    for estimate in status.report.of_goal().estimates if status.report else ():
+        yield (estimate.policy, estimate.estimator, estimate.average), estimate
 
 
 def _intervals(status: DaemonStatus) -> Iterator[Series]:
-    for labels, each in _of_goal(status):
-        if each.value is not None:
-            yield (*labels, each.kind, str(each.anytime).lower(), each.covers), 1
+    for labels, estimate in _of_goal(status):
+        if estimate.value is not None:
+            yield (*labels, estimate.kind, str(estimate.anytime).lower(), estimate.covers), 1
 
 
 def _slot_lifts(status: DaemonStatus) -> Iterable[Series]:
-    found = {
+    lifts = {
         (policy, str(slot)): lift
-        for (policy, *_), each in _of_goal(status)
-        for slot, lift in enumerate(each.details.get("slot_lifts", ()), start=1)
+        for (policy, *_), estimate in _of_goal(status)
+        for slot, lift in enumerate(estimate.details.get("slot_lifts", ()), start=1)
     }
-    return found.items()
+    return lifts.items()
 
 
 def _models(status: DaemonStatus) -> Iterable[Series]:
@@ -173,18 +173,18 @@ def _lateness(status: DaemonStatus) -> Iterable[Series]:
 
 def _guardrails(status: DaemonStatus) -> Iterator[Series]:
     for (policy, rule), decision in _reported("promotion", "policy", "rule")(status):
-        yield from (((policy, rule, each.reward), each) for each in decision.guardrails)
+        yield from (((policy, rule, check.reward), check) for check in decision.guardrails)
 
 
 def _deciding(status: DaemonStatus) -> Iterable[Series]:
-    """A series for each candidate; all rules that read a lift read the same one."""
+    """Return a series for each candidate. All rules that read a lift read the same one."""
     rows = (row for row, decision in _reported("promotion", *PER_REWARD)(status) if decision.estimator)
     return ((row, 1) for row in dict.fromkeys(rows))
 
 
 def _propensities(status: DaemonStatus) -> Iterable[Series]:
     report = status.report
-    return {(each.propensity,): 1 for each in report.estimates}.items() if report else ()
+    return {(estimate.propensity,): 1 for estimate in report.estimates}.items() if report else ()
 
 
 def _propensity_models(status: DaemonStatus) -> Iterable[Series]:
@@ -206,7 +206,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "slots": (("policy", "slot"), _slot_lifts),
     "examination": (
         ("rank",),
-        lambda status: (((str(each.rank),), each) for each in (status.report.examination if status.report else ())),
+        lambda status: (((str(rank.rank),), rank) for rank in (status.report.examination if status.report else ())),
     ),
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
     "segments": (
@@ -224,13 +224,13 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "reward_model_failures": (("model", "reason"), _model_failures),
     "partitions": (
         ("topic", "partition"),
-        lambda status: (((each.topic, str(each.partition)), each) for each in status.source.partitions),
+        lambda status: (((log.topic, str(log.partition)), log) for log in status.source.partitions),
     ),
     "lateness": (("topic", "partition"), _lateness),
     "gaps": (("kind",), lambda status: (((kind,), status.source.gaps.get(kind, 0)) for kind in GAPS)),
     "backfills": (
         ("policy",),
-        lambda status: (((policy,), each) for each in status.backfills for policy in each.policies),
+        lambda status: (((policy,), backfill) for backfill in status.backfills for policy in backfill.policies),
     ),
     "rewards": (("outcome",), _rewards),
     "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
@@ -239,6 +239,6 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
-"""The labels of the metrics of each section, and its series."""
+"""Labels and series of the metrics, by section."""
 OF_WEIGHTS = {"estimates", "averages", "slots", "calibration", "segments", "promotion", "guardrails"}
-"""The sections of numbers that follow from importance weights, and so from propensities."""
+"""Sections of numbers that follow from importance weights, and so from propensities."""

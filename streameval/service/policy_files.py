@@ -1,4 +1,4 @@
-"""Files of frozen copies in the directory of snapshots: a recommender can serve a policy that has learned."""
+"""Write frozen copies of policies to files next to the snapshots, so that a recommender can serve them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ log = structlog.get_logger("streameval.policy_files")
 
 
 def keep_files(directory: Path, state: State) -> None:
-    """Write a file for each frozen copy in a state of an evaluator, and delete those of copies that are retired.
+    """Write a file for each frozen copy in a state of an evaluator, and delete the files of retired copies.
 
-    A file that is there already stays unless its content differs. One that cannot be written is logged, and tried again
-    with the next snapshot.
+    A file that cannot be written is logged, and tried again with the next snapshot.
     """
-    made_of = state["settings"]["versions"]
+    policies = state["settings"]["versions"]
     contents = dict(_files(state))
     try:
         for name, content in contents.items():
             _write(directory / name, content)
         for path in chain(directory.glob(f"*{POLICY_SUFFIX}"), directory.glob(f"*{CONTENT_SUFFIX}")):
-            if path.name not in contents and any(number_of(path.stem, each) is not None for each in made_of):
+            if path.name not in contents and any(number_of(path.stem, policy) is not None for policy in policies):
                 path.unlink(missing_ok=True)
     except OSError as error:
         log.error("policy_file_failed", directory=str(directory), reason=error.strerror)
 
 
 def _files(state: State) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of each file."""
+    """Yield the name and the content of each file."""
     for version, _, content in Evaluator.versions_in(state):
         if content is not None:
             yield version.file, content
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file that is complete or absent."""
     if path.exists() and path.read_bytes() == content:
         return
     unfinished = path.with_name(f"{path.name}{WRITING}")

@@ -1,4 +1,4 @@
-"""Settings and signals of the process: a verb of the command line may set them, a library must not."""
+"""Set up the process and its signals. Commands do that; a library must not."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
-FREE_BYTES_KEPT = 64 << 20  # freed memory that the heap keeps
-LARGEST_HEAP_ARRAY = 32 << 20  # bytes; larger arrays are allocated outside the heap
-LARGEST_DAEMON_ARRAY = 1 << 20  # the same for a daemon
-SWITCH_INTERVAL = 0.001  # seconds a thread works before another's turn; with Python's 5 ms a scrape waits 50 ms
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of glibc
+MAX_FREE_BYTES = 64 << 20  # freed memory that the heap keeps
+MAX_HEAP_ARRAY_BYTES = 32 << 20  # larger arrays are allocated outside the heap
+MAX_DAEMON_HEAP_ARRAY_BYTES = 1 << 20
+SWITCH_INTERVAL_SECONDS = 0.001  # with Python's 5 ms, a scrape waits 50 ms
 COLLECT_AFTER = (10_000, 10, 100)
-"""Thresholds of the garbage collector. With Python's (700, 10, 10) it walks over all buffered events, which leave no
-cycles, every second or two, and a replay of events with action sets takes a tenth longer."""
+"""Thresholds of the garbage collector. With Python's (700, 10, 10), it walks over all buffered events every second or
+two, though they leave no cycles, and a replay of events with action sets takes a tenth longer."""
 
 
 def set_up_process() -> None:
-    """Settings for every verb, made before numpy is imported.
+    """Set up the process of any command, before numpy is imported.
 
-    BLAS gets one thread unless the environment says otherwise: with more, our small matrices take three times the CPU.
-    The working directory is the last on the path of modules, so that a configuration can name Python code in it.
+    BLAS gets one thread unless the environment says otherwise: more threads triple the processor time of our small
+    matrices. The working directory becomes the last entry of the module path, so that a configuration can name Python
+    code there.
     """
     if "" not in sys.path:
         sys.path.append("")
@@ -36,47 +37,50 @@ def set_up_process() -> None:
 
 
 def return_large_arrays() -> bool:
-    """A further setting for `run` and `demo`, made before a state is loaded: glibc returns large arrays to the system.
+    """Let glibc return large arrays to the system. For `run` and `demo`, before a state is loaded.
 
-    In a daemon they are those of snapshots and of fetched messages. Kept by the threads that made them, they take 50 to
-    70 MiB, and more from hour to hour. A replay has none, and for events of 40 actions it would take 7 % more processor
-    time. Returns False for another C library.
+    Snapshots and fetched messages are such arrays. If the threads that made them kept their memory, a daemon would take
+    50 to 70 MiB more, growing by the hour. A replay has no such threads, and would take 7 % more processor time.
+
+    Returns:
+        False if the C library has no such setting.
     """
-    return keep_freed_memory(LARGEST_DAEMON_ARRAY)
+    return keep_freed_memory(MAX_DAEMON_HEAP_ARRAY_BYTES)
 
 
 def make_responsive() -> None:
-    """Further settings for `run` and `demo`, which answer requests while they work; made before the first event.
+    """Let requests be answered during work. For `run` and `demo`, before the first event.
 
-    Everything that exists now is exempt from garbage collection: a full collection would stop the loop and every
+    Everything that exists now is exempt from garbage collection, since a full collection would stop the loop and every
     request for 50 to 200 ms.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     gc.collect()
     gc.freeze()
 
 
-def keep_freed_memory(largest: int = LARGEST_HEAP_ARRAY) -> bool:
-    """Let glibc keep freed memory, up to a limit (see mallopt(3)); returns False for another C library.
+def keep_freed_memory(max_array_bytes: int = MAX_HEAP_ARRAY_BYTES) -> bool:
+    """Let glibc keep freed memory up to a limit, as mallopt(3) describes.
 
-    `largest`: the bytes above which an array is not on the heap, and is returned to the system.
+    By default, glibc returns the memory of each run of blocks, and gets it back page by page for the next one. A replay
+    then has five times as many page faults, and takes a tenth longer.
 
-    By default it returns the memory of each run of blocks to the system, and gets it back page by page for the next
-    run: a replay then has five times as many page faults, and takes a tenth longer.
+    Args:
+        max_array_bytes: Size above which arrays are not on the heap, and their memory is returned.
+
+    Returns:
+        False if the C library has no such setting.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return bool(mallopt(MMAP_THRESHOLD, largest) and mallopt(TRIM_THRESHOLD, FREE_BYTES_KEPT))
-
-
-# --- Signals: SIGTERM and SIGINT stop the daemon, SIGHUP reloads its configuration ---
+    return bool(mallopt(MMAP_THRESHOLD, max_array_bytes) and mallopt(TRIM_THRESHOLD, MAX_FREE_BYTES))
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """The first SIGTERM or SIGINT calls `stop`, a second one ends the process at once."""
+    """Call `stop` on the first SIGTERM or SIGINT. A second one ends the process at once."""
     asked = False
 
     def handle(number: int) -> None:
@@ -92,14 +96,14 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def on_hangup(call: Callable[[], None]) -> Iterator[None]:
-    """SIGHUP calls `call`; without this, it ends the process."""
+    """Call a function on SIGHUP, which would otherwise end the process."""
     with _handling(lambda _: call(), signal.SIGHUP):
         yield
 
 
 @contextmanager
 def _handling(handle: Callable[[int], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handles these signals in the main thread, the only one that can; in other threads nothing changes."""
+    """Handle signals in the main thread, the only one that can. Other threads change nothing."""
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
     previous = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}

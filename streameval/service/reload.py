@@ -1,4 +1,4 @@
-"""Reload: adds and removes candidates while the daemon runs; backfill: reads the log again for new ones."""
+"""Add and remove candidates while the daemon runs, and read the log again for new ones."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import BackfillStatus
 
 CANDIDATES_KEY = "policies.candidates"
-SLICE_TIME = 0.2
-"""Seconds that a slice of a backfill takes, unless it takes longer to catch up with a busy live stream."""
-BUSY_TIMEOUT = 0.05  # seconds to wait in a slice for messages
+SLICE_SECONDS = 0.2
+"""Duration of a slice of a backfill. It is longer if a busy live stream must be caught up with."""
+BUSY_TIMEOUT_SECONDS = 0.05  # to wait for messages in a slice
 
 log = structlog.get_logger("streameval")
 
 
 class Change(NamedTuple):
-    """Result of a reload: the decoder from now on, and the backfill of new candidates."""
+    """Hold the result of a reload: the decoder from now on, and the backfill of new candidates."""
 
     events: Decoder
     backfill: Backfill | None = None
 
 
 class Reload:
-    """Reads the file again and applies its candidates to the evaluator; an invalid file changes nothing.
+    """Read the configuration again, and apply its candidates. An invalid file changes nothing.
 
-    `history` opens a second reader of the log, up to given live positions, for new candidates; without it they start
-    with the next event.
+    Args:
+        path: File of the configuration.
+        config: Configuration that is in use.
+        evaluator: Takes the candidates.
+        history: Opens a second reader of the log, up to live positions, for new candidates. Without it, they start with
+            the next event.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class Reload:
         self._path, self._config, self._evaluator, self._history = path, config, evaluator, history
 
     def __call__(self) -> Change | None:
-        """The change for the daemon; None when the file is refused, which is logged with the reason."""
+        """Return the change for the daemon, or None if the file is refused, with the reason in the log."""
         try:
             config = Config.load(self._path)
             require_reloadable(self._config, config)
@@ -61,13 +65,13 @@ class Reload:
         events, before = config.event_format(), self._evaluator.policies
         late = self._evaluator.change_candidates(config.evaluator_config())
         self._config = config
-        kept = set(self._evaluator.policies)
+        remaining = set(self._evaluator.policies)
         added = () if late is None else late.policies[1:]
-        log.info("reloaded", added=list(added), removed=[name for name in before if name not in kept])
+        log.info("reloaded", added=list(added), removed=[name for name in before if name not in remaining])
         return Change(events, self.admit(late))
 
     def admit(self, late: Evaluator | None) -> Backfill | None:
-        """Let new candidates join: at once, or with the returned Backfill."""
+        """Let new candidates join at once, or return the backfill after which they join."""
         if late is None:
             return None
         if self._history is None:
@@ -77,11 +81,15 @@ class Reload:
 
 
 class Backfill:
-    """Gives new candidates, those of `late`, each event from the start of `open` to the live position once.
+    """Give new candidates each event of the log once, up to the live position, and then let them join.
 
-    Then `evaluator` gives them the live events; from zero if the log cannot be read. The daemon calls `slice` between
-    two polls of the live source. Each slice reads more events than the live loop did since the last one, so the live
-    position is reached.
+    They join from zero if the log cannot be read. The daemon calls `slice` between two polls of the live source. Each
+    slice reads more events than the live loop did since the last one, so the live position is reached.
+
+    Args:
+        evaluator: Takes the live events.
+        late: Evaluator of the new candidates.
+        open: Opens a second reader of the log, up to live positions.
     """
 
     def __init__(
@@ -97,7 +105,7 @@ class Backfill:
         self._read = 0
 
     def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
-        """Read for `SLICE_TIME` seconds and at least `at_least` events; True when the backfill has ended."""
+        """Read for `SLICE_SECONDS`, and at least `at_least` events. Return True when the backfill has ended."""
         policies, before = list(self._policies), self._read
         if not self._evaluator.is_pending(self._late):
             log.info("backfill_given_up", policies=policies, reason="a reload has changed the candidates")
@@ -120,7 +128,7 @@ class Backfill:
         return True
 
     def progress(self, live: SourceStatus) -> BackfillStatus:
-        """The events read, and those still to read."""
+        """Return how many events were read, and how many are still to read."""
         waiting = self._reader.behind(live.positions) if self._reader else None
         return BackfillStatus(self._policies, self._read, waiting)
 
@@ -130,18 +138,18 @@ class Backfill:
             self._reader.close()
 
     def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
-        """Read on, and return the number of events still to read; None when the candidates can join.
+        """Read on, and return the number of events still to read, or None when the candidates can join.
 
-        They can at the live position, once every event that the live pipeline buffers is buffered here, too.
+        They can join at the live position, once this pipeline buffers every event that the live one buffers.
         """
         positions = live.positions
         self._reader = self._reader or self._open(positions)
-        pipeline.decide(positions)  # both alike: the candidates get what is buffered there from either
+        pipeline.decide(positions)  # both pipelines decide alike: candidates get what is buffered from either of them
         self._pipeline = self._pipeline or pipeline.second_reading()
         self._pipeline.events = pipeline.events
-        end, least = time.monotonic() + SLICE_TIME, self._read + at_least
+        end, least = time.monotonic() + SLICE_SECONDS, self._read + at_least
         while not self._reader.caught_up(positions):
-            records = self._reader.poll(positions, BUSY_TIMEOUT)
+            records = self._reader.poll(positions, BUSY_TIMEOUT_SECONDS)
             self._late.update(self._pipeline.take(records, dict.fromkeys(positions)))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
@@ -156,7 +164,7 @@ class Backfill:
 
 
 def require_reloadable(before: Config, after: Config) -> None:
-    """Require that only candidates differ.
+    """Require that two configurations differ in candidates only.
 
     Raises:
         ConfigError: Something else differs.
@@ -170,7 +178,7 @@ def require_reloadable(before: Config, after: Config) -> None:
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:
-    """The keys that differ, except those of the candidates."""
+    """Return the keys that differ, except for the candidates."""
     candidates = {"policies": {"candidates"}}
     return sorted(_differing(before.model_dump(exclude=candidates), after.model_dump(exclude=candidates), ""))
 

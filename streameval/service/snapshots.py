@@ -1,50 +1,47 @@
-"""Snapshots: the whole state with its offsets in one file, written whole or not at all; the last three are kept.
+"""Write the whole state with its offsets to a file that is complete or absent, and read the newest one.
 
-A file is one msgpack document, compressed, between a first line and a checksum. One process owns the directory.
+A file is one zstd frame with its checksum around a msgpack document. The last three files are kept. One process owns
+the directory.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import math
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, ClassVar, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
 import structlog
 import zstandard
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import State
 from streameval.errors import DamagedError, StateError, StreamevalError
-from streameval.ingest.background import Background
-from streameval.service.status import SnapshotStatus
+from streameval.ingest.base import Offsets
+from streameval.service.status import SnapshotStatus, own_version
 
-__all__ = ["NoSnapshots", "SnapshotStore", "SnapshotWriter", "found_in", "newest_whole"]
-__all__ += ["read_document", "require_document", "require_usable"]
+__all__ = ["Snapshot", "SnapshotStore", "SnapshotWriter", "read_newest", "read_snapshot"]
+__all__ += ["require_usable", "snapshot_files", "write_snapshot"]
 
-KEPT_SNAPSHOTS = 3
+MAX_SNAPSHOTS = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
-STEPS = ("taken", "opened", "header_written", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
-"""Steps of a snapshot, in order. A process may end between any two of them, and resumes from a whole snapshot."""
-MAGIC = b"streameval snapshot"
-FORMAT = b" 1\n"
-CHECKSUM = 32
-"""Bytes of the BLAKE2b at the end, over everything before it."""
-COMPRESSED_AT_ONCE = 1 << 20
-OWNER = 20
-"""Bytes of the number of the process in the file `lock`."""
-UNREADABLE = (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError)
-"""Errors of unpacking and decoding a body that `write_document` did not write."""
+STEPS = ("taken", "opened", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
+"""Steps of a snapshot, in order. A process may end between any two of them, and resumes from a complete snapshot."""
+SCHEMA = 13
+OLD_FORMAT = b"streameval snapshot 1\n"
+"""First bytes of the files of development versions."""
+PROCESS_ID_BYTES = 20
 WRONG_CONTENT = (
     ArithmeticError,
     AttributeError,
@@ -55,19 +52,8 @@ WRONG_CONTENT = (
     ValueError,
     msgspec.MsgspecError,
 )
-"""Errors of reading a document with other keys, types or values than those of a snapshot."""
+"""Errors of restoring a snapshot with other keys, types or values than this version writes."""
 OLDER = "use an older snapshot"
-SCHEMA = 13
-PARTS: State = {
-    "version": "",
-    "written": 0.0,
-    "fingerprint": {},
-    "decisions": [],
-    "offsets": {},
-    "pipeline": {},
-    "evaluator": {},
-}
-"""Parts of a document with this schema."""
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 T = TypeVar("T")
@@ -75,184 +61,172 @@ T = TypeVar("T")
 log = structlog.get_logger("streameval.snapshots")
 
 
-def write_document(file: BinaryIO, document: State, header_written: Callable[[], None] = lambda: None) -> None:
-    """Write a plain value. `header_written` is called after the first line.
+class Snapshot(msgspec.Struct, kw_only=True):
+    """Hold a state and where to continue reading. `SnapshotWriter` adds the time and the fingerprint.
 
-    Encoding holds the interpreter for about 80 ms per 100 MB; compression, checksum and the disk let others run.
+    Args:
+        schema: Number of this layout.
+        version: Version of streameval that wrote the snapshot.
+        written: Time of writing in epoch seconds.
+        fingerprint: Settings that must not differ when the state is resumed.
+        decisions: Messages about decisions that are not confirmed.
+        offsets: Offsets of the next messages, by topic.
+        pipeline: State of the stages before the evaluator.
+        evaluator: State of the evaluator.
+    """
+
+    schema: int = SCHEMA
+    version: str = msgspec.field(default_factory=own_version)
+    written: float = 0.0
+    fingerprint: dict[str, Any] = {}
+    decisions: list[State]
+    offsets: dict[str, State]
+    pipeline: State
+    evaluator: State
+
+    @property
+    def source_offsets(self) -> dict[str, Offsets]:
+        """Return where to continue reading each topic."""
+        return {topic: Offsets.from_state(state) for topic, state in self.offsets.items()}
+
+
+def write_snapshot(file: BinaryIO, snapshot: object) -> None:
+    """Write a snapshot.
+
+    Encoding holds the interpreter for about 80 ms per 100 MB. Compression and the disk let other threads run.
 
     Raises:
-        OSError: The file cannot take it.
+        OSError: The file cannot be written.
     """
-    checksum, compressor = blake2b(digest_size=CHECKSUM), zstandard.ZstdCompressor(level=1).compressobj()
-
-    def put(data: bytes) -> None:
-        checksum.update(data)
-        file.write(data)
-
-    put(MAGIC + FORMAT)
-    header_written()
-    content = memoryview(msgspec.msgpack.encode(document))
-    for first in range(0, len(content), COMPRESSED_AT_ONCE):
-        put(compressor.compress(content[first : first + COMPRESSED_AT_ONCE]))
-    put(compressor.flush())
-    file.write(checksum.digest())
+    content = msgspec.msgpack.encode(snapshot)
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    compressor.copy_stream(io.BytesIO(content), file, size=len(content))
 
 
-def read_document(path: Path) -> State:
-    """The document that `write_document` wrote.
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot of this version.
 
     Raises:
-        DamagedError: The content is not what was written.
-        StateError: A later version wrote the file.
+        DamagedError: The content differs from what was written, or lacks a part.
+        StateError: Another version wrote the file.
     """
-    content = memoryview(path.read_bytes())
-    if not content[: len(MAGIC)] == MAGIC:
-        raise DamagedError("its first bytes are not those of a snapshot", hint=OLDER)
-    body, checksum = content[:-CHECKSUM], content[-CHECKSUM:]
-    if blake2b(body, digest_size=CHECKSUM).digest() != checksum:
-        raise DamagedError("its checksum does not match its content", hint=OLDER)
-    if body[len(MAGIC) : len(MAGIC + FORMAT)] != FORMAT:
-        raise StateError(f"{path} was written by a later version", hint="use that version, or another state.dir")
-    compressed = body[len(MAGIC + FORMAT) :]
+    frame = path.read_bytes()
+    if frame.startswith(OLD_FORMAT):
+        raise StateError(f"{path} was written by an older development version", hint=f"start from zero: {WAYS_OUT}")
+    if not frame.startswith(zstandard.FRAME_HEADER):
+        raise DamagedError("it is not a snapshot", hint=OLDER)
     try:
-        document = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompressobj().decompress(compressed))
-    except UNREADABLE as error:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        content = decompressor.decompress(frame)
+        if not decompressor.eof or decompressor.unused_data:
+            raise DamagedError("it is not one complete zstd frame", hint=OLDER)
+        document = msgspec.msgpack.decode(content)
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DamagedError(f"its content cannot be decoded: {error}", hint=OLDER) from error
     if not isinstance(document, dict):
         raise DamagedError(f"its content is of type {type(document).__name__}, expected a table", hint=OLDER)
-    return document
-
-
-def require_document(path: Path, document: State) -> None:
-    """Require the parts of a snapshot of this version.
-
-    Raises:
-        StateError: The document has another schema.
-        DamagedError: A part is missing, or has another type.
-    """
     if document.get("schema") != SCHEMA:
         raise StateError(
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
             hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
         )
-    require_fit(document, PARTS)
+    if missing := [name for name in Snapshot.__struct_fields__ if name not in document]:
+        raise DamagedError(f"wrong content: {', '.join(missing)} is missing", hint=OLDER)
+    try:
+        return msgspec.convert(document, Snapshot)
+    except msgspec.ValidationError as error:
+        raise DamagedError(f"wrong content: {error}", hint=OLDER) from error
+
+
+def snapshot_files(directory: Path, suffix: str = SUFFIX) -> list[Path]:
+    """Return the snapshots of a directory, oldest first."""
+    return sorted(path for path in directory.glob(f"*{suffix}") if re.fullmatch(r"\d{12}", path.stem))
+
+
+def read_newest(
+    directory: Path,
+    read: Callable[[Path, Snapshot], T],
+    set_aside: Callable[[Path, str], None] = lambda path, damage: None,
+) -> T | None:
+    """Return `read` of the newest snapshot that is complete, or None without one.
+
+    A snapshot with content that `read` cannot restore counts as damaged only if an older one can be restored.
+    Otherwise the error may be in this program.
+
+    Args:
+        directory: Directory of the snapshots.
+        read: Restores the state.
+        set_aside: Called with each damaged snapshot and a description of the damage.
+
+    Raises:
+        StateError: No snapshot can be restored, or another version wrote it.
+        StreamevalError: A snapshot cannot be read from the disk.
+    """
+    failed: dict[Path, Exception] = {}
+    for path in reversed(snapshot_files(directory)):
+        try:
+            result = read(path, read_snapshot(path))
+        except DamagedError as error:
+            set_aside(path, str(error))
+        except WRONG_CONTENT as error:
+            failed[path] = error
+        except OSError as error:
+            hint = "check its permissions and the disk; without this file, the snapshot before it is used"
+            raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+        else:
+            for wrong, cause in failed.items():
+                set_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
+            return result
+    for path, cause in failed.items():
+        raise StateError(
+            f"no snapshot in {directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
+            hint=f"{WAYS_OUT}; if this version wrote them, please report it",
+        ) from cause
+    return None
 
 
 def reached(step: str) -> None:
-    """Called after each of `STEPS`, and does nothing: tests end the process here."""
-
-
-DELETED = "it was deleted while the daemon ran, with all snapshots; the next snapshot recreates it"
+    """Do nothing. Tests replace this function to end the process after one of `STEPS`."""
 
 
 class SnapshotStore:
-    """A directory of snapshots, locked until `close` or the end of the process; `damaged` ones were set aside.
+    """Own a directory of snapshots, which is locked until `close` or the end of the process.
 
     Raises:
         StateError: Another process has locked the directory.
         StreamevalError: The directory cannot be written to.
     """
 
-    def __init__(self, directory: Path, step: Callable[[str], None] | None = None) -> None:
-        self.directory = directory
-        self.step = step or reached
-        self.damaged = 0
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.damaged = directory, 0
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(directory / "lock")
+            self._lock = _lock(directory / "lock")
         except OSError as error:
             raise _unusable(directory, error) from error
-        with suppress(OSError):  # a file that stays does no harm; a read-only directory fails at the first write
+        with suppress(OSError):  # a leftover does no harm; a read-only directory fails at the first write
             for unfinished in directory.glob(f"*{WRITING}"):
                 unfinished.unlink()
-        self._next = self._unused()
+        self._next = self._first_unused()
 
-    def newest(self, read: Callable[[Path, State], T]) -> T | None:
-        """`read` of the newest snapshot that is whole, as `newest_whole`; damaged ones are set aside with a warning."""
-        return newest_whole(self.directory, read, self._set_damaged_aside)
+    def newest(self, read: Callable[[Path, Snapshot], T]) -> T | None:
+        """Return `read_newest` of the directory; damaged snapshots are renamed, with a warning in the log."""
+        return read_newest(self.directory, read, self._set_damaged_aside)
 
-    def _set_damaged_aside(self, path: Path, damage: str) -> None:
-        """Rename a damaged file. If that fails, it stays where it is; later snapshots use other names."""
-        self.damaged += 1
-        aside = path.with_suffix(DAMAGED)
-        try:
-            path.rename(aside)
-            self._prune(DAMAGED)
-            log.warning("snapshot_damaged", path=str(path), reason=damage, set_aside_as=str(aside))
-        except OSError as error:
-            log.warning("snapshot_damaged", path=str(path), reason=damage, not_set_aside=error.strerror)
-
-    def write(self, document: State) -> Path:
-        """Write a document to disk before returning.
-
-        On a full disk, older snapshots than the newest make room.
+    def write(self, snapshot: object) -> Path:
+        """Write a snapshot, and return when it is on disk. Older snapshots are deleted if the disk is full.
 
         Raises:
-            OSError: Writing fails; the newest snapshot before it stays.
+            OSError: Writing fails. The newest snapshot before it stays.
             StateError: The directory was replaced by one that another process has locked.
         """
         self._keep_locked()
         try:
-            return self._write(document)
+            return self._write(snapshot)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room():
                 raise
-            return self._write(document)
-
-    def _keep_locked(self) -> None:
-        """Lock the directory again if it was deleted or replaced: another process may have locked the new one."""
-        path = self.directory / "lock"
-        try:
-            if os.path.samestat(os.fstat(self._lock), os.lstat(path)):
-                return
-        except FileNotFoundError:
-            log.warning("state_directory_missing", directory=str(self.directory), reason=DELETED)
-            self.directory.mkdir(parents=True, exist_ok=True)
-        lock, before = _locked(path), self._lock
-        self._lock, self._next = lock, max(self._next, self._unused())
-        os.close(before)
-
-    def _unused(self) -> int:
-        """A number above those of all snapshots in the directory."""
-        paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in found_in(self.directory, suffix)]
-        return max((int(path.stem) for path in paths), default=0) + 1
-
-    def _make_room(self) -> bool:
-        """Delete the snapshots that are not needed, and return whether there were any."""
-        unneeded = [*found_in(self.directory, DAMAGED), *found_in(self.directory)[:-1]]
-        for path in unneeded:
-            path.unlink(missing_ok=True)
-        if unneeded:
-            log.warning(
-                "snapshots_deleted", reason="the disk is full", directory=str(self.directory), count=len(unneeded)
-            )
-        return bool(unneeded)
-
-    def _write(self, document: State) -> Path:
-        path = self.directory / f"{self._next:012d}{SUFFIX}"
-        unfinished = path.with_suffix(WRITING)
-        try:
-            # Readable by its owner only: contexts of events may be in it.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(unfinished, flags, 0o600), "wb") as file:
-                self.step("opened")
-                write_document(file, document, header_written=lambda: self.step("header_written"))
-                file.flush()
-                self.step("written")
-                os.fsync(file.fileno())
-            self.step("synced")
-            unfinished.rename(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
-        self._next += 1
-        self.step("renamed")
-        _sync_directory(self.directory)
-        self.step("directory_synced")
-        self._prune(SUFFIX)
-        self.step("pruned")
-        return path
+            return self._write(snapshot)
 
     def set_aside(self) -> None:
         """Rename all snapshots, so that they are not read again.
@@ -261,7 +235,7 @@ class SnapshotStore:
             StreamevalError: A snapshot cannot be renamed.
         """
         try:
-            for path in reversed(found_in(self.directory)):  # if one fails, the oldest stay
+            for path in reversed(snapshot_files(self.directory)):  # if one fails, the oldest stay
                 path.rename(path.with_suffix(BEFORE_RESET))
             self._prune(BEFORE_RESET)
         except OSError as error:
@@ -274,48 +248,78 @@ class SnapshotStore:
         """Unlock the directory."""
         os.close(self._lock)
 
+    def _write(self, snapshot: object) -> Path:
+        path = self.directory / f"{self._next:012d}{SUFFIX}"
+        unfinished = path.with_suffix(WRITING)
+        try:
+            # Only the owner may read it: it can hold contexts of events.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(unfinished, flags, 0o600), "wb") as file:
+                reached("opened")
+                write_snapshot(file, snapshot)
+                file.flush()
+                reached("written")
+                os.fsync(file.fileno())
+            reached("synced")
+            unfinished.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+        self._next += 1
+        reached("renamed")
+        _sync_directory(self.directory)
+        reached("directory_synced")
+        self._prune(SUFFIX)
+        reached("pruned")
+        return path
+
+    def _set_damaged_aside(self, path: Path, damage: str) -> None:
+        self.damaged += 1
+        aside = path.with_suffix(DAMAGED)
+        try:
+            path.rename(aside)
+            self._prune(DAMAGED)
+            log.warning("snapshot_damaged", path=str(path), reason=damage, set_aside_as=str(aside))
+        except OSError as error:  # it stays, and later snapshots get other names
+            log.warning("snapshot_damaged", path=str(path), reason=damage, not_set_aside=error.strerror)
+
+    def _make_room(self) -> bool:
+        """Delete damaged snapshots and all but the newest one. Return False if there are none."""
+        unneeded = [*snapshot_files(self.directory, DAMAGED), *snapshot_files(self.directory)[:-1]]
+        for path in unneeded:
+            path.unlink(missing_ok=True)
+        if unneeded:
+            log.warning(
+                "snapshots_deleted", reason="the disk is full", directory=str(self.directory), count=len(unneeded)
+            )
+        return bool(unneeded)
+
+    def _keep_locked(self) -> None:
+        """Lock the directory again if it was deleted or replaced. Another process may have locked the new one."""
+        path = self.directory / "lock"
+        try:
+            if os.path.samestat(os.fstat(self._lock), os.lstat(path)):
+                return
+        except FileNotFoundError:
+            reason = "it was deleted while the daemon ran, with all snapshots; the next snapshot recreates it"
+            log.warning("state_directory_missing", directory=str(self.directory), reason=reason)
+            self.directory.mkdir(parents=True, exist_ok=True)
+        lock, before = _lock(path), self._lock
+        self._lock, self._next = lock, max(self._next, self._first_unused())
+        os.close(before)
+
+    def _first_unused(self) -> int:
+        paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in snapshot_files(self.directory, suffix)]
+        return max((int(path.stem) for path in paths), default=0) + 1
+
     def _prune(self, suffix: str) -> None:
-        for path in found_in(self.directory, suffix)[:-KEPT_SNAPSHOTS]:
+        for path in snapshot_files(self.directory, suffix)[:-MAX_SNAPSHOTS]:
             path.unlink(missing_ok=True)
 
 
-def newest_whole(
-    directory: Path, read: Callable[[Path, State], T], damaged: Callable[[Path, str], None] = lambda path, damage: None
-) -> T | None:
-    """`read` of the newest snapshot that is whole; None without one.
-
-    `damaged` is called with each newer one, and its damage. One in which `read` finds wrong content counts as damaged
-    if `read` succeeds with an older one. Otherwise the error may be ours.
-
-    Raises:
-        StateError: `read` finds wrong content in every snapshot.
-        StreamevalError: A snapshot cannot be read from the disk.
-    """
-    failed: dict[Path, Exception] = {}
-    for path in reversed(found_in(directory)):
-        try:
-            found = read(path, read_document(path))
-        except DamagedError as error:
-            damaged(path, str(error))
-        except WRONG_CONTENT as error:
-            failed[path] = error
-        except OSError as error:
-            hint = "check its permissions and the disk; without this file, the snapshot before it is used"
-            raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
-        else:
-            for wrong, cause in failed.items():
-                damaged(wrong, f"wrong content, {type(cause).__name__}: {cause}")
-            return found
-    for path, cause in failed.items():
-        raise StateError(
-            f"no snapshot in {directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
-            hint=f"{WAYS_OUT}; if this version wrote them, please report it",
-        ) from cause
-    return None
-
-
 def require_usable(directory: Path) -> None:
-    """Check that a `SnapshotStore` can use this directory, and create nothing.
+    """Check that a `SnapshotStore` can use a directory, and create nothing.
 
     Raises:
         StateError: Another process has locked the directory.
@@ -327,7 +331,7 @@ def require_usable(directory: Path) -> None:
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, f"{existing} is not a directory that this user may write to")
         if lock.exists():
-            os.close(_locked(lock))
+            os.close(_lock(lock))
     except OSError as error:
         raise _unusable(directory, error) from error
 
@@ -337,18 +341,13 @@ def _unusable(directory: Path, error: OSError) -> StreamevalError:
     return StreamevalError(f"{directory} cannot be used for snapshots: {error.strerror}", hint=hint)
 
 
-def found_in(directory: Path, suffix: str = SUFFIX) -> list[Path]:
-    """The snapshots of a directory, the oldest first."""
-    return sorted(path for path in directory.glob(f"*{suffix}") if re.fullmatch(r"\d{12}", path.stem))
+def _lock(path: Path) -> int:
+    """Lock a file, and return its descriptor. The lock ends with the process, however that ends.
 
-
-def _locked(path: Path) -> int:
-    """The descriptor of a file that no other process has locked; the lock goes with the process, however that ends.
-
-    A link is not followed, and content that is not the number of a process is not changed.
+    Links are not followed, and content other than a process id is not changed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    owner = os.pread(descriptor, OWNER, 0).decode(errors="replace").strip()
+    owner = os.pread(descriptor, PROCESS_ID_BYTES, 0).decode(errors="replace").strip()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -361,7 +360,7 @@ def _locked(path: Path) -> int:
         ) from None
     if not owner or owner.isdecimal():
         with suppress(OSError):  # informational; a daemon must start again on a disk that is full
-            os.pwrite(descriptor, f"{os.getpid():<{OWNER - 1}}\n".encode(), 0)
+            os.pwrite(descriptor, f"{os.getpid():<{PROCESS_ID_BYTES - 1}}\n".encode(), 0)
     return descriptor
 
 
@@ -374,14 +373,14 @@ def _sync_directory(directory: Path) -> None:
 
 
 class SnapshotWriter:
-    """Writes snapshots to a store outside the loop, one at a time; the daemon continues after a failure.
+    """Write snapshots outside the loop, one at a time. The daemon continues if one fails.
 
     Args:
-        store: Takes the documents.
+        store: Takes the snapshots.
         interval: Seconds between two snapshots.
-        header: Entries that are the same in all documents.
+        fingerprint: Fingerprint of the configuration.
         written_at: Time of the newest snapshot in the store, in epoch seconds.
-        after: Called by the writing thread with each document that is on disk.
+        after: Called by the writing thread with each snapshot that is on disk.
         clock: Returns epoch seconds.
     """
 
@@ -389,87 +388,79 @@ class SnapshotWriter:
         self,
         store: SnapshotStore,
         interval: float,
-        header: State | None = None,
+        fingerprint: State | None = None,
         written_at: float | None = None,
-        after: Callable[[State], None] = lambda _: None,
+        after: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.status = SnapshotStatus(written_at, damaged=store.damaged)
         self._store, self._interval, self.after, self._clock = store, interval, after, clock
-        self._header = header or {}
+        self._fingerprint = fingerprint or {}
         self._due = -math.inf
-        self._writing: Background[bool] | None = None
+        self._thread = ThreadPoolExecutor(1, "streameval-snapshot")
+        self._writing: Future[None] | None = None
 
-    def maybe_write(self, document: Callable[[], State | None]) -> None:
-        """Start to write `document()` when the interval is over and no snapshot is being written.
+    def maybe_write(self, take: Callable[[], Snapshot | None]) -> None:
+        """Start to write a snapshot if the interval is over and none is being written.
 
-        The document must not change any more. None: there is nothing to write yet; the next call asks again.
+        Args:
+            take: Returns a snapshot that does not change any more, or None if there is nothing to write yet.
         """
         self.settle(timeout=0.0)
         if self._writing is None and time.monotonic() >= self._due:
-            self._start(document)
+            self._start(take)
 
-    def write_last(self, document: Callable[[], State | None]) -> None:
-        """Write a last snapshot, after the one that is being written, and wait for it."""
+    def write_last(self, take: Callable[[], Snapshot | None]) -> None:
+        """Write a last snapshot after the one that is being written, and wait for it."""
         self.settle()
-        self._start(document)
+        self._start(take)
         self.settle()
 
     def settle(self, timeout: float = threading.TIMEOUT_MAX) -> None:
-        """Wait up to `timeout` seconds for the snapshot that is being written; a bug in writing is raised here."""
-        if self._writing is not None and self._writing.result(timeout):
-            self._writing = None
+        """Wait for the snapshot that is being written, and raise what went wrong inside the program.
+
+        Args:
+            timeout: Seconds to wait.
+        """
+        if self._writing is not None and wait([self._writing], timeout).done:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def close(self) -> None:
-        """Unlock the directory, as soon as no snapshot is being written any more."""
+        """Unlock the directory when no snapshot is being written any more."""
         self.settle()
+        self._thread.shutdown()
         self._store.close()
 
-    def _start(self, document: Callable[[], State | None]) -> None:
+    def _start(self, take: Callable[[], Snapshot | None]) -> None:
         try:
-            state = document()
+            snapshot = take()
         except StateError as error:  # a part of the state cannot be saved
             self._due = time.monotonic() + self._interval
-            self._failed(error)
+            self._fail(error)
             return
-        if state is None:
+        if snapshot is None:
             return
         self._due = time.monotonic() + self._interval
-        written = self._header | {"written": self._clock()} | state
-        self._store.step("taken")
-        self._writing = Background(lambda: self._write(written))
+        snapshot.written, snapshot.fingerprint = self._clock(), self._fingerprint
+        reached("taken")
+        self._writing = self._thread.submit(self._write, snapshot)
 
-    def _write(self, document: State) -> bool:
+    def _write(self, snapshot: Snapshot) -> None:
         started = time.perf_counter()
         try:
-            path = self._store.write(document)
+            path = self._store.write(snapshot)
         except (OSError, MemoryError, StateError) as error:
-            self._failed(error)
-            return True
+            self._fail(error)
+            return
         seconds = time.perf_counter() - started
         durations = self.status.durations.add(np.array([seconds]))
-        self.status = replace(self.status, written_at=document["written"], durations=durations)
+        self.status = replace(self.status, written_at=snapshot.written, durations=durations)
         log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
-        self.after(document)
-        self._store.step("committed")
-        return True
+        self.after(snapshot)
+        reached("committed")
 
-    def _failed(self, error: OSError | MemoryError | StateError) -> None:
+    def _fail(self, error: OSError | MemoryError | StateError) -> None:
         self.status = replace(self.status, failures=self.status.failures + 1)
         reason = getattr(error, "strerror", None) or str(error)
         log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
-
-
-class NoSnapshots:
-    """Writes no snapshot: a restart starts from zero."""
-
-    status: ClassVar[None] = None
-
-    def maybe_write(self, document: Callable[[], State | None]) -> None:
-        """Do nothing."""
-
-    def write_last(self, document: Callable[[], State | None]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The daemon of a configuration: with a fresh state, or resumed from a snapshot that fits the configuration."""
+"""Make the daemon of a configuration, with a new state or one that is resumed from a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
-from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
+from streameval.ingest.base import BackfillStart, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -25,26 +25,9 @@ from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
 from streameval.service.decisions import DecisionOutbox, fingerprint_of
 from streameval.service.policy_files import keep_files
 from streameval.service.reload import Reload
-from streameval.service.snapshots import (
-    DAMAGED,
-    SCHEMA,
-    WAYS_OUT,
-    SnapshotStore,
-    SnapshotWriter,
-    found_in,
-    require_document,
-)
-from streameval.service.status import own_version
+from streameval.service.snapshots import DAMAGED, WAYS_OUT, Snapshot, SnapshotStore, SnapshotWriter, snapshot_files
 
-__all__ = [
-    "StartState",
-    "daemon",
-    "dead_letters_of_configuration",
-    "fingerprint",
-    "from_newest",
-    "header",
-    "pipeline_of",
-]
+__all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "from_newest", "pipeline_of"]
 __all__ += ["require_same_configuration", "resume", "start_fresh"]
 
 LOST = (
@@ -54,16 +37,21 @@ LOST = (
 
 log = structlog.get_logger("streameval")
 
-
 E = TypeVar("E")
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class StartState(Generic[E]):
-    """The state that a daemon starts with, written to a snapshot at `written_at` (epoch seconds).
+    """Hold the state that a daemon starts with.
 
-    `late`: an evaluator of parts that the snapshot lacks. `decisions`: messages whose delivery is not confirmed.
+    Args:
+        evaluator: Takes the events.
+        pipeline: Stages of events before the evaluator.
+        offsets: Where to continue reading.
+        written_at: Time of the snapshot in epoch seconds, None without one.
+        late: Evaluator of candidates and averages that the snapshot lacks.
+        decisions: Messages that have not been confirmed.
     """
 
     evaluator: E
@@ -74,52 +62,50 @@ class StartState(Generic[E]):
     decisions: Sequence[State] = ()
 
 
-def header(config: Config) -> State:
-    """Entries that are the same in every snapshot."""
-    return {"schema": SCHEMA, "version": own_version(), "fingerprint": fingerprint(config)}
-
-
 def fingerprint(config: Config) -> dict[str, Any]:
-    """The parts of a configuration that decide what is estimated, by key, as plain values.
+    """Return the settings that decide what is estimated.
 
-    A snapshot of another fingerprint is refused; all other changes are applied to its state.
+    A snapshot with another fingerprint is refused. All other changes are applied to its state.
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
     reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
     if config.rewards:
-        reward = {"rewards": [list(each) for each in config.reward_fields]}
+        reward = {"rewards": [list(field) for field in config.reward_fields]}
     ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
     engine = {} if config.engine is None else {"engine": config.engine.kind}
     return {"block": BLOCK} | source | reward | ranking | engine
 
 
 def configuration(config: Config) -> str:
-    """The fingerprint of all settings that decide the numbers, except for the list of candidates."""
+    """Return the fingerprint of all settings that decide the numbers, except for the list of candidates."""
     return fingerprint_of({**fingerprint(config), "plan": config.evaluator_config().for_policies(()).settings()})
 
 
 def start_fresh(config: Config) -> StartState[Evaluator]:
-    """The state without a snapshot."""
+    """Return the state of a start without a snapshot."""
     return StartState(Evaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
 
 
 def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
-    """The stages of events on their way from messages to the evaluator; `located`: events keep their offsets."""
+    """Return the stages of events before the evaluator.
+
+    Args:
+        config: The configuration.
+        located: Whether events keep their offsets.
+    """
     goal, *further = config.reward_fields
     source, located = config.required_source(), located or config.decisions is not None
     limits = goal.low, goal.high
     return EventPipeline(config.event_format(), source, goal.field, limits, further, located=located)
 
 
-def require_same_configuration(config: Config, path: Path, document: State) -> None:
-    """Require a snapshot of this version and of the same fingerprint.
+def require_same_configuration(config: Config, path: Path, snapshot: Snapshot) -> None:
+    """Require a snapshot with the fingerprint of a configuration.
 
     Raises:
-        StateError: The snapshot has another schema or fingerprint.
-        DamagedError: Its content is not that of a snapshot.
+        StateError: The fingerprint differs.
     """
-    require_document(path, document)
-    before, now = document["fingerprint"], fingerprint(config)
+    before, now = snapshot.fingerprint, fingerprint(config)
     differing = [
         f"{key} was {_value(before.get(key))} and is now {_value(now.get(key))}"
         for key in sorted(before.keys() | now.keys())
@@ -132,19 +118,26 @@ def require_same_configuration(config: Config, path: Path, document: State) -> N
 
 
 def resume(
-    config: Config, path: Path, document: State, reset_policies: Collection[str] = (), *, backfills: bool = False
+    config: Config, path: Path, snapshot: Snapshot, reset_policies: Collection[str] = (), *, backfills: bool = False
 ) -> StartState[Evaluator]:
-    """The state of a snapshot, with the changes of the configuration; `backfills`: of new candidates.
+    """Return the state of a snapshot with the changes of the configuration.
+
+    Args:
+        config: The configuration.
+        path: File of the snapshot, for messages.
+        snapshot: The snapshot.
+        reset_policies: Policies that start from zero.
+        backfills: Whether new candidates read the log again.
 
     Raises:
-        StateError: The snapshot has another schema or fingerprint.
-        DamagedError: Its content is not that of a snapshot.
+        StateError: The snapshot has another fingerprint, or a schema that cannot be read.
+        DamagedError: The content cannot be restored.
         InputError: A policy to reset does not exist.
     """
-    require_same_configuration(config, path, document)
+    require_same_configuration(config, path, snapshot)
     plan, pipeline = config.evaluator_config(), pipeline_of(config)
     evaluator = Evaluator.from_state(
-        document["evaluator"], config.reward_model, config.policies.candidates, config.propensity, without_code=True
+        snapshot.evaluator, config.reward_model, config.policies.candidates, config.propensity, without_code=True
     )
     evaluator.fold_pending()
     evaluator.report()  # reads every part of the state
@@ -158,21 +151,21 @@ def resume(
         log.warning(
             "restarted_from_zero", reason="another production policy or other propensities: every lift depends on it"
         )
-    pipeline.restore(document["pipeline"])
+    pipeline.restore(snapshot.pipeline)
     buffered = pipeline.buffered() if backfills else None
     late = evaluator.apply_config(plan, buffered.events if buffered else 0)
-    offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
+    offsets = snapshot.source_offsets
     pipeline.drop_policies(reset_policies)
     log.info(
         "continued",
         snapshot=str(path),
-        written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
+        written=datetime.fromtimestamp(snapshot.written, UTC).isoformat(timespec="seconds"),
         **{
             kind: compared(parts[kind], after, reset if kind == "policies" else ())
             for kind, after in plan.parts.items()
         },
     )
-    return StartState(evaluator, pipeline, offsets, document["written"], late, document["decisions"])
+    return StartState(evaluator, pipeline, offsets, snapshot.written, late, snapshot.decisions)
 
 
 def _value(value: Any) -> str:
@@ -180,29 +173,31 @@ def _value(value: Any) -> str:
 
 
 def _require_policies(reset: Collection[str], policies: Collection[str]) -> None:
-    known = [name for name in policies if name != LOGGING]
-    unknown = sorted(set(reset) - set(known))
+    names = [name for name in policies if name != LOGGING]
+    unknown = sorted(set(reset) - set(names))
     if unknown:
         raise InputError(
             f"--reset-policy: there is no policy {', '.join(unknown)} to reset",
-            hint=f"the policies of the configuration are {', '.join(known)}; `logging` is the log itself",
+            hint=f"the policies of the configuration are {', '.join(names)}; `logging` is the log itself",
         )
 
 
 def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collection[str] = ()) -> dict[str, list[str]]:
-    """The names that are kept, new, reset (their settings changed, or by request), and dropped.
+    """Return the names that are kept, new, reset and dropped.
+
+    Names are reset if their settings changed, or by request.
 
     >>> compared({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 20, "d": 4})
     {'kept': ['a'], 'new': ['d'], 'reset': ['b'], 'dropped': ['c']}
     """
     again = [name for name in after if name in before and (name in reset or before[name] != after[name])]
-    sorts = {
+    groups = {
         "kept": [name for name in after if name in before and name not in again],
         "new": [name for name in after if name not in before],
         "reset": again,
         "dropped": [name for name in before if name not in after],
     }
-    return {sort: names for sort, names in sorts.items() if names}
+    return {group: names for group, names in groups.items() if names}
 
 
 def daemon(
@@ -213,14 +208,14 @@ def daemon(
     reset: bool = False,
     reset_policies: Collection[str] = (),
 ) -> Daemon:
-    """The daemon of a configuration, ready to run, from the newest snapshot if there is one.
+    """Return the daemon of a configuration, ready to run, from the newest snapshot if there is one.
 
     Args:
-        path: The file of the configuration, which is read again on SIGHUP.
+        path: File of the configuration, which is read again on SIGHUP.
         config: The configuration.
-        backfill: Where a new candidate's history starts; None gives it no history.
-        reset: Start from zero.
-        reset_policies: Start these policies from zero.
+        backfill: Where the history of a new candidate starts, None for no history.
+        reset: Whether to start from zero.
+        reset_policies: Policies that start from zero.
 
     Raises:
         ConfigError: There is no state to reset.
@@ -239,17 +234,25 @@ def daemon(
 
 def from_newest(
     config: Config,
-    read: Callable[[Path, State], StartState[E]],
+    read: Callable[[Path, Snapshot], StartState[E]],
     fresh: Callable[[], StartState[E]],
     assemble: Callable[[StartState[E], SnapshotWriter | None], Made],
     *,
     reset: bool,
     needs_state: bool,
 ) -> Made:
-    """`assemble` of the newest snapshot as `read` understands it, or of a `fresh` start without one, or by `reset`.
+    """Return what `assemble` makes of the newest snapshot, or of a fresh start if there is none.
+
+    Args:
+        config: The configuration.
+        read: Restores a snapshot.
+        fresh: Returns the state of a start without a snapshot.
+        assemble: Makes the daemon.
+        reset: Whether to set existing snapshots aside.
+        needs_state: Whether to refuse a configuration that keeps no state.
 
     Raises:
-        ConfigError: `needs_state`, and none is kept.
+        ConfigError: State is needed, and none is kept.
         StateError: The snapshot does not fit the configuration.
     """
     kept = config.kept_state()
@@ -261,23 +264,21 @@ def from_newest(
     try:
         if reset:
             store.set_aside()
-        (
-            config.evaluator_config(),
-            pipeline_of(config),
-        )  # raise here what is wrong with the configuration, not with a snapshot
+        config.evaluator_config()  # errors of the configuration are raised here, not as errors of a snapshot
+        pipeline_of(config)
         start = store.newest(read)
         if start is None:
-            if not reset and found_in(kept.dir, DAMAGED):
+            if not reset and snapshot_files(kept.dir, DAMAGED):
                 log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)
             start = fresh()
-        return assemble(start, SnapshotWriter(store, kept.interval, header(config), start.written_at))
+        return assemble(start, SnapshotWriter(store, kept.interval, fingerprint(config), start.written_at))
     except BaseException:
         store.close()
         raise
 
 
 def dead_letters_of_configuration(config: Config) -> DeadLetterQueue | None:
-    """Where the rejected messages of a configuration go."""
+    """Open the destination of rejected messages, None if they are only counted."""
     source = config.required_source()
     connection = source if isinstance(source, KafkaConnection) else KafkaConnection()
     return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection)
@@ -301,18 +302,18 @@ def _assemble(
         sender, production = MessageSender(config.decisions.topic, connection), config.policies.production
         decisions = DecisionOutbox(sender, production, configuration(config), start.decisions)
 
-    def written(document: State) -> None:
+    def written(snapshot: Snapshot) -> None:
         if kept is not None and kept.dir is not None:
-            keep_files(kept.dir, document["evaluator"])
-        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()})
+            keep_files(kept.dir, snapshot.evaluator)
+        source.commit(snapshot.source_offsets)
         if decisions is not None:
-            decisions.saved(document["decisions"])
+            decisions.saved(snapshot.decisions)
 
     if snapshots is not None:
         snapshots.after = written
 
     def examine(events: EventBatch) -> Iterator[str]:
-        return (f"{each}; {each.hint}" for each in evaluator.missing_fields(events))
+        return (f"{problem}; {problem.hint}" for problem in evaluator.missing_fields(events))
 
     history = None if backfill is None else partial(settings.open_backfill, backfill)
     reloading = Reload(path, config, evaluator, history)

@@ -1,4 +1,4 @@
-"""The status of the daemon: one immutable value, replaced as a whole, so that no reader sees a part of an update."""
+"""Hold the status of the daemon in one immutable value, so that no reader sees half of an update."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from streameval.ope.report import Report
 
 __all__ = ["BackfillStatus", "DaemonStatus", "Histogram", "History", "SnapshotStatus"]
 
-HISTORY_SPAN = 12 * 3600.0  # seconds
-MOST_POINTS = 240
-SHORTEST_SPACING = 0.5  # seconds: at first every Report is a point, so that a new daemon shows something at once
+HISTORY_SECONDS = 12 * 3600.0
+MAX_POINTS = 240
+MIN_SPACING_SECONDS = 0.5  # at first every Report is a point, so that a new daemon shows something at once
 
 
 @cache
 def own_version() -> str:
-    """The installed version of this package."""
+    """Return the installed version of this package."""
     try:
         return version("streameval")
     except PackageNotFoundError:  # a source tree on the path, not installed
@@ -41,59 +41,66 @@ Label: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """All estimates at one moment, NaN where not known.
+    """Hold all estimates at one moment.
 
-    `numbers[places[label]]` are the value, its lower and upper bound, and then the same of the lift.
+    Args:
+        at: Epoch seconds.
+        rows: Row of each estimate in `numbers`.
+        numbers: Value, its lower and upper bound, lift, its lower and upper bound, [estimates, 6]; NaN if not known.
     """
 
     at: float
-    places: dict[Label, int]
+    rows: dict[Label, int]
     numbers: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Estimates of the last hours at points at least `spacing` seconds apart, which doubles when there are too many.
+    """Hold the estimates of the last hours at points at least `spacing` seconds apart.
 
-    In the end points are 256 seconds apart and reach `HISTORY_SPAN` back, in `48 bytes x points x estimates`: some
-    megabytes for hundreds of estimates.
+    The spacing doubles when there are too many points. In the end they are 256 seconds apart and reach
+    `HISTORY_SECONDS` back. They take 48 bytes x points x estimates: some megabytes for hundreds of estimates.
 
     >>> len(History().points)
     0
     """
 
     points: tuple[Point, ...] = ()
-    spacing: float = SHORTEST_SPACING
+    spacing: float = MIN_SPACING_SECONDS
 
     def after(self, at: float, report: Report | None) -> History:
-        """This history and a Report made at `at` (epoch seconds), if the last point is old enough.
+        """Return the history with a Report, or without it if the last point is too recent.
 
-        When the clock was set back, points in the future are dropped.
+        Points in the future are dropped, in case the clock was set back.
+
+        Args:
+            at: Time of the Report in epoch seconds.
+            report: The Report.
         """
         if report is None:
             return self
         last = self.points[-1] if self.points else None
         if last is not None and 0 <= at - last.at < self.spacing:
             return self
-        kept = [point for point in self.points if at - HISTORY_SPAN <= point.at <= at]
+        kept = [point for point in self.points if at - HISTORY_SECONDS <= point.at <= at]
         points, spacing = (*kept, _point(at, report, last)), self.spacing
-        while len(points) > MOST_POINTS:
+        while len(points) > MAX_POINTS:
             spacing *= 2
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
     def since(self, start: float) -> History:
-        """The points from this moment on, in epoch seconds."""
+        """Return the points from a moment on, in epoch seconds."""
         return History(tuple(point for point in self.points if point.at >= start), self.spacing)
 
     def series(self, label: Label, of_lift: bool = False) -> NDArray[np.float64]:
-        """The value or the lift of one estimate, with both bounds, at each point, [points, 3]; NaN where not known."""
-        numbers, shown = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
-        for row, point in enumerate(self.points):
-            place = point.places.get(label)
-            if place is not None:
-                numbers[row] = point.numbers[place, shown]
-        return numbers
+        """Return the value or lift of one estimate with both bounds over time, [points, 3]; NaN if not known."""
+        series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
+        for index, point in enumerate(self.points):
+            row = point.rows.get(label)
+            if row is not None:
+                series[index] = point.numbers[row, columns]
+        return series
 
 
 NO_HISTORY = History()
@@ -108,18 +115,24 @@ def _spaced(points: Iterable[Point], spacing: float) -> Iterator[Point]:
 
 
 def _point(at: float, report: Report, last: Point | None) -> Point:
-    """The estimates of the goal."""
+    """Return the estimates of the reward that decides."""
     estimates = report.of_goal().estimates
-    places = {(each.policy, each.estimator, each.average): row for row, each in enumerate(estimates)}
-    if last is not None and last.places == places:
-        places = last.places  # hundreds of points share one
-    numbers = [(each.value, each.lower, each.upper, each.lift, each.lift_lower, each.lift_upper) for each in estimates]
-    return Point(at, places, np.array(numbers, dtype=np.float64).reshape(-1, 6))
+    rows = {(estimate.policy, estimate.estimator, estimate.average): row for row, estimate in enumerate(estimates)}
+    if last is not None and last.rows == rows:
+        rows = last.rows  # hundreds of points share one
+    names = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
+    numbers = [[getattr(estimate, name) for name in names] for estimate in estimates]
+    return Point(at, rows, np.array(numbers, dtype=np.float64).reshape(-1, 6))
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations counted in fixed buckets: `counts[i]` lie in `(bounds[i-1], bounds[i]]`, the last above all bounds.
+    """Count observations in fixed buckets.
+
+    Args:
+        bounds: Upper bounds of the buckets, rising.
+        counts: Observations in (bounds[i - 1], bounds[i]], and at last above all bounds.
+        total: Sum of the observations.
 
     >>> Histogram.of(bounds=(1.0, 10.0)).add(np.array([-3.0, 1.0, 2.0, 50.0]))
     Histogram(bounds=(1.0, 10.0), counts=(2, 1, 1), total=53.0)
@@ -131,33 +144,35 @@ class Histogram:
 
     @classmethod
     def of(cls, bounds: tuple[float, ...]) -> Histogram:
-        """An empty histogram over rising `bounds`."""
+        """Return an empty histogram."""
         return cls(bounds, (0,) * (len(bounds) + 1), 0.0)
 
     def add(self, values: NDArray[np.float64]) -> Histogram:
-        """This histogram and `values`; negative ones count as 0, so that the total never falls; NaN are left out."""
-        known = np.maximum(values[~np.isnan(values)], 0.0)
-        added = np.bincount(np.searchsorted(self.bounds, known), minlength=len(self.counts)).tolist()
-        counts = tuple(old + new for old, new in zip(self.counts, added, strict=True))
-        return Histogram(self.bounds, counts, self.total + float(known.sum()))
+        """Return the histogram with more observations.
+
+        NaN is left out, and negative values count as 0, so that the total never falls.
+        """
+        usable = np.maximum(values[~np.isnan(values)], 0.0)
+        added = np.bincount(np.searchsorted(self.bounds, usable), minlength=len(self.counts)).tolist()
+        return self.merged(Histogram(self.bounds, tuple(added), float(usable.sum())))
 
     def merged(self, other: Histogram) -> Histogram:
-        """The observations of both, which have the same buckets."""
+        """Return the observations of two histograms with equal bounds."""
         counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
         return Histogram(self.bounds, counts, self.total + other.total)
 
     @property
     def count(self) -> int:
-        """The number of observations."""
+        """Return the number of observations."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float | None:
-        """The mean observation; None without any."""
+        """Return the mean observation, None without any."""
         return self.total / self.count if self.count else None
 
     def cumulative(self) -> tuple[int, ...]:
-        """Observations up to each bound, and at last all of them."""
+        """Return the observations up to each bound, and at last all of them."""
         return tuple(accumulate(self.counts))
 
 
@@ -169,7 +184,7 @@ NO_DELAYS = Histogram.of(
 
 @dataclass(frozen=True, slots=True)
 class BackfillStatus:
-    """The backfill of new candidates: events read, and approximately how many are still unread."""
+    """Hold the progress of a backfill: events read, and about how many are still unread."""
 
     policies: tuple[str, ...]
     read: int
@@ -181,9 +196,13 @@ NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """Time of the newest snapshot (epoch seconds), seconds that writing took, and the number of failed snapshots.
+    """Hold the status of snapshots.
 
-    `damaged`: snapshots that this process found damaged when it started.
+    Args:
+        written_at: Time of the newest one in epoch seconds.
+        durations: Seconds that writing took.
+        failures: Number of failed snapshots.
+        damaged: Number of snapshots that were damaged when the process started.
     """
 
     written_at: float | None = None
@@ -197,11 +216,13 @@ NO_ENGINE_BATCHES = Histogram.of(bounds=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """Batches that an engine has evaluated: seconds from plan to result, and the events of the last one.
+    """Hold the status of an engine.
 
-    `age`: seconds since the end of the log was asked for, up to which events count; before the first batch, those since
-    the start.
-    `executors_lost`: how many executors have ended unasked in the life of this process.
+    Args:
+        batch_duration: Seconds from the plan of a batch to its result.
+        batch_events: Events of the last batch.
+        age: Seconds since the last request for the end of the log up to which events count, or since the start.
+        executors_lost: Executors that ended unasked during this process.
     """
 
     batch_duration: Histogram = NO_ENGINE_BATCHES
@@ -212,15 +233,29 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """The status of a running daemon at the moment `at` (epoch seconds).
+    """Hold the status of a running daemon.
 
-    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
-    the reason; else a problem of the clock, if any. `accepted`, `rejected` (with every reason) and the histograms (in
-    seconds) count from the start of the process; the Report counts from the start of the state. `snapshots` is None
-    without a state, `dead_letters` and `decisions` where none are written, `buffered` where events count as they
-    arrive. `ahead_of_clock` counts events and rewards dated too far ahead of this machine's clock. `history` holds
-    Reports since the start of the process. `margin`: what a lift must exceed for promotion, None without promotion.
-    `engine` is None where this process evaluates events itself.
+    Counts and histograms start with the process, but the Report counts from the start of the state.
+
+    Args:
+        source: Status of the source.
+        at: Time of this status in epoch seconds.
+        report: Newest Report, None before the first one.
+        ready: Whether the source answers and there is a Report.
+        detail: Why the daemon is not ready, or a problem of the clock.
+        accepted: Number of accepted events.
+        rejected: Number of rejected events, by every reason.
+        batch_duration: Seconds to process a batch.
+        event_delay: Seconds from the timestamp of an event to its processing.
+        backfills: Backfills of new candidates.
+        snapshots: None without a state.
+        dead_letters: None if rejected messages are only counted.
+        decisions: None if no decisions are sent.
+        ahead_of_clock: Events and rewards dated too far ahead of this machine's clock.
+        buffered: None if events count as they arrive.
+        history: Estimates since the start of the process.
+        margin: What a lift must exceed for promotion, None without promotion.
+        engine: None if this process evaluates events itself.
     """
 
     source: SourceStatus

@@ -18,7 +18,6 @@ import pytest
 import yaml
 
 from streameval.config.model import Config
-from streameval.service.http.auth import fits
 from support.deployed import ALERTMANAGER, DEPLOY, PROMETHEUS
 from support.http_servers import serving
 from support.programs import output, program
@@ -135,7 +134,7 @@ def test_services_and_ports_of_the_readme_exist() -> None:
 
 def test_addresses_lead_to_services() -> None:
     named = [
-        *Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__))).source.bootstrap_servers,  # type: ignore[union-attr]
+        *Config.load(GIVEN / "streameval.yaml", {}).source.bootstrap_servers,  # type: ignore[union-attr]
         *(
             target
             for job in prometheus()["scrape_configs"]
@@ -156,26 +155,27 @@ def test_addresses_lead_to_services() -> None:
     assert f"://{named[0]}," in listening
 
 
-def logins_in(any_file: Path) -> dict[str, str]:
-    """The environment in which the configuration loads where the files of its container are not there."""
-    return {"STREAMEVAL_HTTP__TOKEN_FILE": str(any_file), "STREAMEVAL_HTTP__USERS_FILE": str(any_file)}
-
-
 def test_the_daemon_reads_what_the_recommender_writes() -> None:
-    config = Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__)))
+    config = Config.load(GIVEN / "streameval.yaml", {})
     command = SERVICES["recommender"]["command"]
     assert config.source.topic == command[command.index("--topic") + 1]  # type: ignore[union-attr]
     with importable(DEPLOY.parent / "examples" / "recommender"):
         assert config.policies.candidates == list(import_module("recommender").CANDIDATES)
-    assert config.http.has_login
+
+
+def test_only_this_machine_and_the_project_read_the_page() -> None:
+    assert SERVICES["streameval"]["ports"] == ["127.0.0.1:9108:9108"]
+    (job,) = [job for job in prometheus()["scrape_configs"] if job["job_name"] == "streameval"]
+    names = [target.partition(":")[0] for config in job["static_configs"] for target in config["targets"]]
+    http = Config.load(GIVEN / "streameval.yaml", {}).http
+    assert http.checks_host, "a page from the internet cannot read the answers by a name of its own"
+    assert http.allowed_hosts == names
 
 
 def test_the_daemon_writes_to_its_volume_alone() -> None:
     config = yaml.safe_load((GIVEN / "streameval.yaml").read_text())
     (state,) = [target for source, target, _ in mounts(SERVICES["streameval"]) if source == "state"]
     assert config["state"]["dir"].startswith(f"{state}/")
-    seen = {target for _, target, _ in mounts(SERVICES["streameval"])}
-    assert {str(Path(config["http"][key]).parent) for key in ("token_file", "users_file")} <= seen
 
 
 def prometheus() -> dict[str, Any]:
@@ -184,19 +184,17 @@ def prometheus() -> dict[str, Any]:
     return content
 
 
-def test_prometheus_has_the_deployed_configuration_and_a_token() -> None:
+def test_prometheus_has_the_deployed_configuration() -> None:
     expected = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     expected["rule_files"] = [f"/etc/prometheus/{path}" for path in expected["rule_files"]]
-    expected["scrape_configs"][0]["authorization"] = {"credentials_file": "/run/streameval/token"}
     assert prometheus() == expected
     seen = {target: source for source, target, _ in mounts(SERVICES["prometheus"])}
-    assert (seen["/etc/prometheus"], seen["/run/streameval"]) == ("./prometheus", "secrets")
+    assert seen["/etc/prometheus"] == "./prometheus"
 
 
 def test_prometheus_accepts_it(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a-token")
     text = (GIVEN / "prometheus.yml").read_text()
-    text = text.replace("/run/streameval", str(tmp_path)).replace("/etc/prometheus", str(PROMETHEUS))
+    text = text.replace("/etc/prometheus", str(PROMETHEUS))
     (tmp_path / "prometheus.yml").write_text(text)
     message = output(program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml"))
     assert "2 rule files found" in message
@@ -209,19 +207,10 @@ def given() -> Iterator[Scripts]:
         yield import_module
 
 
-def test_secrets_are_made_once_and_open_the_daemon(given: Scripts, tmp_path: Path) -> None:
+def test_a_password_is_made_once(given: Scripts, tmp_path: Path) -> None:
     made = given("make_secrets")
     password = made.make(tmp_path)
-    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert set(kept) == {"token", "users", "password"}
-    assert made.make(tmp_path) == password
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
-    name, _, hashed = kept["users"].strip().partition(":")
-    assert (name, fits(hashed, password)) == ("streameval", True)
-    assert Config.load(
-        GIVEN / "streameval.yaml",
-        {f"STREAMEVAL_HTTP__{key.upper()}_FILE": str(tmp_path / key) for key in ("token", "users")},
-    ).http.has_login
+    assert made.make(tmp_path) == password == (tmp_path / "password").read_text()
 
 
 def test_the_webhook_prints_what_alertmanager_sends(given: Scripts, capsys: pytest.CaptureFixture[str]) -> None:

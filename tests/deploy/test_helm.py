@@ -27,7 +27,7 @@ EVERYTHING: dict[str, Any] = {
     "config": {
         "source": {"kind": "file", "bootstrap_servers": "other:9093", "topic": "clicks", "client": "kafka-python"},
         "policies": {"candidates": ["bold", "careful"]},
-        "http": {"host": "::", "token_file": "/run/secrets/token", "users_file": "/run/secrets/users"},
+        "http": {"host": "::", "token_file": "/run/secrets/token"},
         "state": {"dir": "/var/lib/streameval/other"},
     },
     "secretName": "login",

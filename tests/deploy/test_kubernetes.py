@@ -26,8 +26,8 @@ POD = STATEFUL["spec"]["template"]["spec"]
 POD_LABELS = STATEFUL["spec"]["template"]["metadata"]["labels"]
 CONFIG = yaml.safe_load((KUBERNETES / "streameval.yaml").read_text())
 SECRET = yaml.safe_load((KUBERNETES / "secret.example.yaml").read_text())
-LOGIN = {f"STREAMEVAL_HTTP__{name}_FILE": __file__ for name in ("TOKEN", "USERS")}
-"""Files that exist here, in place of those of the pod."""
+TOKEN_FILE = {"STREAMEVAL_HTTP__TOKEN_FILE": __file__}
+"""A file that exists here, in place of the one in the pod."""
 
 
 def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
@@ -121,7 +121,7 @@ def test_with_tls_all_clients_use_it() -> None:
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["scheme"] == "https"
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": secret, "key": "ca.crt"}
-    config = Config.load(KUBERNETES / "streameval.yaml", dict.fromkeys(files, __file__) | LOGIN)
+    config = Config.load(KUBERNETES / "streameval.yaml", dict.fromkeys(files, __file__) | TOKEN_FILE)
     assert config.http.tls_certfile == config.http.tls_keyfile == __file__
     assert {Path(file).name for file in files.values()} == {"tls.crt", "tls.key"}
 
@@ -140,13 +140,12 @@ def test_only_the_state_is_kept_and_on_a_volume_of_each_pod() -> None:
 
 
 def test_the_configuration_loads_and_is_where_the_daemon_looks() -> None:
-    config = Config.load(KUBERNETES / "streameval.yaml", LOGIN)
-    assert config.http.has_login
+    config = Config.load(KUBERNETES / "streameval.yaml", TOKEN_FILE)
+    assert config.http.token_file
     assert config.http.port == CONTAINER["ports"][0]["containerPort"]
     mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
     assert CONTAINER["args"] == ["run", f"{mounted['config']}/streameval.yaml"]
     assert CONFIG["http"]["token_file"] == f"{mounted['secret']}/token"
-    assert CONFIG["http"]["users_file"] == f"{mounted['secret']}/users"
 
 
 def test_names_of_secrets_and_maps_are_those_that_exist() -> None:

@@ -101,9 +101,8 @@ def test_restrictions_forbid_nothing_that_the_program_needs() -> None:
 
 def test_secrets_come_as_credentials_and_files_not_in_the_unit() -> None:
     environment = dict(value.split("=", 1) for value in FOUND["Environment"])
-    assert FOUND["LoadCredential"] == [f"{name}:/etc/streameval/{name}" for name in ("token", "users")]
-    for name in ("token", "users"):
-        assert environment[f"STREAMEVAL_HTTP__{name.upper()}_FILE"] == f"/run/credentials/{UNIT.name}/{name}"
+    assert FOUND["LoadCredential"] == ["token:/etc/streameval/token"]
+    assert environment["STREAMEVAL_HTTP__TOKEN_FILE"] == f"/run/credentials/{UNIT.name}/token"
     assert all(value.startswith("-") for value in FOUND["EnvironmentFile"]), "it may be missing"
     assert not re.search(r"(?im)^environment=.*password", UNIT.read_text())
     assert environment["OPENBLAS_NUM_THREADS"] == "1"
@@ -113,7 +112,7 @@ def test_its_environment_is_understood_by_the_configuration(tmp_path: Path) -> N
     environment = dict(value.split("=", 1) for value in FOUND["Environment"])
     files = {name: str(Path(__file__)) for name in environment if name.endswith("_FILE")}
     (tmp_path / "streameval.yaml").write_text("source: {topic: a}\npolicies: {candidates: [b]}\n")
-    assert Config.load(tmp_path / "streameval.yaml", environment | files).http.has_login
+    assert Config.load(tmp_path / "streameval.yaml", environment | files).http.token_file
 
 
 def test_it_runs_the_daemon_with_options_that_exist(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -95,6 +95,21 @@ def run_at_once(self: Any, call: Callable[[], Any]) -> None:
     self._run(call)
 
 
+class InlineExecutor(Executor):
+    """Run each call before `submit` returns."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            future.set_exception(error)
+        return future
+
+
 def open_source(schedule: Schedule, settings: KafkaSettings, offsets: SourceOffsets | None = None) -> Source:
     """In place of `KafkaSettings.open`: reads the topics of the schedule."""
     known = offsets or {}
@@ -126,6 +141,7 @@ def simulated(schedule: Schedule) -> Iterator[None]:
         (startup, "Reload", partial(RecordedReload, schedule)),
         (Config, "load", lambda _: schedule.configuration()),
         (snapshots, "reached", schedule.step),
+        (snapshots, "ThreadPoolExecutor", InlineExecutor),
     ]
     defaults = {"clock": clock.time, "publish_interval": PUBLISH_INTERVAL}
     with ExitStack() as stack:

@@ -38,12 +38,12 @@ def fill_disk(schedule: Schedule) -> None:
     def fail() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    schedule.at_step[schedule.random.choice(["opened", "header_written", "written", "synced"])] = fail
+    schedule.at_step[schedule.random.choice(["opened", "written", "synced"])] = fail
 
 
 def damage_snapshot(schedule: Schedule) -> None:
     """Change a byte of the newest snapshot, now and then of all of them, and restart."""
-    found = snapshots.found_in(schedule.state)
+    found = snapshots.snapshot_files(schedule.state)
     for path in found if schedule.random.random() < 0.2 else found[-1:]:
         content = bytearray(path.read_bytes())
         content[schedule.random.randrange(len(content))] ^= 1
@@ -53,19 +53,19 @@ def damage_snapshot(schedule: Schedule) -> None:
 
 def change_snapshot(schedule: Schedule) -> None:
     """Give the newest snapshot a state that does not fit, under a right checksum, and restart."""
-    found = snapshots.found_in(schedule.state)
+    found = snapshots.snapshot_files(schedule.state)
     for path in found[-1:]:
-        document = snapshots.read_document(path)
-        evaluator = document["evaluator"]
+        document = snapshots.read_snapshot(path)
+        evaluator = document.evaluator
         if len(found) == 1 or schedule.random.random() < 0.5:
-            part = schedule.random.choice([evaluator, document["pipeline"]])
+            part = schedule.random.choice([evaluator, document.pipeline])
             del part[schedule.random.choice(sorted(part.keys() - OTHER_VERSION))]
         else:  # where there is an older one: the only one is kept for a human to look at if reading it fails
             changed = [evaluator[name] for name in sorted(evaluator.keys() - OTHER_VERSION)]
-            part, name = schedule.random.choice(_places([document["offsets"], document["pipeline"], *changed]))
+            part, name = schedule.random.choice(_places([document.offsets, document.pipeline, *changed]))
             part[name] = "text"
         with path.open("wb") as file:
-            snapshots.write_document(file, document)
+            snapshots.write_snapshot(file, document)
     kill(schedule)
 
 

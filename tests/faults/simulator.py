@@ -209,7 +209,7 @@ class Schedule:
 
     def _expected_state(self) -> Account:
         """The contents of the newest snapshot; the daemon has just set damaged ones aside."""
-        paths = snapshots.found_in(self.state)
+        paths = snapshots.snapshot_files(self.state)
         return self.accounts[paths[-1].name].copy() if paths else Account()
 
     def see_candidates(self, candidates: Iterable[str]) -> None:
@@ -281,7 +281,7 @@ class Schedule:
         if step == "taken":
             self._taken = self.account.copy()
         elif step == "renamed":
-            path = snapshots.found_in(self.state)[-1]
+            path = snapshots.snapshot_files(self.state)[-1]
             self.accounts[path.name] = self._taken
             self._check_offsets(path)
         self.at_step.pop(step, lambda: None)()
@@ -310,7 +310,7 @@ class Schedule:
         if not self.is_complete:
             return  # the daemon may not know yet that a log was cut
         given = set(self._taken.numbers)
-        for name, offsets in snapshots.read_document(path)["offsets"].items():
+        for name, offsets in snapshots.read_snapshot(path).offsets.items():
             topic = self.topics[name]
             for partition, position in Offsets.from_state(offsets).positions.items():
                 log = [self.producers.number_of[value] for value in topic.logs[partition]]

@@ -29,7 +29,7 @@ from streameval.config.model import Config
 from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.snapshots import KEPT_SNAPSHOTS, STEPS, WRITING, read_document
+from streameval.service.snapshots import MAX_SNAPSHOTS, STEPS, WRITING, read_snapshot
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
 from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state, settled
@@ -311,7 +311,7 @@ later. Neither depends on how fast the machine is: a daemon that is killed after
 def read_in(runs: DaemonRuns) -> int:
     """The number of messages before the offsets of the newest snapshot."""
     paths = runs.snapshots()
-    states = read_document(paths[-1])["offsets"].values() if paths else []
+    states = read_snapshot(paths[-1]).offsets.values() if paths else []
     return sum(sum(Offsets.from_state(state).positions.values()) for state in states)
 
 
@@ -438,10 +438,10 @@ def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
     """Leave no room while the daemon stands still between two snapshots: no room for any but those three."""
     assert runs.process is not None
     while not ballast.exists():
-        wait_until(lambda: len(runs.snapshots()) == KEPT_SNAPSHOTS, PATIENCE)
+        wait_until(lambda: len(runs.snapshots()) == MAX_SNAPSHOTS, PATIENCE)
         runs.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, runs.process.pid, os.WSTOPPED)
-        if len(runs.snapshots()) == KEPT_SNAPSHOTS and not list(runs.state.glob(f"*{WRITING}")):
+        if len(runs.snapshots()) == MAX_SNAPSHOTS and not list(runs.state.glob(f"*{WRITING}")):
             room = os.statvfs(disk)
             ballast.write_bytes(bytes(room.f_bavail * room.f_bsize))
         runs.process.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streameval.service.snapshots import read_document
+from streameval.service.snapshots import read_snapshot
 from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -109,7 +109,7 @@ def config(log: Path) -> dict[str, Any]:
 
 def learned(runs: DaemonRuns) -> dict[str, Any]:
     """By policy what it has learned, bit for bit as in the newest snapshot."""
-    found: dict[str, Any] = read_document(runs.snapshots()[-1])["evaluator"]["rooms"]["learning"]
+    found: dict[str, Any] = read_snapshot(runs.snapshots()[-1]).evaluator["rooms"]["learning"]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The running daemon as others meet it: scraped by a real Prometheus, and asked while events flow."""
+"""Scrape and query a running daemon, also by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ AVERAGES = (se.Cumulative(), se.Window(), se.Decay(), se.AdaptiveWindow(), se.Ad
 
 
 def messages(count: int) -> list[bytes]:
-    """Events of a uniform logging policy over ten actions, told apart by the candidates' probabilities."""
+    """Return events of a uniform logging policy over ten actions, with random probabilities of candidates."""
     rng = np.random.default_rng(3)
     rewards, chances = rng.random(count) < 0.1, np.round(0.2 * rng.random((count, len(CANDIDATES))), 5)
     return [
@@ -73,7 +73,7 @@ def serving(daemon: Daemon) -> Iterator[httpx.Client]:
 
 
 class Endless:
-    """The same events again and again, as fast as they are taken."""
+    """Repeat events as fast as they are taken."""
 
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
@@ -101,7 +101,7 @@ def test_a_scrape_of_220_estimates_takes_less_than_50_ms_while_events_flow() -> 
 
 
 def scrape_time(client: httpx.Client) -> float:
-    """The median of some scrapes."""
+    """Return the median duration of some scrapes."""
     return statistics.median(quickest(lambda: client.get("/metrics"), times=1) for _ in range(15))
 
 
@@ -125,7 +125,7 @@ def test_http_serves_the_report_of_the_events() -> None:
 
 @contextmanager
 def prometheus(target: str, folder: Path, **options_of_job: Any) -> Iterator[httpx.Client]:
-    """A real Prometheus that scrapes `target` every second, on a free port, its data below `folder`."""
+    """Run a Prometheus that scrapes `target` every second, with its data below `folder`."""
     program = shutil.which("prometheus")
     if program is None:
         if os.environ.get("CI"):
@@ -149,7 +149,7 @@ def prometheus(target: str, folder: Path, **options_of_job: Any) -> Iterator[htt
 
 
 def query(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], float]]:
-    """The series that the expression gives now; none while Prometheus is not up yet."""
+    """Return the series of an expression, none while Prometheus is not up yet."""
     try:
         answer = client.get("/api/v1/query", params={"query": expression})
     except httpx.TransportError:
@@ -162,7 +162,7 @@ def query(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], f
 
 
 def found(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], float]]:
-    """The same once there are some: after a scrape that took longer than a second, none are there until the next."""
+    """Return the series of an expression once there are some."""
     series: list[tuple[dict[str, str], float]] = []
 
     def any_there() -> bool:

@@ -1,4 +1,4 @@
-"""The status page as people meet it: in a real browser, with and without scripts, by eye, keyboard and ear."""
+"""Use the status page in a real browser, with and without scripts, by keyboard and by screen reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streameval.config.model import Http
 from streameval.events import RankingDecoder
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.ope.report import Estimate, Report
-from streameval.service.http.auth import Security, hash_password
+from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
 from streameval.service.status import DaemonStatus
 from support.asking import asking, report_of
@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def evaluated() -> DaemonStatus:
-    """The status page of a daemon after 20,000 simulated events."""
+    """Return the status of a daemon after 20,000 simulated events."""
     *_, last = hours(20_000)
     return last
 
@@ -58,7 +58,7 @@ def server(view: View) -> Iterator[HttpServer]:
         yield server
 
 
-def test_the_numbers_on_the_page_are_those_of_the_report(browser: Browser, server: HttpServer) -> None:
+def test_the_page_shows_the_numbers_of_the_report(browser: Browser, server: HttpServer) -> None:
     with asking(server.url) as client:
         report = msgspec.convert(report_of(client), type=Report)
     with opened(browser, server.url) as tab:
@@ -72,7 +72,7 @@ def test_the_numbers_on_the_page_are_those_of_the_report(browser: Browser, serve
 
 
 def rows(tab: Tab) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Every value of the page, with its interval, by policy, estimator and average."""
+    """Return every value of the page with its interval, by policy, estimator and average."""
     read = """details => details.map(section => [...section.querySelectorAll("table.chart")].map(table =>
       [...table.tBodies[0].rows].map(row => [
         row.cells[0].firstChild.data.trim(), table.caption.textContent,
@@ -88,12 +88,12 @@ def rows(tab: Tab) -> dict[tuple[str, str, str], tuple[str, str]]:
 
 
 def rounded(value: float | None, like: str, sign: str = "") -> str:
-    """The value with as many decimals as the text `like` has."""
+    """Return a value with as many decimals as the text `like`."""
     return f"{value:{sign}.{len(like.partition('.')[2])}f}"
 
 
 @pytest.mark.parametrize(("average", "estimator"), [("mixture", "stratified_ips"), ("window", "snips")])
-def test_the_lifts_at_the_top_are_those_of_the_report(
+def test_the_top_shows_the_lifts_of_the_report(
     browser: Browser, server: HttpServer, view: View, average: str, estimator: str
 ) -> None:
     report = view.published.report
@@ -115,16 +115,14 @@ def test_the_lifts_at_the_top_are_those_of_the_report(
 
 
 def later(now: DaemonStatus, events: int, **fields: Any) -> DaemonStatus:
-    """The page shortly after `now`."""
+    """Return a status shortly after `now`."""
     assert now.report is not None
     counts = msgspec.structs.replace(now.report.events, accepted=events)
     report = msgspec.structs.replace(now.report, events=counts, **fields)
     return replace(now, at=now.at + 1.0, report=report)
 
 
-def test_new_numbers_appear_without_a_reload_and_without_a_complaint(
-    browser: Browser, server: HttpServer, view: View
-) -> None:
+def test_new_numbers_appear_without_a_reload_or_an_error(browser: Browser, server: HttpServer, view: View) -> None:
     with opened(browser, server.url) as tab:
         tab.page.evaluate("window.loadedOnce = true")
         tab.page.locator("#open-1").click()
@@ -159,7 +157,7 @@ def test_the_page_works_without_scripts(browser: Browser, server: HttpServer) ->
         assert tab.complaints == []
 
 
-def test_it_is_worked_with_the_keyboard(browser: Browser, server: HttpServer, view: View) -> None:
+def test_the_page_works_with_the_keyboard(browser: Browser, server: HttpServer, view: View) -> None:
     with opened(browser, server.url) as tab:
         tab.page.keyboard.press("Tab")
         expect(tab.page.locator("#pause")).to_be_focused()
@@ -193,7 +191,7 @@ def test_screen_readers_announce_decisions_and_not_every_number(
         expect(tab.page.get_by_role("status")).to_have_text("Ready. No candidate is promotable.")
 
 
-def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browser, view: View) -> None:
+def test_the_page_notices_that_the_daemon_went_away_and_came_back(browser: Browser, view: View) -> None:
     port = free_port()
     with HttpServer(view, port=port) as server:
         context = opened(browser, server.url)
@@ -211,20 +209,23 @@ def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browse
         context.__exit__(None, None, None)
 
 
-def test_a_password_is_asked_for_once_and_opens_the_stream_too(browser: Browser, view: View, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(f"ada:{hash_password('correct horse')}")
-    security = Security(Http(users_file=str(tmp_path / "users")))
-    login = {"username": "ada", "password": "correct horse"}
+def test_with_a_token_from_a_proxy_the_page_and_its_stream_are_shown(
+    browser: Browser, view: View, tmp_path: Path
+) -> None:
+    token = "7f3a" * 16
+    (tmp_path / "tokens").write_text(token)
+    security = Security(Http(token_file=str(tmp_path / "tokens")))
+    headers = {"authorization": f"Bearer {token}"}
     with (
         HttpServer(view, port=0, security=security) as server,
-        opened(browser, server.url, http_credentials=login) as tab,
+        opened(browser, server.url, extra_http_headers=headers) as tab,
     ):
         view.published = later(view.published, 21_000)
         expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
 
 
 @pytest.mark.parametrize("look", [pytest.param(look, marks=[pytest.mark.slow] * (look != "light")) for look in LOOKS])
-def test_axe_finds_nothing_to_blame(browser: Browser, server: HttpServer, look: str) -> None:
+def test_axe_finds_no_violation(browser: Browser, server: HttpServer, look: str) -> None:
     with opened(browser, server.url, **LOOKS[look]) as tab:
         tab.page.evaluate(OPEN_ALL)
         found = Axe().run(tab.page)
@@ -244,13 +245,13 @@ OVER_THE_EDGE = """[...document.querySelectorAll('.chart td.value')]
 
 @pytest.fixture(scope="module")
 def ramp() -> DaemonStatus:
-    """The status page of a daemon after 12,000 events of a ramp."""
+    """Return the status of a daemon after 12,000 events of a ramp."""
     *_, last = hours_of_a_ramp(12_000)
     return last
 
 
 @pytest.mark.parametrize("look", ["light", "phone"])
-def test_lifts_and_guardrails_of_a_ramp_stay_inside_their_card_and_axe_finds_nothing_to_blame(
+def test_lifts_and_guardrails_of_a_ramp_stay_inside_their_card_and_axe_finds_no_violation(
     browser: Browser, ramp: DaemonStatus, look: str
 ) -> None:
     with HttpServer(View(ramp), port=0) as server, opened(browser, server.url, **LOOKS[look]) as tab:

@@ -1,4 +1,4 @@
-"""Documents of snapshots, as the daemon writes them."""
+"""Make snapshots as the daemon writes them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import Any
 import msgspec
 
 from streameval.config.model import Config
-from streameval.service.startup import StartState, header, start_fresh
+from streameval.service.snapshots import Snapshot
+from streameval.service.startup import StartState, fingerprint, start_fresh
 
 
-def snapshot_document(config: Config, start: StartState | None = None, **parts: Any) -> dict[str, Any]:
-    """The document of a program with this evaluator and pipeline, by default new ones, after it was written and read.
+def make_snapshot(number: int = 0, **parts: Any) -> Snapshot:
+    """Return a small snapshot whose evaluator holds a number."""
+    plain: dict[str, Any] = {"evaluator": {"number": number}, "pipeline": {}, "offsets": {}, "decisions": []}
+    return Snapshot(**plain | parts)
 
-    `parts`: other entries than those of a program that has read nothing and decided nothing.
+
+def snapshot_of(config: Config, start: StartState | None = None, **parts: Any) -> Snapshot:
+    """Return the snapshot of a program after it was written and read.
+
+    Args:
+        config: The configuration.
+        start: State of the program, by default a new one.
+        parts: Entries that differ from a program that has read nothing and decided nothing.
     """
     start = start or start_fresh(config)
     state = {"pipeline": start.pipeline.state(), "evaluator": start.evaluator.state()}
-    document = header(config) | {"written": 0.0, "offsets": {}, "decisions": []} | state | parts
-    read: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(document))
-    return read
+    snapshot = make_snapshot(fingerprint=fingerprint(config), **state | parts)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Snapshot)

@@ -1,1 +1,1 @@
-"""The evaluator: every estimator on every average, folded over a stream of events."""
+"""Evaluate every estimator on every average, over a stream of events."""

@@ -1,15 +1,17 @@
-"""Whether estimates come true: what a policy earned by its own choices, and its estimate from the events of others.
+"""Compare estimates with what happened: what a policy earned by its own choices, and its estimate from other events.
 
-It starts by itself with the first block in which `logging_policy` names a candidate: a ramp, or an A/B test. Both
-values of a policy start with its own first event.
+Calibration starts by itself with the first block in which `logging_policy` names a candidate: a ramp, or an A/B test.
+Both values of a policy start with its own first event.
 
-The events of the others give the estimate by their logged propensities. The weight `pi(a | x) / p`, with p the
-probability of the action under the policy that chose it, has the expectation 1, and the weighted reward that of the
-policy's value, given any policy that chose: so has the mean over any selection of events by their `logging_policy`.
-Where p is the probability under all arms together, this holds for all events together only. The policy's own events
-then have weights other than 1, and the excess over 1 belongs to the estimate: with the sums over the n own and n' other
-events, `(sum' w r + sum (w - 1) r) / n'` has the expectation of the value in either case, and where own weights are 1
-it is the mean over the others.
+The events that other policies chose give the estimate by their logged propensities. The weight `pi(a | x) / p`, with p
+the probability of the action under the policy that chose it, has expectation 1, and the weighted reward has the
+policy's value as its expectation, given any policy that chose. The same holds for the mean over any selection of events
+by their `logging_policy`.
+
+If p is the probability under all arms together, this holds for all events together only. The policy's own events then
+have weights other than 1, and the excess over 1 belongs to the estimate. With the sums over the n own and n' other
+events, `(sum' w r + sum (w - 1) r) / n'` has the value as its expectation in either case. If own weights are 1, it is
+the mean over the others.
 """
 
 from __future__ import annotations
@@ -54,17 +56,17 @@ _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 
 
 class CalibrationState(Struct, eq=False):
-    """Hold what is known about the events of each policy; axis 0 of arrays counts policies.
+    """Hold the sums over the events that each policy chose, and over the others. Axis 0 of arrays counts policies.
 
     Attributes:
-        started: whether a policy has had an event of its own [P]
-        recent: the sums behind recent means
-        centre: the sums behind the value around which deviations are measured [P, 2]
-        compared: the difference between the estimate and the seen mean
-        size_square: the sum of the squares of the sizes of blocks [P]
-        seen: the events that each policy chose itself
-        estimated: the events of others
-        base: what the events of others earned, with which candidates are compared if production is `logging`
+        started: [P]. Whether a policy has had an event of its own.
+        recent: Sums behind recent means.
+        centre: [P, 2]. Sums behind the value around which deviations are measured.
+        compared: Difference between the estimate and the observed mean.
+        size_square: [P]. Sum of the squares of block sizes.
+        seen: Grid over the events that each policy chose itself.
+        estimated: Grid over the events of others.
+        base: Grid over what the events of others earned, which candidates are compared with if production is `logging`.
     """
 
     started: Mask
@@ -78,16 +80,17 @@ class CalibrationState(Struct, eq=False):
 
     @property
     def grids(self) -> dict[str, GridState]:
-        """The states of grids by name."""
+        """Return the states of grids by name."""
         found = {"seen": self.seen, "estimated": self.estimated}
         return found if self.base is None else {**found, "base": self.base}
 
 
 class _Sides(NamedTuple):
-    """The averaging weights of the events that each policy chose itself, and of those of others, [events, policies].
+    """Hold averaging weights of the events that each policy chose itself, and of the other events, [events, policies].
 
-    `excess`: of its own events, the averaging weight times what the importance weight exceeds 1 by; 0 where the
-    propensity is that of the policy.
+    Args:
+        excess: Averaging weight of an own event times the excess of its importance weight over 1. It is 0 if the
+            propensity is the policy's own.
     """
 
     evidence: Evidence
@@ -97,9 +100,12 @@ class _Sides(NamedTuple):
 
     @classmethod
     def of(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
-        """`own`: the events that a policy chose; `named` [events, policies]: those that count as its own or another's.
+        """Split events by the policy that chose them. An event without a `logging_policy` may be anyone's.
 
-        An event without a `logging_policy` may be anyone's.
+        Args:
+            evidence: The events.
+            own: [events, policies]. Whether the policy chose the event.
+            named: [events, policies]. Whether the event counts as chosen by the policy or by another one.
         """
         by_policy = own.T  # few policies choose an event
         chosen = np.flatnonzero(by_policy)
@@ -111,23 +117,23 @@ class _Sides(NamedTuple):
         return cls(evidence, of_own.reshape(by_policy.shape).T, others, excess.reshape(by_policy.shape).T)
 
     def sums(self, column: Array) -> Array:
-        """Sums over blocks, [blocks, policies]."""
+        """Sum up a column over blocks, [blocks, policies]."""
         return np.asarray(split_blocks(column, self.evidence.blocks).sum(axis=-1))
 
     def each(self, of_blocks: Array) -> Array:
-        """Numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
+        """Repeat numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
         return np.repeat(of_blocks.T, self.evidence.block, axis=1).T
 
     @property
     def seen(self) -> Evidence:
-        """The own events of each policy, with weights of 1."""
+        """Return the own events of each policy, with weights of 1."""
         ones, recent = np.ones_like(self.own), self.evidence.recent
         recent = recent._replace(weight_square=np.ones_like(recent.weight_square))
         return replace(self.evidence, importance_weight=ones, sample_weight=self.own, recent=recent)
 
     @property
     def estimated(self) -> Evidence:
-        """The events of others; each block's excess is spread over them."""
+        """Return the events of others. The excess of each block is spread over them."""
         found = replace(self.evidence, sample_weight=self.others)
         if not self.excess.any():
             return found
@@ -137,16 +143,16 @@ class _Sides(NamedTuple):
         return replace(found, importance_weight=found.importance_weight + self.each(more), weighted=weighted)
 
     def base(self, named: Mask) -> Evidence:
-        """The events of others, with weights of 1."""
+        """Return the events of others, with weights of 1."""
         weight = np.where(named & (self.own == 0), self.evidence.event_weight[:, None], 0.0)
         return replace(self.seen, sample_weight=weight)
 
     @property
     def left(self) -> Array:
-        """The share of an own event's pairs with own events of other units, [blocks, policies].
+        """Return the share of an own event's pairs with own events of other units, [blocks, policies].
 
-        In a block, the number of own events and their excess depend on each other: without the pairs of an event and
-        its own unit, the product of both has the expectation that it has for independent events.
+        In a block, the number of own events and their excess depend on each other. Without the pairs of an event and
+        its own unit, their product has the expectation that it has for independent events.
         """
         count, alone = self.sums(self.own), self.sums(self.own**2)
         signs = self.evidence.signs
@@ -158,13 +164,18 @@ class _Sides(NamedTuple):
         return np.asarray(np.nan_to_num(1.0 - ratio(alone, count**2)))
 
     def differences(self, centre: Array) -> tuple[Evidence, Terms, Array, Array]:
-        """The differences between the estimate and the seen mean, block by block.
+        """Return the differences between the estimate and the observed mean, block by block.
 
-        In each block, `d` is the estimate less the seen mean, and `m = n n' / (n + n')`. The terms u of the events of a
-        block add up to `m d`, the terms v to m; drift and changing shares move both sides of a block alike. The terms
-        of an event are its reward less the centre, weighted, so that the sums over the events of a unit, which lie in
-        several blocks and on either side, show how much they vary. Returned are also m, [blocks, policies], and the
-        sums for the centre after each block; `centre` [policies, 2]: those before.
+        In each block, `d` is the estimate less the observed mean, and `m = n n' / (n + n')`. The terms u of the events
+        of a block add up to `m d`, and the terms v to m. Drift and changing shares move both sides of a block alike.
+        The term of an event is its reward less the centre, weighted. The sums over the events of a unit, in several
+        blocks and on either side, thus show how much they vary.
+
+        Args:
+            centre: [policies, 2]. Sums behind the centre before the first block.
+
+        Returns:
+            Evidence and terms, m [blocks, policies], and the sums behind the centre after each block.
         """
         blocks = self.evidence.blocks
         reward, weighted = (
@@ -194,7 +205,7 @@ class _Sides(NamedTuple):
 
 
 def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blocks) -> CalibrationState | None:
-    """Return the state after whole blocks; None while no event names a candidate."""
+    """Return the state after whole blocks, or None while no event names a candidate."""
     events, signs = blocks.logged, blocks.goal.signs
     names = events.logging_policy
     if config.ranking is not None or (names is None and state is None):
@@ -226,11 +237,11 @@ def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blo
 
 
 def _identities(config: EvaluatorConfig) -> Identity:
-    """The fingerprints of the policies; none for `logging`, which names all of them."""
+    """Return the fingerprints of the policies, none for `logging`, which names all of them."""
     return fingerprints(["" if name == LOGGING else name for name in config.policies])
 
 
-def start(_plan: EvaluatorConfig) -> None:
+def start(_config: EvaluatorConfig) -> None:
     """Start without a state."""
 
 
@@ -250,7 +261,7 @@ def fresh(config: EvaluatorConfig) -> CalibrationState:
 
 
 def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: CalibrationState | None) -> CalibrationState | None:
-    """Return the state of the config `before` under another one; None if an average is another one."""
+    """Return the state of the config `before` under another one, or None if the averages differ."""
     if state is None or any(before.averages.get(label) != average for label, average in config.averages.items()):
         return None
     index, part = [before.policies.index(name) for name in config.policies], _grid(config)
@@ -262,7 +273,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: CalibrationS
 
 
 def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> CalibrationState | None:
-    """Return the state of a config of two; None while no event has named a candidate."""
+    """Return the state of a config that joins two others, or None while no event has named a candidate."""
     if own.state is None and late.state is None:
         return None
     first, second = (fresh(each.config) if each.state is None else each.state for each in (own, late))
@@ -275,7 +286,7 @@ def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> Ca
 
 
 def _grid(config: EvaluatorConfig) -> Grid:
-    """The mean of weighted rewards on every average, with the usual interval."""
+    """Return a grid with the mean of weighted rewards on every average, with the usual interval."""
     averages = tuple(config.averages.values())
     return Grid(
         estimators=(IPS(),),
@@ -289,9 +300,9 @@ def _grid(config: EvaluatorConfig) -> Grid:
 
 
 def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) -> dict[str, tuple[Calibration, ...]]:
-    """For each policy that chose events, and each average, the seen value and the estimated one.
+    """Return the observed and the estimated value of each policy that chose events, on each average.
 
-    Of the finished blocks.
+    Only finished blocks count.
     """
     found = []
     values = {name: list(_values(config, each)) for name, each in state.grids.items()}
@@ -307,7 +318,7 @@ def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) ->
 
 
 def _values(config: EvaluatorConfig, state: GridState) -> Iterator[tuple[str, Array]]:
-    """For each average its label, and the value, lower and upper bound of each policy, [policies, 3]."""
+    """Yield the label of each average, and the value, lower and upper bound of each policy, [policies, 3]."""
     low, high = config.reward_range
     for average, interval, reading, _ in _grid(config).read(state, None, config.errors):
         largest = np.nan_to_num(reading.importance_weight_max)
@@ -317,16 +328,22 @@ def _values(config: EvaluatorConfig, state: GridState) -> Iterator[tuple[str, Ar
 
 
 def _numbers(seen: Array, estimated: Array, base: Array | None) -> dict[str, float | None]:
-    """The numbers of a row, by `NUMBERS`; `base` [3]: value and interval of production, None for its own row."""
+    """Return the numbers of a row, by `NUMBERS`.
+
+    Args:
+        seen: [3]. Observed value with its interval.
+        estimated: [3]. Estimated value with its interval.
+        base: [3]. Value of production with its interval, None for production's own row.
+    """
     lifts = (math.nan,) * 4 if base is None else (estimated[0] - base[0], *_minus(seen, base))
     numbers = zip(NUMBERS, (*seen, estimated[0], *_minus(estimated, seen), *lifts), strict=True)
     return {name: None if math.isnan(each) else float(each) for name, each in numbers}
 
 
 def _minus(one: Array, other: Array) -> tuple[float, float, float]:
-    """The difference of two values with intervals, [3] each, from other events.
+    """Return the difference of two values with intervals, [3] each, from disjoint events.
 
-    Units that have events on both sides move both alike: the interval is then wider than it need be.
+    Units with events on both sides move both alike. The interval is then wider than necessary.
     """
     value = one[0] - other[0]
     return (
@@ -337,7 +354,7 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
 
 
 def checks(config: EvaluatorConfig, state: CalibrationState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust check `calibration` of each policy whose estimate can be compared with what it earned."""
+    """Yield the trust check `calibration` of each policy with an estimate that can be compared with what it earned."""
     if config.promotion is None:
         return
     half = NormalDist().inv_cdf(0.5 + config.confidence / 2)
@@ -353,9 +370,9 @@ def checks(config: EvaluatorConfig, state: CalibrationState, _known: Sequence[Tr
 
 
 def compared(state: CalibrationState) -> tuple[Array, Array, Array]:
-    """The mean difference of each policy, its standard error, and the effective number of independent blocks.
+    """Return the mean difference of each policy, its standard error, and the effective number of independent blocks.
 
-    The standard error is that of independent events, times the design effect: see `core.past`.
+    The standard error for independent events is multiplied by the design effect, see `core.past`.
     """
     found, sums = past.read_ratio(state.compared, has_denominator=True)
     _, difference, total, *_ = sums.T
@@ -366,9 +383,9 @@ def compared(state: CalibrationState) -> tuple[Array, Array, Array]:
 
 
 def multiple(blocks: float, error: float) -> float:
-    """The number of standard errors that a mean of this many blocks ever exceeds with about this probability.
+    """Return the number of standard errors that a mean of this many blocks ever exceeds with about this probability.
 
-    It is that of the normal mixture, an asymptotic confidence sequence: `sqrt((1 + 1 / t) (ln(1 + t) + 2 ln(1 /
+    The bound is the normal mixture, an asymptotic confidence sequence: `sqrt((1 + 1 / t) (ln(1 + t) + 2 ln(1 /
     error)))` with `t = blocks / 50`.
 
     >>> round(multiple(1000, 0.01), 2)

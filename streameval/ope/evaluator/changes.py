@@ -1,7 +1,8 @@
-"""The state of an evaluator under another config: some of its policies, estimators and averages, or more of them.
+"""Carry the state of an evaluator over to another config, with fewer or more policies, estimators and averages.
 
-Parts that both configs have keep their numbers. Late parts come with a state of their own: a fresh one, or the one of
-an evaluator that was given earlier events. It has production, which lifts compare with, and the new policies last.
+What both configs have keeps its numbers. New policies, estimators and averages come with a late state: a fresh one, or
+the state of an evaluator that was updated with earlier events. It has production, which lifts compare with, and the new
+policies last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def same_policies(before: EvaluatorConfig, config: EvaluatorConfig) -> list[str]
 
 
 def same_products(before: EvaluatorConfig, config: EvaluatorConfig) -> EvaluatorConfig:
-    """Return the config `before` with the pairs of an estimator and an average that the other config has, too."""
+    """Return the config `before` with only the pairs of an estimator and an average that the other config has too."""
     pairs = config.pairs
     return before.for_pairs([pair for pair, parts in before.pairs.items() if pairs.get(pair) == parts])
 
@@ -34,14 +35,14 @@ def same_products(before: EvaluatorConfig, config: EvaluatorConfig) -> Evaluator
 def continued(before: EvaluatorConfig, state: EvaluatorState, config: EvaluatorConfig) -> EvaluatorState:
     """Return what a config with fewer parts keeps of a state, which must not be used any more.
 
-    A confidence sequence, drift detector or promotion rule of another kind starts from zero. So does a promotion rule
-    that looks at a lift which is gone.
+    A confidence sequence, drift detector or promotion rule of another kind starts from zero, and so does a promotion
+    rule that reads a removed lift.
 
     Args:
-        before: the config of the state
-        state: all whole blocks are folded
-        config: has the same production, rewards and block. Its policies, and its pairs of an estimator and an average,
-            are among those of the config before
+        before: The config of the state.
+        state: A state without pending whole blocks.
+        config: A config with the same production, rewards and block. Its policies, and its pairs of an estimator and an
+            average, are a subset of those before.
     """
     if config == before:
         return state
@@ -68,7 +69,7 @@ def continued(before: EvaluatorConfig, state: EvaluatorState, config: EvaluatorC
 
 
 def _selected(whole: EvaluatorConfig, state: EvaluatorState, config: EvaluatorConfig) -> EvaluatorState:
-    """Return the state of some of the policies, estimators and averages; the configs differ in nothing else."""
+    """Return the state of some of the policies, estimators and averages. The configs differ in nothing else."""
     index, grids = [whole.policies.index(name) for name in config.policies], config.grids()
     fresh, mixes = weighing.start(config, (), None), any(grid.mixes_components for grid in grids)
     return structs.replace(
@@ -97,7 +98,7 @@ def _selected_promotion(
 
 
 def _selected_grid(whole: EvaluatorConfig, state: EvaluatorState, part: Grid, index: Sequence[int]) -> GridState:
-    """Return the state of a grid that lies in one of the grids of the whole config."""
+    """Return the state of a grid that is part of one of the grids of the whole config."""
     return next(
         grid.select(known, part, index)
         for grid, known in zip(whole.grids(), state.grids, strict=True)
@@ -106,7 +107,7 @@ def _selected_grid(whole: EvaluatorConfig, state: EvaluatorState, part: Grid, in
 
 
 def config_of_both(config: EvaluatorConfig, late: EvaluatorConfig) -> EvaluatorConfig:
-    """Return a config with the parts of two configs, the own ones first."""
+    """Return a config with the parts of two configs, the parts of `config` first."""
     new = [name for name in late.policies if name not in config.policies]
     computed, order = late.computed_policies, late.candidate_order
     products = [*config.products, *(each for each in late.products if each not in config.products)]
@@ -124,14 +125,16 @@ def config_of_both(config: EvaluatorConfig, late: EvaluatorConfig) -> EvaluatorC
 def of_both(
     config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, known: EvaluatorState, waiting: int = 0
 ) -> EvaluatorState:
-    """Return the state of `plan_of_both` at the end of a block; neither state must be used any more.
+    """Return the state of `config_of_both` at the end of a block. Neither state must be used any more.
 
     Args:
-        config: the own config
-        state: the own state
-        late: the config of late parts. Its last policies are new. It has all policies if estimators or averages are new
-        known: the state of the late parts
-        waiting: accepted events that are not folded yet. New policies that learn will see them, others lack them
+        config: The first config.
+        state: The state of the first config.
+        late: The config of the late state. Its last policies are new. It has all policies if estimators or averages are
+            new.
+        known: The late state.
+        waiting: Number of accepted events that are not folded yet. New policies that learn will see them, others lack
+            them.
     """
     both = config_of_both(config, late)
     new = [name for name in late.policies if name not in config.policies]
@@ -161,12 +164,12 @@ def of_both(
 
 
 def company_of(config: EvaluatorConfig, late: EvaluatorConfig) -> Company:
-    """Return the numbers of policies of two plans."""
+    """Return the numbers of policies of two configs."""
     return Company(len(config.policies), len(late.policies), len(set(late.policies) - set(config.policies)))
 
 
 def _covers(config: EvaluatorConfig, late: EvaluatorConfig) -> bool:
-    """Return whether a late config has all policies of another one."""
+    """Return whether a late config has all policies of another config."""
     return set(config.policies) <= set(late.policies)
 
 

@@ -1,4 +1,4 @@
-"""Frozen copies of policies that learn: which are due, and which of them a config keeps."""
+"""Decide which frozen copies of learning policies are due, and which of them a config keeps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def made(config: EvaluatorConfig) -> dict[str, FrozenPolicy]:
 
 
 def due(config: EvaluatorConfig, state: EvaluatorState) -> int | None:
-    """Return the number of events up to the next copy; None if there is none."""
+    """Return the number of events up to the next copy, or None if there is none."""
     return min((of.every - events % of.every for _, of, events in _copied(config, state)), default=None)
 
 
 def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[FrozenPolicy, list[str]]]:
-    """Yield the copies that are due now, each with the ones that it replaces."""
+    """Yield the copies that are due now, each with the copies that it replaces."""
     for name, versions, events in _copied(config, state):
         number, since = divmod(events, versions.every)
         copy = FrozenPolicy(name, number, events, cast(LearningPolicy, config.computed_policies[versions.policy]))
@@ -39,7 +39,7 @@ def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[Froz
 
 
 def _copied(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[str, VersionsOf, int]]:
-    """Yield what is copied, with the number of events since its policy was added."""
+    """Yield the policies that are copied, with the number of events since each was added."""
     for name, versions in config.versions.items():
         if versions.policy in config.policies:
             since = state.counts["since"][config.policies.index(versions.policy)]
@@ -55,7 +55,7 @@ def announced(
     retired: Sequence[str],
     events: EventBatch,
 ) -> NewVersion:
-    """Return the message about a copy of a policy that was made after these events."""
+    """Return the message about a copy that was made after these events."""
     place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
     content = copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)
     file = None if content is None else copy.file
@@ -63,7 +63,7 @@ def announced(
 
 
 def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorConfig:
-    """Return the config with the copies that it keeps: the last ones of policies that it still has."""
+    """Return the config with the copies that it keeps: the last ones of the policies that it still has."""
     known = sorted(made(before).values(), key=lambda copy: copy.number)
     same_model = config.reward_model == before.reward_model
     kept: dict[str, FrozenPolicy] = {}
@@ -81,7 +81,7 @@ def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorCo
 
 
 def in_state(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
-    """Yield the frozen copies in a plain state, what each has learned, and the content of its file, if it has one."""
+    """Yield the frozen copies in a plain state, what each has learned, and the content of its file if it has one."""
     for name, copy in made(config).items():
         learned = from_plain(state["rooms"]["learning"][name])
         yield copy, learned, copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)

@@ -1,4 +1,4 @@
-"""Drift detection: tests for a change in the reward under each policy. No estimate depends on them."""
+"""Detect changes in the reward under each policy. No estimate depends on it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
 """Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
-with small weights.
-"""
+with small weights."""
 LONGEST_WINDOW, KEPT_VALUES = 4_000, 1_000
 """After this many block means, a detector restarts from the last ones, which bounds its state."""
 FEWEST = 30
@@ -34,9 +33,9 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
     """Hold the windows of ADWIN, which change in place.
 
     Attributes:
-        detections: [policies] number of changes
-        seen: see `core.adwin.Windows`
-        ticks, totals, sizes, sums, deviations: the same by policy and window [policies, 2, ...]
+        detections: [policies]. Number of changes.
+        seen: See `core.adwin.Windows`.
+        ticks, totals, sizes, sums, deviations: [policies, 2, ...]. See `core.adwin.Windows`, by policy and window.
     """
 
     detections: Integers
@@ -58,12 +57,12 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
 
 
 class RiverState(msgspec.Struct, frozen=True, eq=False):
-    """Hold detectors of river, which cannot be saved: they are rebuilt from block means, to the last bit.
+    """Hold detectors of river. They cannot be saved, and are rebuilt from block means to the last bit.
 
     Attributes:
-        detections: [policies] number of changes
-        seen: at most 4,000 block means of each policy
-        detectors: a detector for each policy, None before it is needed
+        detections: [policies]. Number of changes.
+        seen: At most 4,000 block means of each policy.
+        detectors: A detector for each policy, None before it is needed.
     """
 
     detections: Integers
@@ -81,7 +80,7 @@ DriftState = AdwinState | RiverState
 
 @dataclass(frozen=True)
 class DriftDetector:
-    """A drift detector of river, by its name there, with its parameters: `ADWIN`, `PageHinkley`, `KSWIN`.
+    """Name a drift detector of river with its parameters: `ADWIN`, `PageHinkley`, `KSWIN`.
 
     It sees the block means of `min(w, 5) r`, in units of the reward range. A detector that draws at random gets a seed.
     ADWIN is computed without river, with the same results.
@@ -97,7 +96,7 @@ class DriftDetector:
 
     @classmethod
     def of(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
-        """From a name, or a mapping with the `detector` and its parameters; None for `off`.
+        """Return the detector of this name, or of a mapping with the `detector` and its parameters. None for `off`.
 
         Raises:
             ValueError: The value is not a detector.
@@ -120,7 +119,7 @@ class DriftDetector:
         return self.name != "ADWIN"
 
     def make(self) -> Any:
-        """A new river detector.
+        """Return a new river detector.
 
         Raises:
             ValueError: River has no detector of this name, or refuses the parameters.
@@ -158,7 +157,7 @@ class DriftDetector:
         return AdwinState.start(policies, {**ADWIN, **self.parameters}["max_buckets"])
 
     def update(self, state: DriftState, means: Array) -> None:
-        """Take the next block means, [blocks, policies]; NaN if a policy has no events in a block."""
+        """Update the state with the next block means, [blocks, policies], NaN if a policy has no events in a block."""
         if isinstance(state, RiverState):
             self._update_river(state, means)
             return
@@ -185,7 +184,7 @@ class DriftDetector:
             state.detections[policy] += detections
 
     def _after(self, means: list[float]) -> Any:
-        """A new river detector that has seen these block means."""
+        """Return a new river detector that has seen these block means."""
         detector = self.make()
         for mean in means:
             detector.update(mean)
@@ -201,7 +200,7 @@ class DriftDetector:
 
 
 def joined_detectors(state: DriftState | None, late: DriftState | None, company: Company) -> DriftState | None:
-    """Return the state with the new policies of a late one; None without a detector."""
+    """Return the state with the new policies of a late one, or None without a detector."""
     if isinstance(state, RiverState) and isinstance(late, RiverState):
         first = company.late - company.new
         detections = joined(state.detections, late.detections, company)
@@ -218,7 +217,7 @@ def saved(state: DriftState | None) -> DriftState | None:
 
 
 def _kinds() -> dict[str, type[Any]]:
-    """river's detectors of changes in a stream of numbers; river takes seconds to import."""
+    """Return river's detectors of changes in a stream of numbers. River takes seconds to import."""
     from river import base, drift
 
     kinds = {name: kind for name, kind in vars(drift).items() if inspect.isclass(kind)}
@@ -227,7 +226,7 @@ def _kinds() -> dict[str, type[Any]]:
 
 
 def block_means(evidence: Evidence, reward_range: tuple[float, float]) -> Array:
-    """Means of `min(w, 5) r` of each block in units of the reward range, [blocks, policies]; NaN without events.
+    """Return means of `min(w, 5) r` of each block in units of the reward range, [blocks, policies], NaN without events.
 
     >>> evidence = Evidence.of(importance_weight=[[125.0], [1.0]], reward=[1.0, 1.0], block=2)
     >>> block_means(evidence, (0.0, 1.0))

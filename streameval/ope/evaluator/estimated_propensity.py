@@ -1,4 +1,4 @@
-"""The settings of propensities that are estimated, of logs that lack them."""
+"""Define the settings for propensities that are estimated, for logs that lack them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ FOR_ESTIMATES = ", ".join(each.kind for each in get_args(get_args(AnyEstimator)[
 
 @dataclass(frozen=True, config=strict)
 class FrequencyTable(metaclass=Configurable):
-    """How often each action was chosen among the events in which it could be, in each context.
+    """Estimate a propensity by how often the action was chosen when it was available, in each context.
 
-    A context is a value of each of the fields `by`: text, whole numbers, true and false. With `n` choices of the action
-    in the context, `m` events of the context in which it could be chosen, and the same share `q` of all contexts, the
-    estimate is `(n + k q) / (m + k)`, with `shrinkage` k. Where events list their `actions`, estimates are divided by
-    their sum over the list. Old events decay with `horizon` (events).
+    A context is one value of each field in `by`. With `n` choices of the action in the context, `m` events of the
+    context in which it was available, and the share `q` over all contexts, the estimate is `(n + k q) / (m + k)`, with
+    `shrinkage` k. If events list their `actions`, estimates are divided by their sum over the list.
 
-    A context that the logging policy used, and that `by` lacks, makes the estimate wrong.
+    If the logging policy used a context that `by` lacks, the estimate is wrong.
+
+    Args:
+        by: Fields with text, whole numbers, or true and false.
+        shrinkage: Number of events that the share over all contexts counts for.
+        horizon: Number of events after which old events have faded.
     """
 
     is_external: ClassVar[bool] = False
@@ -45,12 +49,16 @@ class FrequencyTable(metaclass=Configurable):
 
 @dataclass(frozen=True, config=strict)
 class RiverClassifier(metaclass=Configurable):
-    """A classifier of the river library that predicts the logged action from the `context` of the event.
+    """Estimate propensities by a classifier of the river library, which predicts the logged action from the `context`.
 
-    `model`: its name there, e.g. `linear_model.SoftmaxRegression`. `parameters`: as of the reward model of river. The
-    inputs are the numbers and texts of the context; numbers are scaled to mean 0 and variance 1 if `scale`. Where
-    events list their `actions`, estimates are divided by their sum over the list. It calls Python for each event, and
-    does not receive sampling probabilities. Its state is code: a snapshot is loaded only if the configuration names it.
+    The inputs are the numbers and texts of the context. If events list their `actions`, estimates are divided by their
+    sum over the list. The classifier is called in Python for each event, and does not receive sampling probabilities.
+    Its state is code: a snapshot is loaded only if the configuration names it.
+
+    Args:
+        model: Name in river, e.g. `linear_model.SoftmaxRegression`.
+        parameters: Arguments of the classifier, as for the reward model of river.
+        scale: Scale numbers to mean 0 and variance 1.
     """
 
     is_external: ClassVar[bool] = True
@@ -65,10 +73,10 @@ class RiverClassifier(metaclass=Configurable):
     kind: Literal["river"] = Field(default="river", kw_only=True, repr=False)
 
     def make(self) -> Any:
-        """A new classifier.
+        """Return a new classifier.
 
         Raises:
-            ConfigError: There is none of this name, or with these parameters.
+            ConfigError: River has none of this name, or none with these parameters.
         """
         from river.base import Classifier  # slow to import, and rarely used
 
@@ -81,13 +89,13 @@ class RiverClassifier(metaclass=Configurable):
 
 @dataclass(frozen=True, config=strict)
 class EstimatedPropensity(metaclass=Configurable):
-    """Propensities that a model estimates from the logged actions, for logs that lack them.
+    """Estimate propensities from the logged actions by a model, for logs that lack them.
 
     The model predicts the logged action of each event from the blocks before its own, and then learns from the block.
-    Propensities that events carry are ignored. An event has no estimate, and is missing for all candidates, among the
-    first `warm_up` events, where its action was chosen less than ten times before, and where the estimate is below
-    `floor`. Intervals leave out the error of the estimates: only estimators that a wrong scale of the weights does not
-    bias, or that correct a reward model, may use them.
+    Propensities in events are ignored. An event has no estimate, and is missing for all candidates, if it is among the
+    first `warm_up` events, if its action was chosen less than ten times before, or if the estimate is below `floor`.
+    Intervals leave out the error of the estimates. Only estimators that a wrong scale of the weights does not bias, or
+    that correct a reward model, may use them.
 
     Source: Hirano, Imbens & Ridder, Econometrica 2003, for estimated propensities; Dudik, Langford & Li, ICML 2011, for
     why a reward model corrects their errors.
@@ -99,14 +107,14 @@ class EstimatedPropensity(metaclass=Configurable):
         default=FrequencyTable(), description="the model that estimates, e.g. {kind: tabular, by: [context.country]}"
     )
     floor: float = Field(
-        default=0.001, gt=0, lt=1, description="an event whose estimate is smaller is missing for all candidates"
+        default=0.001, gt=0, lt=1, description="an event with a smaller estimate is missing for all candidates"
     )
     warm_up: NonNegativeInt = Field(default=1000, description="events before the first estimate")
     kind: Literal["estimated"] = Field(default="estimated", kw_only=True, repr=False)
 
     @property
     def fields(self) -> list[SegmentField]:
-        """The fields of events that the model reads."""
+        """Return the fields of events that the model reads."""
         return [SegmentField(name, name) for name in self.model.by]
 
     def check(self) -> None:
@@ -124,7 +132,12 @@ class EstimatedPropensity(metaclass=Configurable):
             self.model.make()
 
     def check_with(self, estimators: Mapping[str, Estimator], segments: Sequence[SegmentField], others: bool) -> None:
-        """Check the settings together with the rest of a config; `others`: it has a ranking or arms.
+        """Check the settings together with the rest of a config.
+
+        Args:
+            estimators: Estimators of the config by label.
+            segments: Fields of the segments.
+            others: Whether the config has a ranking or arms.
 
         Raises:
             ValueError: They do not fit together.

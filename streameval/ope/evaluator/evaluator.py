@@ -1,4 +1,4 @@
-"""The evaluator: policies x estimators x averages, folded over a stream of events in blocks."""
+"""Evaluate policies by estimators on averages, over a stream of events in blocks."""
 
 from __future__ import annotations
 
@@ -62,9 +62,12 @@ PARTS_AT_ONCE = 4_000
 
 
 class _Late(NamedTuple):
-    """An evaluator of parts that are not evaluated yet; `policies`: the new ones that are still in the config.
+    """Hold an evaluator of new candidates, estimators or averages that wait for `activate`.
 
-    `replaces`: it will take the place of the evaluator that waits for it.
+    Args:
+        evaluator: Evaluates the new ones alone.
+        policies: New policies that are still in the configuration.
+        replaces: The waiting evaluator that this one takes the place of.
     """
 
     evaluator: Evaluator
@@ -72,7 +75,7 @@ class _Late(NamedTuple):
     replaces: bool
 
     def has(self, new: Sequence[str], products: Sequence[Product], config: EvaluatorConfig) -> bool:
-        """Whether it has these policies and products, so that no other one is needed."""
+        """Return whether the evaluator has these policies and products, so that no other one is needed."""
         own = self.evaluator.config
         known = set(changes.same_policies(own, config))
         if self.replaces:
@@ -84,42 +87,42 @@ _Present: TypeAlias = tuple[EventBatch | None, Sequence[Evidence] | None, Evalua
 
 
 class Evaluator:
-    """Streaming off-policy estimates of every policy by every estimator on every average, with intervals.
-
-    Args:
-        candidates: names under which events carry the probabilities of the policies to evaluate; or policies by name,
-            e.g. `{"challenger": Logged(), "even": Uniform()}`
-        estimators: two of one kind need names. Without `averages` too: `ips` and `snips` on the five published
-            averages; on `mixture`, `stratified_ips`, and `stratified_dr` for events with distributions and features
-        averages: every estimator is evaluated on every average; two of one kind need names
-        reward_range: smallest and largest possible reward; events outside are rejected and counted
-        production: `logging` (the policy that took the logged actions), or the name of a policy in the events
-        intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`; default `drift_aware` for
-            `mixture` and `empirical_likelihood`, which holds for heavy-tailed weights, for all others
-        confidence: of the two-sided intervals, in (0, 1)
-        block: number of events in a block; everything adaptive changes at the end of a block
-        reward_model: predicts rewards for the estimators that need them; default `Ridge()`
-        drift: the drift detector, a name or `{"detector": name, ...}`; None for none. No estimate depends on it
-        promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`; None for no decisions
-        ranking: how to judge rankings by clicks, the only events that count then; the reward range is that of its
-            metric, and the estimators are those of clicks: `click_ips` and `click_snips` by default
-        logging: the arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights
-        rewards: several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
-            {"max_loss": 0.001}}}`. The first is the goal, the `reward` of a batch; the others are its `rewards`. An
-            event may lack some. A candidate is promotable only while it passes all guardrails
-        segments: closed lists of values of fields by which one estimate of the goal is split, e.g. `{"country":
-            {"values": ["de", "fr"], "other": True}}`: the `segments` of a batch, and of a Report
-        propensity: for logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
-            ["country"]}}`, where `by` names `segments` of a batch. `snips` and `dr` are the default then
+    """Estimate the value of every policy by every estimator on every average, with intervals, over a stream.
 
     Estimators, averages, intervals and the reward model are values, names (`"ips"`), or mappings as in the
-    configuration (`{"kind": "window", "tau": 5000}`).
+    configuration (`{"kind": "window", "tau": 5000}`). The numbers do not depend on how the stream is cut into batches.
+
+    Args:
+        candidates: Names under which events carry the probabilities of the candidates, or policies by name, e.g.
+            `{"challenger": Logged(), "even": Uniform()}`.
+        estimators: Two of one kind need names. The default, if `averages` is not set either, is `ips` and `snips` on
+            the five published averages, and on `mixture` `stratified_ips`, and `stratified_dr` for events with
+            distributions and features.
+        averages: Every estimator is evaluated on every average. Two of one kind need names.
+        reward_range: Smallest and largest possible reward. Events outside are rejected and counted.
+        production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
+        intervals: Kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
+            for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
+        confidence: Coverage of the two-sided intervals, in (0, 1).
+        block: Number of events in a block. Everything adaptive changes at the end of a block.
+        reward_model: Predicts rewards for the estimators that need them.
+        drift: Drift detector, a name or `{"detector": name, ...}`, or None. No estimate depends on it.
+        promotion: When a candidate may replace production: a rule, several, or `Promotion(...)`. None for no decisions.
+        ranking: How to judge rankings by clicks. The evaluator then takes rankings only, the metric sets the reward
+            range, and the default estimators are `click_ips` and `click_snips`.
+        logging: Arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights.
+        rewards: Several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
+            {"max_loss": 0.001}}}`. The first is the goal, the `reward` of a batch. The others are its `rewards`, and an
+            event may lack some. A candidate is promotable only while it passes all guardrails.
+        segments: Closed lists of field values that split one estimate of the goal, e.g. `{"country": {"values": ["de",
+            "fr"], "other": True}}`. They are the `segments` of a batch and of a Report.
+        propensity: For logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
+            ["country"]}}`, if `by` names `segments` of a batch. The default estimators are then `snips` and `dr`.
 
     Raises:
-        ValueError: an argument is wrong, or does not fit another one
+        ConfigError: An argument is wrong, or does not fit another one. It is a ValueError.
 
-    The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
-    logging policy to take the rewarded action:
+    Two events, the candidate twice as likely as the logging policy to take the rewarded action:
 
     >>> evaluator = Evaluator(candidates=["challenger"])
     >>> policies = {"challenger": [0.5, 0.5]}
@@ -171,7 +174,12 @@ class Evaluator:
 
     @classmethod
     def from_config(cls, config: EvaluatorConfig, known: State | None = None) -> Self:
-        """An evaluator of a config, before the first event; `known`: the states of rooms that know something."""
+        """Return an evaluator before its first event.
+
+        Args:
+            config: What to evaluate.
+            known: States of rooms that start with knowledge from before.
+        """
         evaluator = cls.__new__(cls)
         evaluator.config = config
         evaluator._start()
@@ -179,7 +187,7 @@ class Evaluator:
         return evaluator
 
     def learned(self, policy: str) -> State:
-        """A copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
+        """Return a copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
         self.fold_pending()
         if self.config.learned_policies[policy].follows_model:
             return {"model": deepcopy(self._state.predictions[0].model)}
@@ -187,7 +195,7 @@ class Evaluator:
 
     @property
     def full_bytes(self) -> int:
-        """Bytes of the state once all windows are full."""
+        """Return the bytes of the state once all windows are full."""
         return full_bytes(self._state)
 
     def _start(self) -> None:
@@ -206,35 +214,36 @@ class Evaluator:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies with rows in the Report: production first, then the candidates."""
+        """Return the policies with rows in the Report: production first, then the candidates."""
         return self.config.policies
 
     @property
     def accepted(self) -> int:
-        """The number of accepted events."""
+        """Return the number of accepted events."""
         return self._state.events.accepted
 
     @property
     def newest(self) -> float | None:
-        """The time of the newest accepted event, in epoch seconds; None if none has a time."""
+        """Return the time of the newest accepted event in epoch seconds, or None if no event has a time."""
         return self._state.events.newest
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """The policies, estimators and averages that are evaluated: see `EvaluatorConfig.parts`."""
+        """Return the policies, estimators and averages that are evaluated, as `EvaluatorConfig.parts` does."""
         return self.config.parts
 
     def change_candidates(self, config: EvaluatorConfig) -> Evaluator | None:
-        """Remove the candidates that the config does not have; return an evaluator of those that it adds, if any.
+        """Remove the candidates that the config lacks, and return an evaluator of those that it adds, if any.
 
         A candidate that is computed in another way counts as another one. The new evaluator has no rows here until
-        `activate`. The caller may give it earlier events before. It takes the place of one that still waits.
+        `activate`. Before that, the caller may update it with earlier events. It replaces an evaluator that still
+        waits.
 
         Args:
-            config: differs from the present one in its candidates only
+            config: Differs from the present one in its candidates only.
 
         Raises:
-            ConfigError: A candidate cannot be created, and nothing has changed.
+            ConfigError: A candidate cannot be created. Nothing has changed.
 
         >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
         >>> evaluator = Evaluator(candidates=["early"])
@@ -266,15 +275,15 @@ class Evaluator:
         return late
 
     def apply_config(self, config: EvaluatorConfig, buffered: int = 0) -> Evaluator | None:
-        """Continue under any other config; return an evaluator of what is new, as `change_candidates` does.
+        """Continue under another config, and return an evaluator of what is new, as `change_candidates` does.
 
-        An estimator or average with other parameters counts as another one; so does an estimator that uses another
-        reward model. Parts of the present config alone are forgotten. All start from zero if `restarts` is true.
+        An estimator or average with other parameters counts as another one, and so does an estimator that uses another
+        reward model. What the new config lacks is forgotten. Everything starts from zero if `restarts` is true.
 
         Args:
-            config: the config from now on
-            buffered: how many events that will count were decoded without the new candidates. Another reading of the
-                log is to give them
+            config: The config from now on.
+            buffered: Number of events that will count but were decoded without the new candidates. The candidates must
+                get them from another reading of the log.
         """
         events = self._state.events
         if not events.accepted and not buffered:
@@ -291,29 +300,33 @@ class Evaluator:
         return late
 
     def restarts(self, config: EvaluatorConfig) -> bool:
-        """Whether the config has another production policy, or other propensities, which every lift depends on."""
+        """Return whether the config has another production policy or other propensities. Every lift depends on them."""
         production = config.policies[0]
         if (self.config.propensity, self.policies[0]) != (config.propensity, production) or self._starts_again:
             return True
         return self.config.policy(production) != config.policy(production)
 
     def reset_policy(self, name: str) -> None:
-        """Forget a policy, which starts from zero when a config with it is applied; with production everything does.
+        """Forget a policy and its frozen copies. It starts from zero when a config with it is applied.
 
-        Its frozen copies are forgotten too.
+        If it is production, everything starts from zero.
         """
         self._starts_again |= name == self.policies[0]
         made = {each for each, versions in self.config.versions.items() if versions.policy == name}
         self._forget([name, *(each for each, copy in copies.made(self.config).items() if copy.of in made)])
 
     def is_pending(self, late: Evaluator) -> bool:
-        """Whether an evaluator has not been activated yet, and has a part that is still in the config."""
+        """Return whether an evaluator still waits for `activate`, and has something that is still in the config."""
         return self._late is not None and self._late.evaluator is late
 
     def activate(self, late: Evaluator, *, from_zero: bool = False) -> None:
-        """Evaluate what another evaluator was made for; `from_zero`: without the events that it has been given.
+        """Evaluate from now on what another evaluator was made for.
 
-        Its unfinished block is filled up with events that do not count.
+        Its unfinished block is filled with events that do not count.
+
+        Args:
+            late: An evaluator that `change_candidates` or `apply_config` returned.
+            from_zero: Leave out the events that it was updated with.
         """
         if self._late is None or not self.is_pending(late):
             return
@@ -360,7 +373,7 @@ class Evaluator:
         return replace(config, candidate_order=order)
 
     def _restrict(self, config: EvaluatorConfig) -> None:
-        """Continue with some of the policies and products; transitions that were not taken are kept."""
+        """Continue with some of the policies and products. Transitions that were not taken are kept."""
         if config != self.config:
             self.fold_pending()
             self._state.waiting = self.take_transitions()
@@ -370,7 +383,10 @@ class Evaluator:
         self._restrict(self.config.for_policies([name for name in self.policies if name not in names]))
 
     def _join(self, late: Evaluator) -> None:
-        """Take in the new parts of another evaluator, which must not be used any more; no whole block is pending."""
+        """Take over the new policies and products of another evaluator, which must not be used any more.
+
+        No whole block may be pending.
+        """
         transitions = [
             *self._state.waiting,
             *(each for each in late.take_transitions() if each.policy not in self.policies),
@@ -380,7 +396,7 @@ class Evaluator:
         self._adopt(changes.config_of_both(self.config, late.config), state)
 
     def _adopt(self, config: EvaluatorConfig, state: EvaluatorState | None) -> None:
-        """Continue under a config, with its state; from zero without one."""
+        """Continue under a config with its state, or from zero if there is none."""
         self.config = config
         self._use_config()
         if state is None:
@@ -390,7 +406,7 @@ class Evaluator:
             self._pending = [batch.with_policies(config.columns) for batch in self._pending]
 
     def _end_block(self) -> None:
-        """Fold the unfinished block, filled up with events that do not count."""
+        """Fold the unfinished block, filled with events that do not count."""
         rest = self._pending_events % self.config.block
         if rest:
             last = EventBatch.concat(self._pending)[-1:].with_policies([])
@@ -407,11 +423,11 @@ class Evaluator:
         return f"Evaluator({events}, {parts})"
 
     def update_one(self, event: Mapping[str, Any]) -> None:
-        """Take the next event, a dictionary with the fields of its JSON; `event_id` and `timestamp` may be absent.
+        """Update with one event, a dictionary with the fields of its JSON. `event_id` and `timestamp` may be absent.
 
         Raises:
-            TypeError: this is not a mapping.
-            ValueError: the fields are not those of an event; the evaluator does not change.
+            TypeError: The argument is not a mapping.
+            ValueError: A field is missing or wrong. The evaluator does not change.
 
         >>> evaluator = Evaluator(candidates=["challenger"], estimators=["ips"], averages=["cumulative"])
         >>> evaluator.update_one({"action": "a", "propensity": 0.25, "reward": 1, "policies": {"challenger": 0.5}})
@@ -426,13 +442,13 @@ class Evaluator:
         self.update(batch if "timestamp" in event else replace(batch, timestamp=np.full(1, np.nan)))
 
     def update(self, batch: EventBatch) -> None:
-        """Take the next events of the stream; rejected events are counted by reason.
+        """Update with the next events of the stream. Rejected events are counted by reason.
 
-        Frozen copies of policies that learn become candidates after exact numbers of events, wherever batches end.
+        Frozen copies of policies that learn become candidates after exact numbers of events, however batches end.
 
         Raises:
-            TypeError: this is not an `EventBatch`; the message names the way to one.
-            ValueError: the events are rankings and the evaluator has no `ranking`, or the other way round.
+            TypeError: The argument is not an `EventBatch`. The message names the way to one.
+            ValueError: The events are rankings but the evaluator has no `ranking`, or the reverse.
         """
         if not isinstance(batch, EventBatch):
             raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {way_to_a_batch(batch)}")
@@ -448,7 +464,7 @@ class Evaluator:
             self._make_copies(part)
 
     def _make_copies(self, events: EventBatch) -> None:
-        """Add the frozen copies that are due after these events, and forget the ones that they replace."""
+        """Add the frozen copies that are due after these events, and forget the copies that they replace."""
         for made, retired in copies.after(self.config, self._state):
             policy = self.config.versions[made.of].policy
             learned = {made.name: self.learned(policy)}
@@ -460,7 +476,7 @@ class Evaluator:
             self._state.copies = [*self._state.copies, new][-copies.KEPT :]
 
     def take_versions(self) -> list[NewVersion]:
-        """The frozen copies that were made since the last call, at most 200."""
+        """Return the frozen copies that were made since the last call, at most 200."""
         made, self._state.copies = self._state.copies, []
         return made
 
@@ -480,12 +496,12 @@ class Evaluator:
 
     @property
     def _batch_events(self) -> int:
-        """The number of events that `update` folds together."""
+        """Return the number of events that `update` folds together."""
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.config.block
 
     def fold_pending(self, least: int = 1) -> bool:
-        """Fold the pending whole blocks, if there are at least `least`, and return whether there were.
+        """Fold the pending whole blocks if there are at least `least`, and return whether there were.
 
         `report` then needs no copy. The number of blocks folded together changes the state by rounding only.
         """
@@ -495,7 +511,7 @@ class Evaluator:
         return True
 
     def _process_pending(self, unit: int) -> None:
-        """Fold the pending events in multiples of `unit` events; the rest stays pending."""
+        """Fold the pending events in multiples of `unit` events. The rest stays pending."""
         events = EventBatch.concat(self._pending)
         whole = len(events) // unit * unit
         for first in range(0, whole, self._batch_events):
@@ -504,7 +520,7 @@ class Evaluator:
         self._pending_events = len(events) - whole
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
-        """The fields that estimators need and events of `batch` lack."""
+        """Return the fields that estimators need and that events of `batch` lack."""
         computed, _ = fill(batch.with_policies(self.config.columns), self._computed)
         config = replace(self.config, propensity=None)  # estimates need more events
         fresh = weighing.start(config, (), None)  # a reward model that is an object learns what it is given
@@ -518,7 +534,7 @@ class Evaluator:
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        """Fold whole blocks: weigh them by what is known, sum them (half 1), and fold the sums (half 2)."""
+        """Fold whole blocks: weigh them by what came before, sum them up (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
         after = halves.Counts.of(weighed, self._known).fold(after)
@@ -527,7 +543,12 @@ class Evaluator:
         self._fold_sums(sums, weighed.curve)
 
     def _fold_sums(self, sums: halves.Sums, curve: LearnedCurve | None = None) -> None:
-        """Fold the sums of whole blocks; `curve`: see `Weighed`."""
+        """Fold the sums of whole blocks.
+
+        Args:
+            sums: What half 1 returned.
+            curve: The learned examination curve that the blocks were weighed with, see `Weighed`.
+        """
         folded = halves.fold(self.config, self._state, sums)
         lifts = self._fold_averages(sums, folded, curve)
         state, monitor = folded.state, self._monitor
@@ -536,7 +557,7 @@ class Evaluator:
         self._state = state
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
-        """Return whole blocks as logged, as weighed, and the state with the parts that decide how the next ones are."""
+        """Return whole blocks as logged, the same blocks weighed, and the state that weighs the next blocks."""
         logged, faults, after, goal = weighing.completed(self.config, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.config, after.rooms, logged)
@@ -545,7 +566,7 @@ class Evaluator:
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
-        """Fold whole blocks into the states of all grids; return the lifts that promotion reads, for each reward."""
+        """Fold whole blocks into the states of all grids, and return the lifts that promotion reads for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
@@ -563,11 +584,14 @@ class Evaluator:
         return any(grid.mixes_components for grid in self._grids)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
-        """Everything known now, the unfinished block included; the evaluator does not change.
+        """Return the Report, the unfinished block included. The evaluator does not change.
 
-        Where whole blocks are pending, they are folded in a copy of the state. A loop that reports often calls
-        `fold_pending` before, which is faster. `now`: epoch seconds, by which promotion judges whether the newest event
-        is stale. `unmatched_share`: the share of separate rewards that have no decision, which it judges too.
+        If whole blocks are pending, they are folded in a copy of the state. A loop that reports often calls
+        `fold_pending` before, which is faster.
+
+        Args:
+            now: Epoch seconds. Promotion judges by it whether the newest event is stale.
+            unmatched_share: Share of separate rewards without a decision, which promotion judges too.
 
         Raises:
             StateError: Whole blocks are pending, and the reward model is an object that cannot be copied.
@@ -621,14 +645,14 @@ class Evaluator:
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
-        """The rows of a Report for these pairs of an estimator and an average, without the cost of the others."""
+        """Return the rows of a Report for these pairs of an estimator and an average, at the cost of these alone."""
         if self._pending_events >= self.config.block:
             return self._folded().estimates(pairs)
         rows = with_signs(self.config, self._rows(self._present(), pairs))
         return tuple(row for row in rows if (row.estimator, row.average) in pairs)
 
     def _rows(self, present: _Present, pairs: Collection[Pair] | None = None) -> Iterator[Estimate]:
-        """The rows of all rewards; or of the goal, by the grids and averages that have one of these pairs."""
+        """Yield the rows of all rewards, or the rows of the goal in grids and averages that have one of `pairs`."""
         _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
         for place in range(len(self.config.rewards) if pairs is None else 1):
@@ -641,7 +665,7 @@ class Evaluator:
                     yield from report_rows(config, grid, state, last, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
-        """Return the events of the unfinished block, their evidence, and counts, learned parts and curve after them."""
+        """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""
         config, rest, tail, learned = self.config, None, None, self._state
         if self._pending:
             rest, _, _, goal = weighing.completed(config, learned, EventBatch.concat(self._pending))
@@ -656,13 +680,13 @@ class Evaluator:
         return rest, tail, learned, curve
 
     def take_transitions(self) -> list[Transition]:
-        """The transitions of candidates since the last call, at most 200, of the blocks that are folded."""
+        """Return the transitions of candidates in folded blocks since the last call, at most 200."""
         monitor, state = self._monitor, self._state.promotion
         waiting, self._state.waiting = self._state.waiting, []
         return waiting if monitor is None or state is None else [*waiting, *monitor.take_transitions(state)]
 
     def _folded(self) -> Evaluator:
-        """A copy in which no whole block is pending."""
+        """Return a copy in which no whole block is pending."""
         folded = copy(self)
         try:
             folded._state = deepcopy(self._state)  # some parts change in place
@@ -675,7 +699,7 @@ class Evaluator:
         return folded
 
     def state(self) -> State:
-        """Everything needed to continue, as a plain value that msgpack can hold."""
+        """Return everything that is needed to continue, as a plain value that msgpack can hold."""
         return {
             "schema": STATE_SCHEMA,
             "settings": self.config.settings(),
@@ -684,7 +708,7 @@ class Evaluator:
         }
 
     def _saved(self) -> EvaluatorState:
-        """Return the state with the parts of models, rooms and detectors as plain values."""
+        """Return the state with models, rooms and detectors as plain values."""
         config, state = self.config, self._state
         return structs.replace(
             state,
@@ -695,13 +719,13 @@ class Evaluator:
 
     @staticmethod
     def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
-        """The frozen copies in a state, with what each has learned and the content of its file, if it has one."""
+        """Yield the frozen copies in a state, what each has learned, and the content of its file if it has one."""
         state = migrated(state)
         return copies.in_state(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
 
     @staticmethod
     def describe(state: State) -> State:
-        """The policies, products and settings of a state, and its numbers of events, as values that JSON has."""
+        """Return the policies, products, settings and numbers of events of a state, as values that JSON has."""
         state = migrated(state)
         policies = list(state["settings"]["policies"])
         return {"policies": policies, **EvaluatorConfig.describe(state["settings"]), "events": state["events"]}
@@ -719,17 +743,17 @@ class Evaluator:
         """Continue from a state, to the last bit as without an interruption.
 
         Args:
-            state: what `state()` returned
-            reward_model: must name the foreign code of a model in the state, if there is any
-            candidates: must name the foreign code of policies in the state, if there is any
-            propensity: must name the classifier in the state, if there is any
-            without_code: drop code that is not named, which is not run. A policy in such code loses its rows, or keeps
-                them without any `candidates`, which is for looking at a state only. Estimators lose their rows if their
-                reward model is such code
+            state: What `state()` returned.
+            reward_model: Must name the foreign code of a model in the state, if there is any.
+            candidates: Must name the foreign code of policies in the state, if there is any.
+            propensity: Must name the classifier in the state, if there is any.
+            without_code: Drop code that is not named, without running it. A policy in such code loses its rows. Without
+                any `candidates` it keeps them, to look at a state only. Estimators lose their rows if their reward
+                model is such code.
 
         Raises:
-            StateError: the state is of another version, or holds code that the caller does not name
-            DamagedError: a key, type or shape is not that of a state with these settings
+            StateError: The state is of another version, or holds code that the caller does not name.
+            DamagedError: A key, type or shape does not fit the settings in the state.
         """
         state = migrated(state)
         require_fit(state, {"settings": {}, "rooms": {}, "pending": None})
@@ -762,7 +786,7 @@ class Evaluator:
     def _decoded(
         self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
     ) -> EvaluatorState:
-        """Return a state of this config; models that are foreign code are loaded only if named."""
+        """Return a state of this config. Models that are foreign code are loaded only if they are named."""
         config, fresh = self.config, self._saved()
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(

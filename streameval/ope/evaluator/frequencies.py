@@ -1,4 +1,4 @@
-"""The trust check `propensities`: whether actions are chosen as often as the logged propensities say."""
+"""Check whether actions are chosen as often as the logged propensities say (trust check `propensities`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streameval.ope.report import TrustCheck
 
 
 def start(config: EvaluatorConfig) -> FrequencyState | None:
-    """Start before the first event; None if propensities are not compared."""
+    """Start before the first event, with None if propensities are not compared."""
     return frequencies.start() if config.compares_propensities else None
 
 
@@ -28,7 +28,7 @@ def observe(config: EvaluatorConfig, state: FrequencyState | None, blocks: Block
 
 
 def checks(config: EvaluatorConfig, state: FrequencyState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust check of all policies, if there is anything to compare."""
+    """Yield the trust check of all policies, if there is anything to compare."""
     found = frequencies.judge(state, config.trust_error)
     if found is not None:
         yield from repeat_for_policies(known, "propensities", *found)

@@ -1,4 +1,4 @@
-"""A grid: some estimators, each on some averages, over the same events."""
+"""Evaluate some estimators, each on some averages, over the same events."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Pair: TypeAlias = tuple[str, str]
 
 
 class RewardSums(msgspec.Struct, frozen=True, eq=False):
-    """Half 1 of one reward.
+    """Hold the sums of half 1 for one reward.
 
     Attributes:
-        sums: of the blocks that are folded
-        lessons: what each block teaches each estimator, by label and by part of its state
-        observed: events and terms for confidence sequences, which follow single events; None without one
+        sums: Sums of the blocks that are folded.
+        lessons: What each block teaches each estimator, by label and by field of its state.
+        observed: Events and terms for confidence sequences, which follow single events. None without one.
     """
 
     sums: BlockSums
@@ -48,12 +48,12 @@ class RewardSums(msgspec.Struct, frozen=True, eq=False):
 
 
 class GridSums(msgspec.Struct, frozen=True, eq=False):
-    """Half 1 of a grid: what whole blocks add to its state.
+    """Hold what whole blocks add to the state of a grid in half 1.
 
     Attributes:
-        kept: whether a block is folded [blocks]
-        seen: whether a policy has an event with all fields in each block that is folded [kept blocks, P]
-        rewards: sums for each reward, empty if no block is folded
+        kept: [blocks]. Whether a block is folded.
+        seen: [kept blocks, P]. Whether a policy has an event with all fields.
+        rewards: Sums for each reward, empty if no block is folded.
     """
 
     kept: Mask
@@ -62,14 +62,14 @@ class GridSums(msgspec.Struct, frozen=True, eq=False):
 
 
 class RewardState(msgspec.Struct):
-    """What a grid knows about one reward; axis 0 of every array counts policies.
+    """Hold the state of a grid for one reward. Axis 0 of every array counts policies.
 
     Attributes:
-        estimators: what each estimator has learned, by label
-        drift: the memory of each drift rate, by name
-        averages: the state of each average, by label
-        watched: the state of each confidence sequence, by the label of its average
-        history: the last blocks, with which the next ones are compared
+        estimators: What each estimator has learned, by label.
+        drift: Memory of each drift rate, by name.
+        averages: State of each average, by label.
+        watched: State of each confidence sequence, by the label of its average.
+        history: The last blocks, which the next ones are compared with.
     """
 
     estimators: dict[str, Any]
@@ -80,7 +80,7 @@ class RewardState(msgspec.Struct):
 
 
 class GridState(msgspec.Struct):
-    """The state of a grid: for each reward; and whether a policy has had an event with all fields [P]."""
+    """Hold the state for each reward, and whether a policy has had an event with all fields [P]."""
 
     seen: Mask
     rewards: list[RewardState]
@@ -88,18 +88,19 @@ class GridState(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Grid:
-    """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
+    """Combine every one of `estimators` with every one of `averages` and its interval.
 
-    All estimators of a grid have the same `needs`: events without these fields are missing. `candidates` [policies]:
-    whether a policy is one whose behaviour is compared with others. `trackers`: confidence sequences, one for each
-    reward, by the label of the average, if its interval is one. `rewards`: how many there are.
-
-    `optional`: the configuration did not ask for these estimators by name. They cost nothing, and have no rows, while
-    no event has the required fields: blocks before the first event that has them are left out, and so are all blocks
-    without such an event if every average mixes components, as its clock stands still meanwhile. (An average that
-    forgets by a window must see the blocks that push the evidence out.)
-
-    `logged`: production is the policy that took the logged actions, and its importance weights are all 1.
+    Args:
+        estimators: Estimators with equal `needs`. Events without these fields are missing.
+        averages: Averages, each with the interval at its index.
+        candidates: [policies]. Whether a policy is compared with others.
+        trackers: Confidence sequences by the label of the average, one for each reward.
+        rewards: Number of rewards.
+        optional: The configuration did not ask for these estimators by name. While no event has the required fields,
+            they cost nothing and have no rows. Blocks before the first such event are left out. If every average mixes
+            components, all blocks without such an event are left out, since its clock stands still meanwhile. (An
+            average that forgets by a window must see the blocks that push the evidence out.)
+        logged: Production is the policy that took the logged actions, with importance weights of 1.
     """
 
     estimators: tuple[AnyEstimator, ...]
@@ -115,12 +116,12 @@ class Grid:
 
     @cached_property
     def columns(self) -> tuple[Estimator, ...]:
-        """The estimators that have columns for a reward: those to choose from in place of one with `cap: auto`."""
+        """Return the estimators that have columns for a reward. `cap: auto` has a column for each possible cap."""
         return tuple(column for estimator in self.estimators for column in estimator.alternatives.values())
 
     @cached_property
     def bank(self) -> Bank:
-        """What all averages share."""
+        """Return what all averages share."""
         of_clicks = any(column.of_clicks for column in self.columns)
         layout = Layout(
             columns=self.columns,
@@ -133,22 +134,22 @@ class Grid:
 
     @property
     def form(self) -> Form | None:
-        """The form in which the estimators need the weights of slates slot by slot; None if they do not."""
+        """Return the form of slot weights of slates that the estimators need, or None."""
         return next((form for form in FORMS if form in self.needs), None)
 
     @property
     def mixes_components(self) -> bool:
-        """Whether an average keeps components apart, and starts from recent evidence."""
+        """Return whether an average keeps components apart, and starts from recent evidence."""
         return any(average.mixes_components for average in self.averages)
 
     @property
     def pairs(self) -> list[Pair]:
-        """Every estimator on every average."""
+        """Return every pair of an estimator and an average."""
         return [(estimator.label, average.label) for average in self.averages for estimator in self.estimators]
 
     @cached_property
     def _drifts(self) -> list[DriftRateEstimator | None]:
-        """The estimator of the drift rate for each average; None if neither it nor its interval needs one."""
+        """Return the drift-rate estimator for each average, or None if neither it nor its interval needs one."""
         return [
             average.drift if bound.drift == "include" or not average.drift_on_request else None
             for average, bound in zip(self.averages, self.bounds, strict=True)
@@ -156,7 +157,7 @@ class Grid:
 
     @cached_property
     def _drift_estimators(self) -> dict[str, DriftRateEstimator]:
-        """The estimators of the drift rate, each once, by name."""
+        """Return the drift-rate estimators by name, each once."""
         return {drift.name: drift for drift in self._drifts if drift is not None}
 
     def start(self) -> GridState:
@@ -182,23 +183,23 @@ class Grid:
     def fold(
         self, state: GridState, evidence: Sequence[Evidence], lifts: Iterable[Pair] = ()
     ) -> dict[Pair, list[Lift]]:
-        """Fold whole blocks into the state, both halves in one; see `fold_sums`.
+        """Fold whole blocks into the state, both halves in one call, see `fold_sums`.
 
         Args:
-            state: changes
-            evidence: of each reward, with the same importance weights and with recent means
-            lifts: pairs of an estimator and an average that mixes components
+            state: The state, which changes.
+            evidence: Evidence for each reward, with the same importance weights and with recent means.
+            lifts: Pairs of an estimator and an average that mixes components.
         """
         recent = [each.restricted_to(self.needs).recent for each in evidence]
         return self.fold_sums(state, self.summarise(state, evidence), recent, lifts)
 
     def summarise(self, state: GridState, evidence: Sequence[Evidence]) -> GridSums:
-        """Sum up whole blocks, half 1.
+        """Sum up whole blocks (half 1).
 
         Args:
-            state: as known at some time before these blocks; it decides about coefficients that are learned, and stays
-                as it is
-            evidence: of each reward, with the same importance weights
+            state: A state at some time before these blocks, which decides about learned coefficients and does not
+                change.
+            evidence: Evidence for each reward, with the same importance weights.
         """
         kept = self._kept(state, evidence)
         if not kept.any():
@@ -217,28 +218,28 @@ class Grid:
     def fold_sums(
         self, state: GridState, sums: GridSums, recent: Sequence[RecentMoments], lifts: Iterable[Pair] = ()
     ) -> dict[Pair, list[Lift]]:
-        """Fold the sums of whole blocks into the state, half 2; return those of the lifts that are of this grid.
+        """Fold the sums of whole blocks into the state (half 2), and return the lifts that belong to this grid.
 
         Args:
-            state: changes
-            sums: see `summarise`
-            recent: recent means for each reward after each block; unused unless an average mixes components
-            lifts: pairs of an estimator and an average that mixes components
+            state: The state, which changes.
+            sums: What `summarise` returned.
+            recent: Recent means for each reward after each block. Unused unless an average mixes components.
+            lifts: Pairs of an estimator and an average that mixes components.
         """
         own = [pair for pair in lifts if pair in self.pairs]
         if not sums.rewards:
             return {pair: self._lifts(pair, sums.kept, [{}] * self.rewards) for pair in own}
         state.seen = state.seen | sums.seen.any(axis=0)
         found = []
-        for place, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
-            means = recent[place].select_blocks(sums.kept) if self.mixes_components else None
-            found.append(self._fold_reward(reward, place, added, means))
+        for index, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
+            means = recent[index].select_blocks(sums.kept) if self.mixes_components else None
+            found.append(self._fold_reward(reward, index, added, means))
         return {pair: self._lifts(pair, sums.kept, found) for pair in own}
 
     def _fold_reward(
-        self, state: RewardState, place: int, added: RewardSums, recent: RecentMoments | None
+        self, state: RewardState, index: int, added: RewardSums, recent: RecentMoments | None
     ) -> dict[str, Lift | None]:
-        """Fold whole blocks into the state of one reward; return the lifts by average."""
+        """Fold whole blocks into the state of one reward, and return the lifts by average."""
         bank, paths = self.bank, self._learned(state, added)
         sums = self._with_priors(added.sums, paths, recent)
         state.estimators = _last(state.estimators, paths)
@@ -255,11 +256,11 @@ class Grid:
             path = Path(sums, steps, None if drift is None else rates[drift.name])
             found[average.label] = average.fold(state.averages[average.label], path, bank)
         for label, trackers in self.trackers.items():
-            state.watched[label] = trackers[place].fold(state.watched[label], *added.observed)
+            state.watched[label] = trackers[index].fold(state.watched[label], *added.observed)
         return found
 
     def learn(self, state: GridState, sums: GridSums) -> None:
-        """Update only what half 1 of the next blocks needs to know."""
+        """Update only what half 1 of the next blocks needs."""
         for reward, added in zip(state.rewards, sums.rewards, strict=False):
             reward.estimators = _last(reward.estimators, self._learned(reward, added))
         state.seen = state.seen | sums.seen.any(axis=0)
@@ -277,7 +278,13 @@ class Grid:
     def _with_priors(
         self, sums: BlockSums, paths: Mapping[str, dict[str, Array]], recent: RecentMoments | None
     ) -> BlockSums:
-        """Return the sums with what averages start from; `paths`: the states of estimators after each block."""
+        """Return the sums with what averages start from.
+
+        Args:
+            sums: Sums of blocks.
+            paths: States of estimators after each block.
+            recent: Recent means.
+        """
         if recent is None:
             return sums
         mean = recent.reward[:, None]
@@ -285,7 +292,7 @@ class Grid:
         return sums.with_priors(values, recent)
 
     def _added(self, state: RewardState, seen: Evidence) -> tuple[RewardSums, list[Terms]]:
-        """Sum up whole blocks, or the unfinished one; return the terms of all estimators, too."""
+        """Sum up whole blocks, or the unfinished one, and return the terms of all estimators too."""
         terms = [column.terms(seen, state.estimators[column.label])[0] for column in self.columns]
         series = BlockSeries(self.bank.layout, seen, terms)
         views = {average.label: average.view(series, state.averages[average.label]) for average in self.averages}
@@ -305,26 +312,26 @@ class Grid:
         return np.asarray(used if all_mix else np.logical_or.accumulate(used | seen))
 
     def _lifts(self, pair: Pair, kept: Mask, found: Sequence[Mapping[str, Lift | None]]) -> list[Lift]:
-        """Return a lift after each block, of each reward; NaN in blocks that are not kept."""
+        """Return the lifts after each block, for each reward, NaN in blocks that are not kept."""
         first, count = [column.label for column in self.columns].index(pair[0]), len(self.columns)
         lifts = []
         for of_reward in found:
             every, rows = of_reward.get(pair[1]), np.full((4, len(kept), len(self.candidates) - 1), np.nan)
             if every is not None:
-                for place, columns in enumerate(every):
-                    rows[place, kept] = columns.reshape(len(columns), -1, count)[..., first]
+                for index, columns in enumerate(every):
+                    rows[index, kept] = columns.reshape(len(columns), -1, count)[..., first]
             lifts.append(Lift(*rows))
         return lifts
 
-    def of_reward(self, state: GridState, place: int) -> tuple[Grid, GridState]:
-        """Return the grid of one of the rewards alone, with its state."""
+    def of_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:
+        """Return the grid of one reward alone, with its state."""
         if self.rewards == 1:
             return self, state
-        trackers = {label: [of[place]] for label, of in self.trackers.items()}
-        return replace(self, trackers=trackers, rewards=1), GridState(state.seen, [state.rewards[place]])
+        trackers = {label: [of[index]] for label, of in self.trackers.items()}
+        return replace(self, trackers=trackers, rewards=1), GridState(state.seen, [state.rewards[index]])
 
     def shown(self, state: GridState, tail: Evidence | None) -> Mask:
-        """Return the policies that have rows, [policies]: of an optional grid, those with an event with all fields."""
+        """Return the policies that have rows, [policies]. In an optional grid, only if an event has all fields."""
         if not self.optional:
             return np.ones(len(self.candidates), dtype=bool)
         return state.seen if tail is None else state.seen | _present(tail.restricted_to(self.needs))[-1]
@@ -337,10 +344,10 @@ class Grid:
         The grid has one reward.
 
         Args:
-            state: of the grid
-            tail: the events of the unfinished block
-            errors: the probability that a sequence ever misses [policies]
-            wanted: the labels of the averages to read, by default all
+            state: The state of the grid.
+            tail: Events of the unfinished block.
+            errors: [policies]. Probability that a sequence ever misses.
+            wanted: Labels of the averages to read, by default all.
         """
         (of_reward,), sums, late = state.rewards, None, None
         if tail is not None and self._kept(state, [tail]).any():
@@ -358,9 +365,9 @@ class Grid:
             yield average, bound, average.read(of_reward.averages[average.label], sums, rate, self.bank), tracked
 
     def resume(self, before: Grid, state: GridState) -> GridState:
-        """Return the state of the grid `before`, which has the same averages; what it lacks starts from zero.
+        """Return the state of the grid `before`, which has the same averages. What it lacks starts from zero.
 
-        So does a confidence sequence of another kind.
+        A confidence sequence of another kind starts from zero too.
         """
         same = [label for label, of in self.trackers.items() if list(before.trackers.get(label, ())) == list(of)]
         rewards = [
@@ -376,7 +383,7 @@ class Grid:
         return GridState(state.seen, rewards)
 
     def join(self, state: GridState, late: GridState, company: Company) -> GridState:
-        """Return the state with the new policies of a late one, which may change. Averages of one alone are kept."""
+        """Return the state with the new policies of a late state, which may change. Averages of only one are kept."""
         rewards = []
         for own, other in zip(state.rewards, late.rewards, strict=True):
             averages = {**other.averages, **own.averages}
@@ -391,7 +398,10 @@ class Grid:
     def select(self, state: GridState, part: Grid, index: Sequence[int]) -> GridState:
         """Return the state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.
 
-        `index`: the places of its policies in this grid, production first.
+        Args:
+            state: The state of this grid.
+            part: The smaller grid.
+            index: Indices of its policies in this grid, production first.
 
         Raises:
             ValueError: Production is not the first policy of `part`.
@@ -402,13 +412,13 @@ class Grid:
         selection = Selection(self.bank, part.bank, index)
         return GridState(
             select_policies(state.seen, index),
-            [self._selected(reward, part, selection, columns, place) for place, reward in enumerate(state.rewards)],
+            [self._selected(reward, part, selection, columns, number) for number, reward in enumerate(state.rewards)],
         )
 
     def _selected(
-        self, state: RewardState, part: Grid, selection: Selection, columns: Sequence[int], place: int
+        self, state: RewardState, part: Grid, selection: Selection, columns: Sequence[int], number: int
     ) -> RewardState:
-        """Return what `part` has of the state of one reward."""
+        """Return the state of one reward for `part`."""
         index, averages = selection.policies, {}
         lifts, same = [policy - 1 for policy in index[1:]], part.bank.layout.names == self.bank.layout.names
         for average in part.averages:
@@ -427,9 +437,9 @@ class Grid:
             for name in ("smoothed", "values", "latest", "mean"):
                 setattr(each, name, np.ascontiguousarray(getattr(each, name)[:, columns]))
         watched = {
-            label: select_policies(of[place].select_groups(state.watched[label]), index)
+            label: select_policies(of[number].select_groups(state.watched[label]), index)
             if label in self.trackers
-            else of[place].start(len(index))
+            else of[number].start(len(index))
             for label, of in part.trackers.items()
         }
         estimators = {column.label: select_policies(state.estimators[column.label], index) for column in part.columns}

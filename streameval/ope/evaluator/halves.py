@@ -1,8 +1,8 @@
-"""The two halves of a fold, except for what the averages keep.
+"""Sum up weighed events (half 1) and fold the sums into the state (half 2), except for what averages keep.
 
 Half 1, `summarise`, is a pure function of weighed events, and may run in another process. Half 2, `fold`, has the state
-and reads the sums alone. Events are weighed with what was known before their block: propensities, distributions and
-rewards that are learned, shares of arms and curves (`weighing.weighed`).
+and reads the sums alone. Events are weighed with what was learned before their block: propensities, distributions,
+rewards, shares of arms and examination curves (`weighing.weighed`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streameval.ope.promotion import MonitorSums, PromotionMonitor, fold_arrival
 
 
 class EventSums(NamedTuple):
-    """What a batch adds to the counts of events; `newest` and `oldest` are NaN if no event has a time."""
+    """Hold what a batch adds to the counts of events. `newest` and `oldest` are NaN if no event has a time."""
 
     accepted: int
     rejected: dict[str, int]
@@ -44,12 +44,12 @@ class EventSums(NamedTuple):
 
     @classmethod
     def of(cls, batch: EventBatch) -> EventSums:
-        """From a batch with its rejected events."""
+        """Count a batch with its rejected events."""
         newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
         return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
 
     def fold(self, events: EventState) -> EventState:
-        """The counts after the batch."""
+        """Return the counts after the batch."""
         rejected = dict(events.rejected)
         for reason, number in self.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + number
@@ -63,16 +63,18 @@ class EventSums(NamedTuple):
 
 
 def _extreme(before: float | None, new: float, extreme: Callable[[float, float], float]) -> float | None:
-    """Return the earlier or later one of two times; None and NaN are unknown."""
+    """Return the earlier or later one of two times. None and NaN are unknown."""
     if math.isnan(new):
         return before
     return new if before is None else extreme(before, new)
 
 
 class Known(NamedTuple):
-    """What is known before some blocks, which makes half 1 cheaper or names a place; it changes no number.
+    """Hold what came before some blocks. It makes half 1 cheaper or names an event, and changes no number.
 
-    `events`: how many came before. `least`: see `largest_weights.summarise`.
+    Args:
+        events: Number of events before.
+        least: See `largest_weights.summarise`.
     """
 
     events: int = 0
@@ -80,14 +82,16 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, state: EvaluatorState) -> Known:
-        """From the state of an evaluator."""
+        """Read these numbers from the state of an evaluator."""
         return cls(state.weights.events, largest_weights.floor(state.weights))
 
 
 class Counts(NamedTuple):
-    """Half 1: what some events add to the state, whatever their order.
+    """Hold what some events add to the state in half 1, whatever their order.
 
-    `policies`: the counts. `weights`: the largest numbers that limit weights.
+    Args:
+        policies: Counts of each policy.
+        weights: Largest numbers that limit weights.
     """
 
     policies: PolicySums
@@ -95,7 +99,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, weighed: Weighed, known: Known) -> Counts:
-        """From weighed events."""
+        """Count weighed events."""
         whole, events = weighed.whole, weighed.events
         largest = largest_weights.summarise(weighed.every[0], events, *known)
         return cls(PolicySums.of(whole, support_known(whole, events)), largest)
@@ -107,13 +111,18 @@ class Counts(NamedTuple):
 
 
 class Sums(Struct, frozen=True, eq=False):
-    """Half 1: what some whole blocks, or the unfinished one, add to the state.
+    """Hold what some whole blocks, or the unfinished one, add to the state in half 1.
 
-    The first axis of all arrays counts blocks, but for the pieces of a `View`. `recent`: behind the recent means of
-    each reward; empty if no average needs them. `slates`: of each reward, None without slates. `grids`: empty for the
-    unfinished block. `by_rank`: of clicks at each rank, None without a learned curve. `means`: of clipped rewards for
-    the drift detector, `promotion`: of the monitor, each None if nothing reads it. `rooms`: by name, without those
-    that have no sums.
+    Axis 0 of all arrays counts blocks, except for the pieces of a `View`.
+
+    Args:
+        recent: Sums behind the recent means of each reward, empty if no average needs them.
+        slates: Sums of each reward slot by slot, None without slates.
+        grids: Sums of each grid, empty for the unfinished block.
+        by_rank: Clicks at each rank, None without a learned curve.
+        means: Clipped rewards for the drift detector, None without one.
+        promotion: Sums of the monitor, None without promotion.
+        rooms: Sums by name of the room, for the rooms that have some.
     """
 
     recent: tuple[RecentSums, ...]
@@ -126,9 +135,11 @@ class Sums(Struct, frozen=True, eq=False):
 
 
 def summarise(weighed: Weighed, mixes: bool) -> Sums:
-    """The sums of whole blocks, or of the unfinished one, that a reading needs.
+    """Return the sums of whole blocks, or of the unfinished one, that a reading needs.
 
-    `mixes`: whether an average mixes components, and so needs recent means.
+    Args:
+        weighed: The events.
+        mixes: Whether an average mixes components, and so needs recent means.
     """
     by_rank, whole = None, weighed.whole
     if weighed.curve is not None and whole.clicks is not None:
@@ -145,10 +156,15 @@ def summarise_blocks(
     logged: EventBatch,
     monitor: PromotionMonitor | None,
 ) -> Sums:
-    """The sums of whole blocks.
+    """Return the sums of whole blocks.
 
-    `known`: the state of the evaluator at some time before, which decides about coefficients that are learned.
-    `logged`: the events with their logged propensities.
+    Args:
+        config: What is evaluated.
+        grids: Grids of the config.
+        known: State of the evaluator at some time before, which decides about learned coefficients.
+        weighed: The events as they are weighed.
+        logged: The events with their logged propensities.
+        monitor: Promotion, if there is any.
     """
     goal, *further = weighed.every
     events, sums = weighed.events, summarise(weighed, any(grid.mixes_components for grid in grids))
@@ -163,9 +179,13 @@ def summarise_blocks(
 
 
 class Folded(NamedTuple):
-    """Half 2, without grids and promotion: the state after some blocks, and what averages read of each block.
+    """Hold the state after some blocks, without grids and promotion, and what averages read of each block.
 
-    `recent`: means for each reward. `slates`: in each form, for each reward. `by_rank`: recent clicks at each rank.
+    Args:
+        state: The state after the blocks.
+        recent: Recent means for each reward.
+        slates: Recent means for each reward, in each form that grids read.
+        by_rank: Recent clicks at each rank.
     """
 
     state: EvaluatorState
@@ -174,19 +194,19 @@ class Folded(NamedTuple):
     by_rank: Array | None
 
     def of_grid(self, grid: Grid) -> list[RecentMoments]:
-        """The means of each reward in the form that a grid reads; none if no average needs them."""
+        """Return the means of each reward in the form that a grid reads, or none if no average needs them."""
         if grid.form is None:
             return self.recent
         return [found.get(grid.form, plain) for found, plain in zip(self.slates, self.recent, strict=False)]
 
     def with_means(self, every: Sequence[Evidence]) -> list[Evidence]:
-        """The evidence of each reward with these means."""
+        """Return the evidence of each reward with these means."""
         found = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
         return [each.with_recent(recent, of_forms) for each, recent, of_forms in found]
 
 
 def fold(config: EvaluatorConfig, before: EvaluatorState, sums: Sums) -> Folded:
-    """The state after some blocks, but for the parts of grids and promotion."""
+    """Return the state after some blocks, except for grids and promotion."""
     state = structs.replace(before, slates=list(before.slates))
     fading, recent, slates, path = fading_of(config.block), [], [], None
     if sums.recent:

@@ -1,4 +1,4 @@
-"""Candidates that learn, and frozen copies of them: their distributions, each from the blocks before its own."""
+"""Compute the distributions of candidates that learn, and of their frozen copies, from the blocks before each block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streameval.ope.reward_models.base import LoggedActions
 
 
 def start(config: EvaluatorConfig) -> State | None:
-    """Start before the first event: what each policy knows, by name; None if none learns."""
+    """Return the state of each policy by name before the first event, or None if none learns."""
     if not config.learned_policies:
         return None
     return {
@@ -32,13 +32,13 @@ def start(config: EvaluatorConfig) -> State | None:
 
 
 def resume(config: EvaluatorConfig, _before: EvaluatorConfig, state: State | None) -> State | None:
-    """Return the state under another config; policies that it has not seen start from zero."""
+    """Return the state under another config. New policies start from zero."""
     fresh, known = start(config), state or {}
     return fresh and {name: known.get(name, own) for name, own in fresh.items()}
 
 
 def join(_both: EvaluatorConfig, own: Owned, late: Owned, _company: Company) -> State | None:
-    """Return the state of a config of two."""
+    """Return the state of a config that joins two others."""
     return {**(late.state or {}), **(own.state or {})} or None
 
 
@@ -63,13 +63,13 @@ def complete(config: EvaluatorConfig, state: State, found: Incomplete) -> tuple[
 
 
 def _with_prediction(config: EvaluatorConfig, log: Log, prediction: Array) -> Log:
-    """The log with the predictions of rewards; NaN where the model lacks features."""
+    """Return the log with the predictions of rewards, NaN if the model lacks features."""
     can = np.repeat(log.sets.widths > 0, log.sets.sizes) | ("features" not in config.reward_model.needs)
     return log._replace(prediction=np.where(can, prediction, np.nan))
 
 
 def _predicted_by(config: EvaluatorConfig, own: State, events: EventBatch) -> Array:
-    """The goal that a policy's own copy of the reward model expects of each action; the copy stays as it is."""
+    """Return the reward that a policy's own reward model expects of each action. The model does not change."""
     if events.action_sets is None:
         return np.zeros(0)
     nothing, limits = np.zeros(len(events)), config.rewards[0].range
@@ -78,7 +78,7 @@ def _predicted_by(config: EvaluatorConfig, own: State, events: EventBatch) -> Ar
 
 
 def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
-    """The answer for these action sets; none for the slots of slates, which are other sets."""
+    """Return the answer for these action sets, or none for the slots of slates, which are other sets."""
     if len(sets.index) == len(known.index) and np.array_equal(sets.offsets, known.offsets):
         return answer
     fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
@@ -86,7 +86,7 @@ def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: 
 
 
 def rows(config: EvaluatorConfig, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
-    """Return a row of each policy that learns, and of each frozen copy."""
+    """Return a row for each policy that learns, and for each frozen copy."""
     return {"learners": tuple(_rows(config, state, present))}
 
 
@@ -113,7 +113,7 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
 
 
 def save(config: EvaluatorConfig, state: State) -> State:
-    """Return what each policy knows as a plain value."""
+    """Return the state of each policy as a plain value."""
 
     def saved(policy: LearningPolicy, own: State) -> State:
         return {"model": config.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
@@ -122,7 +122,7 @@ def save(config: EvaluatorConfig, state: State) -> State:
 
 
 def load(config: EvaluatorConfig, saved: State, _trusted: object) -> State | None:
-    """Return the inverse of `save`: it loads the code of others, which the config has if the caller names it."""
+    """Return the inverse of `save`. It loads foreign code, which the config has if the caller names it."""
 
     def loaded(policy: LearningPolicy, own: State) -> State:
         return {"model": config.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)

@@ -1,4 +1,4 @@
-"""The fields that estimators need and events lack."""
+"""Find the fields that estimators need and that events lack."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from streameval.ope.policies.logged import LOGGING, target_probabilities
 
 @dataclass(frozen=True)
 class MissingField:
-    """A field that `lacking` of `events` events do not have; such events are missing for these `estimators`.
+    """Name a field that `lacking` of `events` events do not have, so that they are missing for some estimators.
 
-    `wanted_by`: the reward model, where that needs the field.
+    Args:
+        wanted_by: The reward model, if it needs the field.
     """
 
     field: str
@@ -28,12 +29,12 @@ class MissingField:
 
     @property
     def of_all(self) -> bool:
-        """Whether no event has the field, so that there is nothing to estimate from."""
+        """Return whether no event has the field, so that there is nothing to estimate from."""
         return self.lacking == self.events
 
     @property
     def hint(self) -> str:
-        """The remedy."""
+        """Return the remedy."""
         if self.wanted_by:
             return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
         return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
@@ -47,14 +48,14 @@ class MissingField:
 
 
 def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingField]:
-    """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
+    """Return the fields that estimators need and that events of `batch` lack. The batch has columns of all policies."""
     if config.ranking is not None:
         return []
     sets = batch.action_sets
     actions = None if sets is None else Actions.of(sets, batch.policies, config.policies)
     present = ~np.isnan(target_probabilities(batch, config.policies))
     estimators = list(config.estimators.values())
-    if config.default_estimators:  # no user asked for one whose fields no event has
+    if config.default_estimators:  # default estimators may lack their fields
         estimators = [each for each in estimators if _usable(actions, config.needs_of(each))]
     found: dict[str, MissingField] = {}
     unrewarded = np.zeros(len(batch), dtype=bool)

@@ -1,4 +1,4 @@
-"""Propensities that are estimated: of logs that lack them. Each block is predicted first, and then learned from."""
+"""Estimate propensities for logs that lack them. Each block is predicted first, and learned from afterwards."""
 
 from __future__ import annotations
 
@@ -32,11 +32,16 @@ SCORE_HORIZON = 100_000.0
 
 
 class LoggedChoices(NamedTuple):
-    """The logged actions of consecutive events, by fingerprints that are 0 where they are unknown.
+    """Hold the logged actions of consecutive events, by fingerprints that are 0 if unknown.
 
-    `action`, `context`, `weight` [n]: the logged action, the values of the fields `by`, and the inverse sampling
-    probability. `options` [rows], `owner` [rows]: the actions to choose from, and their events; the only row of an
-    event that does not list them is 0. `listed` [n]: whether it does. `raw_fields` [n]: with the contexts of events.
+    Args:
+        action: [n]. Logged action.
+        context: [n]. Values of the fields `by`.
+        weight: [n]. Inverse sampling probability.
+        options: [rows]. Actions to choose from. An event without a list has one row, which is 0.
+        owner: [rows]. Index of the event of each option.
+        listed: [n]. Whether the event lists its actions.
+        raw_fields: [n]. Contexts of events.
     """
 
     action: Identity
@@ -48,7 +53,7 @@ class LoggedChoices(NamedTuple):
     raw_fields: Sequence[Mapping[str, Any]] = ()
 
     def part(self, events: slice) -> LoggedChoices:
-        """Consecutive events of these."""
+        """Return a slice of these events."""
         rows = slice(*np.searchsorted(self.owner, [events.start, events.stop]))
         owner = self.owner[rows] - events.start
         action, context, weight = self.action[events], self.context[events], self.weight[events]
@@ -56,9 +61,11 @@ class LoggedChoices(NamedTuple):
         return LoggedChoices(action, context, weight, self.options[rows], owner, self.listed[events], raw_fields)
 
     def shares(self, rates: Array) -> tuple[Array, Array]:
-        """The probability of each logged action [n], and of the options [rows], which sum to 1 where they are listed.
+        """Return the probability of each logged action [n] and of the options [rows], which sum to 1 if they are
+        listed.
 
-        `rates` [n + rows]: of the logged actions, then of the options.
+        Args:
+            rates: [n + rows]. How often actions are chosen: the logged actions first, then the options.
         """
         of_actions, of_options = np.split(rates, [len(self.action)])
         total: Array = np.bincount(self.owner, weights=of_options, minlength=len(self.action)).astype(np.float64)
@@ -67,10 +74,12 @@ class LoggedChoices(NamedTuple):
 
 
 class ChoiceCounts(Struct, frozen=True, eq=False):
-    """How often actions were chosen and could have been, by context, with one row for each pair that occurred.
+    """Count how often actions were chosen and were available, by context, with one row for each pair that occurred.
 
-    `keys`: of the rows, ascending. `sums` [rows, 2]: decayed choices of the action, and events that list it; the row of
-    the action 0 has the events without a list, in which every action could be chosen.
+    Args:
+        keys: Keys of the rows, ascending.
+        sums: [rows, 2]. Decayed choices of the action, and events that list it. The row of the action 0 counts events
+            without a list, in which every action was available.
     """
 
     keys: Identity
@@ -81,12 +90,18 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, 2)))
 
     def of(self, context: Identity, action: Identity) -> tuple[Array, Array]:
-        """The choices of these actions in these contexts, and the events in which they could be chosen."""
+        """Return the choices of these actions in these contexts, and the events in which they were available."""
         chosen, listed = self._rows(_key(context, action)).T
         return chosen, listed + self._rows(_key(context, np.full_like(action, NO_IDENTITY)))[:, 1]
 
     def after(self, choices: LoggedChoices, context: Identity, fading: float) -> ChoiceCounts:
-        """The counts after a block; `context` [n]: that of each event, which need not be that of the block."""
+        """Return the counts after a block.
+
+        Args:
+            choices: Events of the block.
+            context: [n]. One context for each event, which may differ from the block's.
+            fading: Factor of the old counts.
+        """
         known = choices.action != NO_IDENTITY
         shown = known[choices.owner]
         keys = np.concatenate(
@@ -101,7 +116,7 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         return structs.replace(counts, sums=sums)
 
     def _with(self, keys: Identity) -> ChoiceCounts:
-        """With rows for new keys, the first ones while there is room."""
+        """Add rows for new keys, the first ones while there is room."""
         new, first = np.unique(keys, return_index=True)
         is_new = self._places(new) < 0
         new = new[is_new][np.argsort(first[is_new])][: MOST_ROWS - len(self.keys)]
@@ -112,7 +127,7 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         return ChoiceCounts(every[order], sums[order])
 
     def _places(self, keys: Identity) -> Index:
-        """The row of each key, -1 without one."""
+        """Return the row of each key, -1 without one."""
         if not len(self.keys):
             return np.full(len(keys), -1)
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -136,7 +151,7 @@ class ClassifierState(Struct, frozen=True, eq=False):
 
 
 class ScaledClassifier:
-    """A river classifier whose numbers are scaled; its classes are the fingerprints of actions."""
+    """Scale the numbers for a river classifier. Its classes are the fingerprints of actions."""
 
     def __init__(self, model: RiverClassifier) -> None:
         from river.preprocessing import StandardScaler  # slow to import, and rarely used
@@ -145,14 +160,14 @@ class ScaledClassifier:
         self._scaler: Any = StandardScaler() if model.scale else None
 
     def predict(self, inputs: Described) -> Mapping[int, float]:
-        """The probability of each action; empty where the classifier raises."""
+        """Return the probability of each action, or nothing if the classifier raises."""
         try:
             return dict(self._classifier.predict_proba_one(self._scaled(inputs)))
         except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
             return {}
 
     def learn(self, inputs: Described, action: int) -> bool:
-        """Learn from a choice; False if the classifier raises."""
+        """Learn from a choice, and return False if the classifier raises."""
         try:
             if self._scaler is not None:
                 self._scaler.learn_one(inputs[0])
@@ -175,9 +190,15 @@ def _fading(horizon: float, choices: LoggedChoices) -> float:
 
 
 def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices, share: Array) -> Array:
-    """Return how often each action is chosen in its context, 0 where a classifier fails.
+    """Return how often each action is chosen in its context, 0 if a classifier fails.
 
-    `share`: how often in all contexts. Both are of the logged actions, then of the options: [n + rows].
+    The result and `share` have the logged actions first, then the options, [n + rows].
+
+    Args:
+        model: How to estimate.
+        state: State of the model.
+        choices: The events.
+        share: How often each action is chosen over all contexts.
     """
     if isinstance(model, RiverClassifier):
         return np.zeros_like(share) if state.classifier is None else _classified(state.classifier, choices)
@@ -197,7 +218,7 @@ def _classified(classifier: ScaledClassifier, choices: LoggedChoices) -> Array:
 
 
 def model_after(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices) -> Any:
-    """Return the state of the model after a block; a classifier is an object that changes."""
+    """Return the state of the model after a block. A classifier is an object that changes."""
     if isinstance(model, FrequencyTable):
         return state.after(choices, choices.context, _fading(model.horizon, choices)) if model.by else state
     classifier = state.classifier or ScaledClassifier(model)
@@ -210,15 +231,15 @@ def model_after(model: FrequencyTable | RiverClassifier, state: Any, choices: Lo
 
 
 class PropensityState(Struct, frozen=True, eq=False):
-    """Hold what estimated propensities come from.
+    """Hold the state behind estimated propensities.
 
     Attributes:
-        events: the number of events so far
-        unknown: the number of events without an estimate
-        actions: choices in all contexts
-        model: the state of the model
-        scores: sums of the weights of recent events that had an estimate, and of `-ln p` by the model and by the shares
-            of actions [3]
+        events: Number of events so far.
+        unknown: Number of events without an estimate.
+        actions: Choices over all contexts.
+        model: State of the model.
+        scores: [3]. Sums over recent events with an estimate: weights, `-ln p` by the model, `-ln p` by the shares of
+            actions.
     """
 
     events: int
@@ -229,7 +250,7 @@ class PropensityState(Struct, frozen=True, eq=False):
 
 
 def start(config: EvaluatorConfig) -> PropensityState | None:
-    """Start before the first event; None if propensities are logged."""
+    """Start before the first event, with None if propensities are logged."""
     if config.propensity is None:
         return None
     model = ClassifierState() if config.propensity.model.is_external else ChoiceCounts.none()
@@ -237,12 +258,12 @@ def start(config: EvaluatorConfig) -> PropensityState | None:
 
 
 def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: PropensityState | None) -> PropensityState | None:
-    """Return the state of the config `before` under another one; from zero if propensities are estimated otherwise."""
+    """Return the state of the config `before` under another one, or start from zero if the settings differ."""
     return state if config.propensity == before.propensity else start(config)
 
 
 def complete(config: EvaluatorConfig, state: PropensityState, found: Incomplete) -> tuple[Incomplete, PropensityState]:
-    """Return events with estimated propensities, NaN where they are unknown, and the state after the whole blocks."""
+    """Return events with estimated propensities, NaN if unknown, and the state after the whole blocks."""
     settings, events = config.propensity, found.events
     assert settings is not None
     estimated, every = np.full(len(events), np.nan), choices(settings, events)
@@ -263,7 +284,7 @@ def complete(config: EvaluatorConfig, state: PropensityState, found: Incomplete)
 
 
 def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
-    """The choices among the events, from which the model learns."""
+    """Return the choices among the events, which the model learns from."""
     sets, number = events.action_sets, len(events)
     sizes = np.zeros(number, dtype=np.int64) if sets is None else sets.sizes
     single = events.slates is None and events.scored is None
@@ -291,7 +312,7 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
 
 
 def _names(events: EventBatch, sizes: Index) -> Sequence[str]:
-    """The name of each listed action; its position where the event came without names."""
+    """Return the name of each listed action, or its index if the event came without names."""
     logged = [{}] * len(sizes) if events.raw_fields is None else events.raw_fields.values
     return [
         str(name)
@@ -303,7 +324,7 @@ def _names(events: EventBatch, sizes: Index) -> Sequence[str]:
 def _predicted(
     settings: EstimatedPropensity, state: PropensityState, choices: LoggedChoices
 ) -> tuple[Array, Array, Array]:
-    """The estimates, NaN where they are unknown, those of all options, and the shares without the context."""
+    """Return the estimates (NaN if unknown), the estimates of all options, and the shares without the context."""
     every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
     chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
     share = np.nan_to_num(ratio(chosen, possible))
@@ -349,7 +370,7 @@ def checks(config: EvaluatorConfig, _state: PropensityState, known: Sequence[Tru
     yield from repeat_for_policies(known, "propensities", True, finding)
 
 
-def save(_plan: EvaluatorConfig, state: PropensityState) -> PropensityState:
+def save(_config: EvaluatorConfig, state: PropensityState) -> PropensityState:
     """Return the state with a classifier pickled.
 
     Raises:
@@ -384,7 +405,7 @@ def load(config: EvaluatorConfig, saved: PropensityState, trusted: EstimatedProp
 
 
 def without_code(config: EvaluatorConfig, plain: State, trusted: EstimatedPropensity | None) -> State:
-    """Return a plain state without a classifier that the caller does not name: there is then no further estimate."""
+    """Return a plain state without a classifier that the caller does not name. It gives no further estimates."""
     assert config.propensity is not None
     if not config.propensity.model.is_external or trusted == config.propensity:
         return plain

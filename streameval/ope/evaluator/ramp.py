@@ -1,4 +1,4 @@
-"""The arms of a ramp: balanced weights, and whether each arm has its share of the events."""
+"""Balance the weights of the arms of a ramp, and check whether each arm has its share of the events."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from streameval.ope.report import TrustCheck
 
 
 class RampState(Struct, eq=False):
-    """Hold the decayed number of events of each arm, and the sums of the number of events of each arm."""
+    """Hold the decayed number of events of each arm, and sums of the number of events of each arm."""
 
     balance: ArmState
     drawn: RatioPast
 
 
 def start(config: EvaluatorConfig) -> RampState | None:
-    """Start before the first event; None without a ramp."""
+    """Start before the first event, with None without a ramp."""
     if config.logging is None:
         return None
     return RampState(arms.start(config.logging), past.start_ratio(len(config.logging.names), has_denominator=False))
 
 
 def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: RampState | None) -> RampState | None:
-    """Return the state of the config `before` under another one; arms or shares that differ are counted from zero."""
+    """Return the state of the config `before` under another one. Arms or shares that differ are counted from zero."""
     if config.logging is None or before.logging is None or state is None:
         return start(config)
     is_same = (config.logging.names, config.logging.arms) == (before.logging.names, before.logging.arms)
@@ -48,14 +48,14 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: RampState | 
 
 
 def prepare(config: EvaluatorConfig, state: RampState, events: EventBatch) -> tuple[EventBatch, RampState]:
-    """Whole blocks of events with the propensities of all arms together, and the state after them but for `drawn`."""
+    """Return whole blocks with propensities of all arms together, and the state after them except for `drawn`."""
     assert config.logging is not None
     weighed, balance = arms.fold(config.logging, state.balance, events, config.block)
     return weighed, structs.replace(state, balance=balance)
 
 
 def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> BlockSums | None:
-    """Half 1: the sums of whole blocks."""
+    """Return the sums of whole blocks (half 1)."""
     if config.logging is None or config.logging.shares is None:
         return None
     drawn = np.asfortranarray(config.logging.of_events(blocks.logged))
@@ -65,14 +65,14 @@ def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> Blo
     return past.sum_ratio(evidence, Terms(drawn))
 
 
-def fold(_plan: EvaluatorConfig, state: RampState, sums: BlockSums) -> RampState:
-    """Half 2: the state after whole blocks."""
+def fold(_config: EvaluatorConfig, state: RampState, sums: BlockSums) -> RampState:
+    """Return the state after whole blocks (half 2)."""
     past.fold_ratio(state.drawn, sums, has_denominator=False)
     return state
 
 
 def checks(config: EvaluatorConfig, state: RampState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust check `arm_shares`, of all policies."""
+    """Yield the trust check `arm_shares` of all policies."""
     if config.logging is None or config.logging.shares is None or config.promotion is None:
         return
     found, sums = past.read_ratio(state.drawn, has_denominator=False)
@@ -85,11 +85,19 @@ def checks(config: EvaluatorConfig, state: RampState, _known: Sequence[TrustChec
 
 
 def shares_check(names: Sequence[str], shares: Array, counts: Array, effect: float, error: float) -> tuple[bool, str]:
-    """Whether the arms have their configured shares of the events (a sample ratio mismatch), and the finding.
+    """Check whether the arms have their configured shares of the events (a sample ratio mismatch), and say what was
+    found.
 
-    The wealth of a bet against the shares, the ratio of a Dirichlet mixture of multinomial likelihoods to theirs, ever
-    exceeds `1 / error` with at most this probability. Its logarithm is divided by `effect`, the variance of the
-    `counts` [arms] over that of independent draws, where users rather than events are assigned.
+    The wealth of a bet against the shares is the ratio of a Dirichlet mixture of multinomial likelihoods to the
+    likelihood of the shares. It ever exceeds `1 / error` with at most this probability. Its logarithm is divided by the
+    design effect, for users rather than events that are assigned.
+
+    Args:
+        names: Arms.
+        shares: [arms]. Configured shares.
+        counts: [arms]. Numbers of events.
+        effect: Variance of `counts` over their variance for independent draws.
+        error: Probability of a false alarm, ever.
 
     >>> shares_check(["a", "b"], np.array([0.9, 0.1]), np.array([9500.0, 500.0]), effect=1.0, error=0.01)
     (False, 'the arms have shares of 95.0 % (a) and 5.0 % (b) of 10,000 events, configured 90.0 % and 10.0 %')

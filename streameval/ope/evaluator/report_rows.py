@@ -1,4 +1,4 @@
-"""Rows of the Report: the reading of an average, as one estimate for each policy under each estimator."""
+"""Make the rows of the Report: the reading of an average, as one estimate for each policy under each estimator."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ STILL_LEARNS = (
 
 
 class KnownEvents(NamedTuple):
-    """What rows read of the state besides a grid, the events of the unfinished block included.
+    """Hold what rows read of the state besides a grid, the events of the unfinished block included.
 
-    `counts` [policies]: by `COUNTS`. `by_rank`: recent sums of clicks at each rank.
+    Args:
+        counts: [policies]. Counts by `COUNTS`.
+        by_rank: Recent sums of clicks at each rank.
     """
 
     counts: Mapping[str, Array]
@@ -60,17 +62,23 @@ def report_rows(
     curve: LearnedCurve | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[Estimate]:
-    """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
+    """Yield the estimates of one grid with their intervals. Estimators vary fastest, averages slowest.
 
-    Config and grid have one reward. `state`: of the grid. `tail`: the events of the unfinished block. `curve`: the
-    learned probabilities of looks at ranks. `wanted`: the labels of the averages to read, by default all.
+    Args:
+        config: A config with one reward.
+        grid: A grid with one reward.
+        state: The state of the grid.
+        tail: Events of the unfinished block.
+        known: Numbers of events, and weights.
+        curve: Learned examination probabilities at ranks.
+        wanted: Labels of the averages to read, by default all.
     """
     shown = grid.shown(state, tail)
     if not shown.any():
         return
     counts = known.counts
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
-    pairs = [(place, estimator) for place in range(len(config.policies)) for estimator in grid.estimators]
+    pairs = [(index, estimator) for index in range(len(config.policies)) for estimator in grid.estimators]
     form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
     origin, reward = config.origin_of_propensities, config.rewards[0].name
     read = grid.read(state, tail, config.errors, wanted)
@@ -79,18 +87,18 @@ def report_rows(
         caps = details.pop("cap")
         of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
         label = average.label
-        for column, (place, estimator) in zip(columns.tolist(), pairs, strict=True):
-            if not shown[place]:
+        for column, (index, estimator) in zip(columns.tolist(), pairs, strict=True):
+            if not shown[index]:
                 continue
             row = dict(zip(details, of_details[column], strict=True)) | shared
             if form:
-                row |= known_numbers(_of_slots(known.slates, place, estimator, average))
+                row |= known_numbers(_of_slots(known.slates, index, estimator, average))
             if choosing and estimator in choosing:
                 row["cap"] = caps[column]
             if config.ranking is not None:
-                row["clicks_below_cut"] = below_cut[place]
+                row["clicks_below_cut"] = below_cut[index]
             yield Estimate(
-                policy=config.policies[place],
+                policy=config.policies[index],
                 estimator=estimator.label,
                 average=label,
                 kind=interval.kind,
@@ -110,8 +118,7 @@ def _by_average(
     known: KnownEvents,
     curve: LearnedCurve | None,
 ) -> Iterator[tuple[AnyAverage, AnyInterval, dict[str, str], Integers, dict[str, Array], dict[str, Array]]]:
-    """Each average with its interval, the details that all rows share, the places of the chosen columns, and the
-    numbers and details of all columns by name.
+    """Yield each average with its interval, shared details, chosen columns, and numbers and details of all columns.
 
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
@@ -138,18 +145,20 @@ def _by_average(
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
         chosen = choice.columns.reshape(policies, several, -1)
-        for place, (average, alone, own) in enumerate(zip(averages, readings, tracked, strict=True)):
-            others = columns * (place + (several - 1) * np.arange(policies))  # columns before those of each policy
+        for index, (average, alone, own) in enumerate(zip(averages, readings, tracked, strict=True)):
+            others = columns * (
+                index + (several - 1) * np.arange(policies)
+            )  # columns before the columns of each policy
             yield (
                 average,
                 interval,
                 shared,
-                (chosen[:, place] - others[:, None]).ravel(),
-                {name: select_part(values, policies, several, place) for name, values in numbers.items()},
+                (chosen[:, index] - others[:, None]).ravel(),
+                {name: select_part(values, policies, several, index) for name, values in numbers.items()},
                 {
                     **alone.details,
                     **(own.details if own else {}),
-                    **{name: select_part(values, policies, several, place) for name, values in details.items()},
+                    **{name: select_part(values, policies, several, index) for name, values in details.items()},
                 },
             )
 
@@ -157,24 +166,24 @@ def _by_average(
 def log_limits(
     config: EvaluatorConfig, interval: AnyInterval, average: AnyAverage, weights: LargestState, form: Form | None
 ) -> Array | None:
-    """The largest weights that the log allows, [2, policies]; None where the interval does not use them."""
+    """Return the largest weights that the log allows, [2, policies], or None if the interval does not use them."""
     if not interval.limited_by_log or config.ranking is not None:
         return None
     return largest_weights.limits(weights, config.policies, average.effective_events, form == "slots")
 
 
-def _of_slots(slates: SlateState, place: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
-    """The details about the slots of slates; their lifts are known for all events since the start."""
-    details = {"slot_ratio_means": np.array(slot_ratio_means(slates, place))}
-    if place and estimator.sums_over_slots and average.last_events == math.inf:
-        details["slot_lifts"] = np.array(slot_lifts(slates, place))
+def _of_slots(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
+    """Return the details about the slots of slates. Their lifts cover all events since the start."""
+    details = {"slot_ratio_means": np.array(slot_ratio_means(slates, index))}
+    if index and estimator.sums_over_slots and average.last_events == math.inf:
+        details["slot_lifts"] = np.array(slot_lifts(slates, index))
     return details
 
 
 def term_range(
     config: EvaluatorConfig, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: Array | None
 ) -> TermRange:
-    """The range of the terms of all columns, without a width where a policy was never logged."""
+    """Return the range of the terms of all columns, without a width if a policy was never logged."""
     limit = interval.largest_weight(largest_weight)
     terms = TermRange.by_column(grid.columns, config.reward_range, limit, limits)
     return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.columns)), terms.width, np.nan))
@@ -192,11 +201,19 @@ def numbers_of(
     errors: Array,
     late: Mask,
 ) -> dict[str, Array]:
-    """The numbers of all columns by field; lifts are within plus and minus the width of the reward range.
+    """Return the numbers of all columns by field. Lifts are within plus and minus the width of the reward range.
 
-    `wider` [columns]: what is added to both sides of an interval. `errors` [2, columns]: half-widths of the values and
-    lifts that come from a learned curve, independent of the others. `late` [columns]: whether the policy was added
-    after production.
+    Args:
+        config: What is evaluated.
+        interval: Kind of interval.
+        reading: Values of the columns.
+        lift: Lifts of the columns.
+        tracked: Bounds of a confidence sequence.
+        largest_weight: Largest importance weights.
+        terms: Range of the terms.
+        wider: [columns]. Amount added to both sides of an interval.
+        errors: [2, columns]. Half-widths of values and lifts from a learned curve, independent of the other errors.
+        late: [columns]. Whether the policy was added after production.
     """
     estimators, (low, high) = len(reading.value) - len(lift.value), config.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
@@ -235,10 +252,10 @@ def numbers_of(
 def _relative(
     numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int, late: Mask
 ) -> dict[str, Array]:
-    """Lifts over the size of production's value; unknown where the interval of that value is not away from 0.
+    """Return lifts over the size of production's value, unknown unless the interval of that value excludes 0.
 
     A `late` candidate has fewer events than production. Its lift is over production's value on the events of both, if
-    the average keeps that. The interval of that value is wider in proportion to its standard error.
+    the average keeps that value. The interval of that value is wider in proportion to its standard error.
 
     The covariance of a lift and production follows from the variances of both values and of their difference.
     """
@@ -265,7 +282,7 @@ def _relative(
 
 
 def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | None, by_rank: Array) -> Array:
-    """The half-widths of values and lifts of all columns that come from a learned curve, [2, columns]."""
+    """Return the half-widths of values and lifts from a learned curve, [2, columns]."""
     policies, columns = len(config.policies), grid.columns
     if curve is None:
         return np.zeros((2, policies * len(columns)))
@@ -275,14 +292,14 @@ def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | 
 
 
 def _with_error(value: Array, lower: Array, upper: Array, error: Array) -> tuple[Array, Array]:
-    """An interval with one more error that is independent of the others; unchanged without one."""
+    """Add an independent error to an interval."""
     below, above = np.maximum(value - lower, 0.0), np.maximum(upper - value, 0.0)
     wider = value - np.hypot(below, error), value + np.hypot(above, error)
     return np.where(error > 0, wider[0], lower), np.where(error > 0, wider[1], upper)
 
 
 def examination_rows(curve: LearnedCurve | None, confidence: float) -> tuple[Examined, ...]:
-    """The learned probabilities of looks at each rank, relative to rank 1, with their intervals."""
+    """Return the learned examination probabilities at each rank relative to rank 1, with their intervals."""
     if curve is None:
         return ()
     z, (error,), (logarithm,) = NormalDist().inv_cdf(0.5 + confidence / 2), curve.error_now, curve.logarithm
@@ -295,7 +312,7 @@ def examination_rows(curve: LearnedCurve | None, confidence: float) -> tuple[Exa
 
 
 def _lacking_weight(reading: Reading) -> Array:
-    """The weight that would bring the mean weight up to 1: some event may yet have it."""
+    """Return the weight that would bring the mean weight up to 1. Some event may yet have it."""
     return np.asarray(reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
 
 
@@ -319,12 +336,12 @@ def _details(
 
 
 def _after_production(estimators: int, lifts: Array) -> Array:
-    """The numbers of lifts, after the unknown ones of production."""
+    """Return the numbers of lifts, preceded by unknown ones for production."""
     return np.concatenate([np.full(estimators, np.nan), lifts])
 
 
 def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
-    """The finite numbers of each column, None for the others."""
+    """Return the finite numbers of each column, and None for the others."""
     found = {}
     for name, column in columns.items():
         numbers = column.astype(object)
@@ -334,22 +351,22 @@ def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:
-    """The interval inside the reward range; unchanged where they do not overlap."""
+    """Clip an interval to the reward range. An interval that does not overlap the range is unchanged."""
     rounding = 1e-9 * (high - low)
     overlaps = (lower <= high + rounding) & (upper >= low - rounding)
     return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)
 
 
 def with_signs(config: EvaluatorConfig, rows: Iterable[Estimate]) -> tuple[Estimate, ...]:
-    """The rows as they are shown: values of a metric of which less is better lose the sign with which they count."""
+    """Flip the sign back for metrics for which lower is better."""
     ranking = config.ranking
     return tuple(map(_without_sign, rows) if ranking is not None and ranking.metric.less_is_better else rows)
 
 
 def with_notes(config: EvaluatorConfig, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """The decisions, with the origin of the propensities, and with a note where a policy with a bound still learns.
+    """Add notes to decisions: the origin of the propensities, and that a policy with a bound still learns.
 
-    A bound promises what it was, on average.
+    A bound promises what such a policy was, on average.
     """
     learning = {name for name, policy in config.learned_policies.items() if policy.keeps_learning}
     return tuple(
@@ -363,12 +380,12 @@ def with_notes(config: EvaluatorConfig, decisions: Sequence[Decision]) -> tuple[
 
 
 def states_bound(decision: Decision) -> bool:
-    """Whether a decision rests on a bound, or states one."""
+    """Return whether a decision rests on a bound, or states one."""
     return decision.promotable or decision.lower is not None
 
 
 def _without_sign(row: Estimate) -> Estimate:
-    """A value of which less is better; its lift stays positive where the policy is better than production."""
+    """Flip the sign of a value for which lower is better. Its lift stays positive if the policy beats production."""
     value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
     return structs.replace(row, value=value, lower=lower, upper=upper)
 
@@ -383,40 +400,43 @@ def policy_counts(
     """Yield the numbers of events of each policy.
 
     Args:
-        config: with the policies
-        accepted: the number of accepted events
-        counts: [policies] each, by `COUNTS`
-        failures: of policies in code, by policy and reason
-        detections: of drift [policies], None without a detector
+        config: What is evaluated.
+        accepted: Number of accepted events.
+        counts: [policies] each, by `COUNTS`.
+        failures: Failures of policies in code, by policy and reason.
+        detections: Numbers of drift detections.
     """
     present, missing = (
         each.astype(int) for each in (counts["present"], accepted - counts["since"] - counts["present"])
     )
-    for place, policy in enumerate(config.policies):
+    for index, policy in enumerate(config.policies):
         own = failures.get(policy, {}).items()
         yield PolicyCounts(
             policy,
             policy == config.policies[0],
-            int(present[place]),
-            int(missing[place]),
+            int(present[index]),
+            int(missing[index]),
             tuple(Failure(reason, *counted) for reason, counted in own),
-            None if detections is None else int(detections[place]),
+            None if detections is None else int(detections[index]),
         )
 
 
 def support_known(evidence: Evidence, events: EventBatch) -> Mask:
-    """Whether an event shows what production supports of each policy, [n, P] or [n, 1]."""
+    """Return whether an event shows what production supports of each policy, [n, P] or [n, 1]."""
     if evidence.clicks is not None:
         return ~np.isnan(evidence.clicks.unsupported)
     return np.asarray(has_support_information(events)[:, None] > 0)
 
 
 class PolicySums(NamedTuple):
-    """What some events add to the counts of policies, [policies] each.
+    """Count events of each policy, and hold its largest weights.
 
-    `present`: events with a usable probability. `supported`: those among them with the whole logging distribution.
-    `largest`: the largest weights by `LARGEST`, of events and of slates slot by slot. `clicks`, `clicks_below_cut`: on
-    rankings, all of them and those on items that the policy shows below the cut.
+    Args:
+        present: Events with a usable probability.
+        supported: Events among them with the whole logging distribution.
+        largest: Largest weights by `LARGEST`, of events and of slates slot by slot.
+        clicks: Clicks on rankings.
+        clicks_below_cut: Clicks on items that the policy shows below the cut.
     """
 
     present: Integers
@@ -427,7 +447,7 @@ class PolicySums(NamedTuple):
 
     @classmethod
     def of(cls, evidence: Evidence, supported: Mask) -> PolicySums:
-        """From events; `supported`: see `support_known`."""
+        """Count events. `support_known` gives `supported`."""
         clicks, shape = evidence.clicks, evidence.sample_weight.shape
         none = np.zeros(shape[1])
         if evidence.counts_once:
@@ -447,6 +467,6 @@ class PolicySums(NamedTuple):
         )
 
     def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:
-        """The counts after these events."""
+        """Return the counts after these events."""
         added = {name: counts[name] + getattr(self, name) for name in self._fields if name != "largest"}
         return {**counts, **added, **{name: np.maximum(counts[name], each) for name, each in self.largest.items()}}

@@ -1,4 +1,4 @@
-"""The interface of rooms, the features of an evaluator that a user can do without."""
+"""Define the interface of rooms, the features of an evaluator that a user can do without."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from streameval.ope.report import Estimate, TrustCheck
 
 
 class Incomplete(NamedTuple):
-    """Events whose log may lack propensities, and the distributions of policies that learn.
+    """Hold events before their log is completed with propensities, or with distributions of policies that learn.
 
-    `prediction` [rows]: the goal that the reward model expected of each action before its block; None if no policy
-    needs it. `faults`: the events for which a policy has no distribution.
+    Args:
+        prediction: [rows]. Reward that the model expected of each action before its block, None if no policy needs it.
+        faults: Events for which a policy has no distribution.
     """
 
     events: EventBatch
@@ -28,7 +29,7 @@ class Incomplete(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Whole blocks, or an unfinished one: the events with their logged propensities and as weighed, and the goal."""
+    """Hold whole blocks, or an unfinished one: the events as logged and as weighed, and the goal."""
 
     logged: EventBatch
     events: EventBatch
@@ -36,9 +37,12 @@ class Blocks(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What a Report is made of.
+    """Hold what a Report is made of.
 
-    `tail`: the unfinished block. `counts`: see `evaluator.COUNTS`. `estimates`: the rows of the goal.
+    Args:
+        tail: The unfinished block.
+        counts: See `evaluator.COUNTS`.
+        estimates: Rows of the goal.
     """
 
     tail: Blocks | None
@@ -55,26 +59,28 @@ class Owned(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Hold what a room does, as functions of the config and of its state, which is None if the config does without it.
+    """Hold what a room does, as functions of the config and of its state (None if the config does without the room).
 
     Attributes:
-        name: of its state and of its rows in a Report
-        start: return the state before the first event
-        resume: return the state under another config, from the config and the state before
-        join: return the state of a config of two, each with its state: the second one has new policies last
-        fresh: return what a state that is not None is decoded by, if `start` returns None
-        complete: return events with what the log lacks, each from the blocks before its own, and the state after the
-            whole blocks
-        prepare: return complete events with other propensities, before they are weighed, and the state after them
-        observe: return the state after whole blocks, which come in order; not called for events summed up apart
-        summarise: half 1, the sums of whole blocks
-        sums: the type of these sums
-        fold: half 2, the state after these sums
-        rows: return fields of a Report, by name
-        checks: return trust checks, given those of the policies with events
-        save: return the state as structs of arrays and plain values, the state itself by default
-        load: return the inverse of `save`; the last argument is the setting `propensity` that the caller trusts
-        without_code: return a plain state without the code that this setting does not name
+        name: Name of its state and of its rows in a Report.
+        start: Return the state before the first event.
+        resume: Return the state under another config, from the config and the state before.
+        join: Return the state of a config that joins two others, each with its state. The second one has new policies
+            last.
+        fresh: Return a template that decodes a state, if `start` returns None.
+        complete: Return events with what the log lacks, learned from the blocks before their own, and the state after
+            the whole blocks.
+        prepare: Return complete events with other propensities, before they are weighed, and the state after them.
+        observe: Return the state after whole blocks in order. Not called for events that are summed up in another
+            process.
+        summarise: Return the sums of whole blocks (half 1).
+        sums: Type of these sums.
+        fold: Return the state after these sums (half 2).
+        rows: Return fields of a Report, by name.
+        checks: Return trust checks, from the checks of the policies with events.
+        save: Return the state as structs of arrays and plain values. By default, return the state itself.
+        load: Return the inverse of `save`. The last argument is the setting `propensity` that the caller trusts.
+        without_code: Return a plain state without the code that this setting does not name.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The rooms of an evaluator: without the module of one, and its import and its name here, all others work."""
+"""List the rooms of an evaluator. Without one module, its import and its name here, all others still work."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ROOMS: tuple[Room, ...] = (
 
 
 class RoomSums(dict[str, Any]):
-    """Hold half 1 of the rooms that have sums, by name."""
+    """Hold the sums of half 1 by name of the room."""
 
 
 def decoded(kind: type, plain: Any) -> Any:
-    """The sums of rooms, or the array, that `to_plain` made plain."""
+    """Decode the sums of rooms, or an array, from the plain value of `to_plain`."""
     if kind is not RoomSums:
         return from_plain(plain)
     kinds = {room.name: room.sums for room in ROOMS}
@@ -56,7 +56,7 @@ def require(config: EvaluatorConfig) -> None:
 
 
 def start(config: EvaluatorConfig) -> State:
-    """The states of all rooms, by name, before the first event.
+    """Return the states of all rooms by name, before the first event.
 
     Raises:
         ConfigError: The config asks for a room that was removed.
@@ -66,14 +66,20 @@ def start(config: EvaluatorConfig) -> State:
 
 
 def resume(config: EvaluatorConfig, before: EvaluatorConfig, states: State) -> State:
-    """The states under another config; `before`: the config of these."""
+    """Return the states under another config.
+
+    Args:
+        config: The config from now on.
+        before: The config of `states`.
+        states: States by name of the room.
+    """
     return {room.name: room.resume(config, before, states[room.name]) for room in ROOMS}
 
 
 def join(
     both: EvaluatorConfig, own: tuple[EvaluatorConfig, State], late: tuple[EvaluatorConfig, State], company: Company
 ) -> State:
-    """The states under a config of two: those of a room without policies are the own ones."""
+    """Return the states under a config that joins two others. Rooms without policies keep their first state."""
     found = {}
     for room in ROOMS:
         first, second = (Owned(config, states[room.name]) for config, states in (own, late))
@@ -84,7 +90,7 @@ def join(
 
 
 def fresh(config: EvaluatorConfig, plain: Mapping[str, Any]) -> State:
-    """What the plain states are decoded by."""
+    """Return the templates that decode plain states."""
     late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
     return save(config, start(config)) | {name: of_plan(config) for name, of_plan in late.items()}
 
@@ -95,7 +101,7 @@ def save(config: EvaluatorConfig, states: State) -> State:
 
 
 def load(config: EvaluatorConfig, saved: State, trusted: Any) -> State:
-    """Return the inverse of `save`; `trusted`: see `Room`."""
+    """Return the inverse of `save`. `Room` describes `trusted`."""
     return saved | {room.name: room.load(config, state, trusted) for room, state in _present(saved) if room.load}
 
 
@@ -115,7 +121,7 @@ def complete(config: EvaluatorConfig, states: State, found: Incomplete) -> tuple
 
 
 def prepare(config: EvaluatorConfig, states: State, events: EventBatch) -> tuple[EventBatch, State]:
-    """The events as they are weighed, and the states after them."""
+    """Return the events as they are weighed, and the states after them."""
     after = dict(states)
     for room, state in _present(states):
         if room.prepare:
@@ -124,31 +130,37 @@ def prepare(config: EvaluatorConfig, states: State, events: EventBatch) -> tuple
 
 
 def observe(config: EvaluatorConfig, states: State, blocks: Blocks) -> State:
-    """The states after whole blocks, but for what `fold` adds."""
+    """Return the states after whole blocks, before `fold` adds their sums."""
     return states | {room.name: room.observe(config, states[room.name], blocks) for room in ROOMS if room.observe}
 
 
 def summarise(config: EvaluatorConfig, states: State, blocks: Blocks) -> RoomSums:
-    """Half 1: the sums of whole blocks by room."""
+    """Return the sums of whole blocks by name of the room (half 1)."""
     present = _present(states)
     found = ((room.name, room.summarise(config, state, blocks)) for room, state in present if room.summarise)
     return RoomSums((name, sums) for name, sums in found if sums is not None)
 
 
 def fold(config: EvaluatorConfig, states: State, sums: RoomSums) -> State:
-    """Half 2: the states after these sums."""
+    """Return the states after these sums (half 2)."""
     pairs = ((room, sums[room.name]) for room in ROOMS if room.name in sums)
     return states | {room.name: room.fold(config, states[room.name], added) for room, added in pairs if room.fold}
 
 
 def rows(config: EvaluatorConfig, states: State, present: Present) -> dict[str, Any]:
-    """The rows of a Report by its fields."""
+    """Return the fields of a Report that rooms fill."""
     found = (room.rows(config, state, present) for room, state in _present(states) if room.rows)
     return {name: each for fields in found for name, each in fields.items()}
 
 
 def checks(config: EvaluatorConfig, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """Return the trust checks of rooms. `known`: the checks of the policies that have events."""
+    """Yield the trust checks of rooms.
+
+    Args:
+        config: What is evaluated.
+        states: States by name of the room.
+        known: Checks of the policies that have events.
+    """
     for room, state in _present(states):
         if room.checks:
             yield from room.checks(config, state, known)
@@ -159,7 +171,7 @@ def _present(states: State) -> list[tuple[Room, Any]]:
 
 
 def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
-    """Yield the rooms that the config needs, each with the key of the configuration that asks for it.
+    """Yield the rooms that the config needs, with the key of the configuration that asks for each.
 
     No key asks for `calibration` or `frequencies`: they report what they can about every log.
     """

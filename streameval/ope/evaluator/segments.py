@@ -1,8 +1,8 @@
-"""Segments: one of the estimates of each policy, split by the values of fields of the events.
+"""Split one of the estimates of each policy by the values of fields of the events.
 
-A segment is a set of averaging weights: those of the whole estimate for its events, and 0 for all others. Terms are
-computed once, for all events, so that the lifts of the values of a segment, each times its share, add up to the lift of
-the whole estimate, where every event has a value (`other: true`).
+A segment is a set of averaging weights: the weights of the whole estimate for its events, and 0 for all others. Terms
+are computed once, for all events. If every event has a value (`other: true`), the lifts of the values of a segment,
+each times its share, add up to the lift of the whole estimate.
 
 Each value of a segment keeps the 34 moments of a policy, 272 bytes, and needs the sums of products of its own events.
 """
@@ -37,15 +37,16 @@ SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
 
 
 def labels(config: EvaluatorConfig) -> list[tuple[str, str]]:
-    """The names of all segments, each with one of its values."""
+    """Return the names of all segments, each with one of its values."""
     return [(name, label) for name, each in config.segments.items() for label in each.labels]
 
 
 def whole_of(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
-    """The estimate that segments split.
+    """Return the estimate that segments split.
 
-    The first average with fixed weights, and of its estimators without a denominator that are not biased by design the
-    one that promotion prefers; of the default estimators, only one that needs no more than the logged action.
+    It is on the first average with fixed weights. Its estimator is the one that promotion prefers, among estimators
+    without a denominator that are not biased by design. Default estimators count only if they need no more than the
+    logged action.
 
     Raises:
         ValueError: No estimate adds up over segments.
@@ -65,17 +66,17 @@ def whole_of(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
 
 
 def interval_on(config: EvaluatorConfig, average: AnyAverage) -> AnyInterval:
-    """The interval of segments on an average: the configured one, or the usual one where that follows the stream."""
+    """Return the interval of segments on an average: the configured one, or the usual one if it follows the stream."""
     found = config.interval(average)
     return EmpiricalLikelihood() if found.anytime else found
 
 
 class SegmentState(Struct, frozen=True, eq=False):
-    """Hold what is known about segments.
+    """Hold the sums over segments.
 
     Attributes:
-        estimator: the state of the estimator
-        moments: of each value of each segment, and last of all events [P, values + 1, rows]
+        estimator: State of the estimator.
+        moments: [P, values + 1, rows]. Moments of each value of each segment, and last of all events.
     """
 
     estimator: Any
@@ -83,7 +84,7 @@ class SegmentState(Struct, frozen=True, eq=False):
 
 
 def start(config: EvaluatorConfig) -> SegmentState | None:
-    """Start before the first event; None without segments."""
+    """Start before the first event, with None without segments."""
     if not config.segments:
         return None
     (estimator, _), shape = whole_of(config), (len(config.policies), len(labels(config)) + 1, -1)
@@ -91,7 +92,7 @@ def start(config: EvaluatorConfig) -> SegmentState | None:
 
 
 def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState | None) -> SegmentState | None:
-    """Return the state of the config `before` under another one; from zero if segments differ, None without pairs."""
+    """Return the state of the config `before` under another one, from zero if segments differ, None without pairs."""
     if not config.pairs:
         return None
     if state is None or not config.segments or not before.pairs:
@@ -103,7 +104,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState
 
 
 def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> SegmentState | None:
-    """Return the state of a config of two."""
+    """Return the state of a config that joins two others."""
     if own.state is None or late.state is None or whole_of(both) != whole_of(own.config):
         found: SegmentState | None = late.state if len(late.config.policies) == len(both.policies) else own.state
     else:
@@ -112,12 +113,13 @@ def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> Se
 
 
 class SegmentSums(Struct, frozen=True, eq=False):
-    """Half 1: what blocks, or the unfinished one, add to segments.
+    """Hold what blocks, or the unfinished one, add to segments (half 1).
 
     Attributes:
-        events: the number of events in each block
-        rows: of each value of each segment, and last of all events, see `Layout` [blocks, P, (values + 1) * rows]
-        lesson: what each block teaches the estimator, see `Terms`
+        events: Number of events in each block.
+        rows: [blocks, P, (values + 1) * rows]. Sums of each value of each segment, and last of all events, see
+            `Layout`.
+        lesson: What each block teaches the estimator, see `Terms`.
     """
 
     events: int
@@ -132,7 +134,7 @@ def _layout(estimator: AnyEstimator) -> Layout:
 
 
 def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> SegmentSums:
-    """Half 1 of whole blocks, or of the unfinished one."""
+    """Return the sums of whole blocks, or of the unfinished one (half 1)."""
     events, evidence = of.events, of.goal
     assert events.segments is not None
     (estimator, average), blocks = whole_of(config), evidence.blocks
@@ -159,7 +161,7 @@ def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> Segme
 
 
 def fold(config: EvaluatorConfig, state: SegmentState, sums: SegmentSums) -> SegmentState:
-    """Half 2: return the state after these blocks."""
+    """Return the state after these blocks (half 2)."""
     estimator, average = whole_of(config)
     layout, moments = _layout(estimator), state.moments.copy()
     factor = np.full((len(sums.rows), 1, 1), (average.factor or 1.0) ** sums.events)
@@ -174,10 +176,10 @@ def fold(config: EvaluatorConfig, state: SegmentState, sums: SegmentSums) -> Seg
 def segment_rows(
     config: EvaluatorConfig, state: SegmentState, present: Present
 ) -> dict[str, tuple[SegmentEstimate, ...]]:
-    """The estimates of all values of all segments, policy by policy.
+    """Return the estimates of all values of all segments, policy by policy.
 
-    Each interval has its share of the error probability, so that those of a policy hold together with the configured
-    confidence. Dependent events widen it by the design effect of the whole estimate.
+    Each interval has its share of the error probability, so that all intervals of a policy hold together with the
+    configured confidence. Dependent events widen them by the design effect of the whole estimate.
     """
     known = state if present.tail is None else fold(config, state, summarise(config, state, present.tail))
     by_policy = known.moments
@@ -191,7 +193,7 @@ def segment_rows(
 def _numbers(
     config: EvaluatorConfig, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: LargestState
 ) -> dict[str, Array]:
-    """The numbers of all columns, by field."""
+    """Return the numbers of all columns, by field."""
     estimator, average = whole_of(config)
     interval = interval_on(config, average)
     several = len(labels(config))
@@ -230,13 +232,13 @@ def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[Seg
 
 
 def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estimate]) -> tuple[Reading, Reading]:
-    """The reading of the values and that of the lifts, from moments [columns, rows] of all values of all segments."""
+    """Return the readings of values and of lifts, from moments [columns, rows] of all values of all segments."""
     estimator, average = whole_of(config)
     pair, several = (estimator.label, average.label), len(labels(config))
     whole = {each.policy: each.details for each in estimates if (each.estimator, each.average) == pair}
 
     def of_whole(name: str, policies: Sequence[str]) -> Array:
-        """A number of the whole estimate for each column, NaN where it is unknown."""
+        """Return a number of the whole estimate for each column, NaN if it is unknown."""
         found = [whole.get(policy, {}).get(name) for policy in policies]
         return np.repeat(np.array(found, dtype=float), several)
 

@@ -1,14 +1,14 @@
-"""SLOPE: the cap of an estimator with `cap: auto`, chosen for each policy and average when a Report is made.
+"""Choose the cap of an estimator with `cap: auto` by SLOPE, for each policy and average, when a Report is made.
 
 The largest cap has the least bias, the smallest the least noise. Each value has an interval for its noise. From the
-largest cap on, SLOPE takes the last one before the intersection of these intervals is empty: as long as they overlap,
+largest cap on, SLOPE takes the last one before the intersection of these intervals is empty. As long as they overlap,
 noise alone explains the differences, and a smaller cap has less of it. The half-width of an interval is
 
     se / 2 + 2 b / n
 
 with the standard error `se` of the value, the effective number of events `n`, and `b` the cap, or the largest weight
-seen if that is smaller, times the width of the reward range. The second term is for heavy events that have not occurred
-yet: it is the form of the empirical Bernstein bound. The published intervals are wider, and limit the error. These
+seen if that is smaller, times the width of the reward range. The second term, the form of the empirical Bernstein
+bound, is for heavy events that have not occurred yet. The published intervals are wider, and limit the error. These
 have less error in simulations, with mild and with heavy-tailed weights (`tests/statistical/test_slope.py`). A reward
 range that is wider than the rewards favours small caps.
 
@@ -37,10 +37,11 @@ NOISE_FACTOR, RANGE_FACTOR = 0.5, 2.0
 
 
 class Choice(NamedTuple):
-    """The chosen columns [rows], policy by policy and estimator by estimator.
+    """Hold the chosen columns [rows], policy by policy and estimator by estimator.
 
-    `caps` [columns]: without a limit the largest weight seen; NaN without events. `half_width` [columns]: what an
-    interval is wider by; 0 where there is nothing to choose, as all values are the same.
+    Args:
+        caps: [columns]. Without a limit, the largest weight seen. NaN without events.
+        half_width: [columns]. Amount that an interval is widened by, 0 if all values are equal.
     """
 
     columns: NDArray[np.int64]
@@ -49,7 +50,13 @@ class Choice(NamedTuple):
 
 
 def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: float) -> Choice:
-    """The choice of each policy by this reading; `reward_width`: the largest possible reward less the smallest."""
+    """Choose a column for each policy and estimator.
+
+    Args:
+        reading: Values of all columns.
+        estimators: Estimators of the grid.
+        reward_width: Largest possible reward less the smallest.
+    """
     caps_of = [list(estimator.alternatives) for estimator in estimators]
     count = sum(map(len, caps_of))
     caps = np.tile(np.concatenate(caps_of), len(reading.value) // count)
@@ -72,9 +79,13 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
 
 
 def last_overlap(values: Array, half_widths: Array) -> NDArray[np.int64]:
-    """The last of some intervals [..., intervals] up to which they have a point in common; NaN overlaps with all.
+    """Return the index of the last interval up to which all have a point in common. NaN overlaps with all.
 
     No interval counts as wider than the ones before it.
+
+    Args:
+        values: [..., intervals]. Centres.
+        half_widths: [..., intervals]. Half-widths.
 
     >>> int(last_overlap(np.array([0.5, 0.4, 0.2, 0.0]), np.array([0.3, 0.1, 0.1, 0.1])))
     2

@@ -1,4 +1,4 @@
-"""The state of an evaluator."""
+"""Define the state of an evaluator."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from streameval.ope.reward_models.online import ModelState
 
 
 class EventState(msgspec.Struct, frozen=True):
-    """Hold the numbers of events.
+    """Count events.
 
     Attributes:
-        accepted: the number of accepted events
-        rejected: the number of rejected events by reason
-        newest: the time of the newest accepted event, None if none has a time
-        oldest: the time of the oldest one
-        arrivals: the decayed numbers of accepted and rejected events
+        accepted: Number of accepted events.
+        rejected: Number of rejected events by reason.
+        newest: Time of the newest accepted event, None if none has a time.
+        oldest: Time of the oldest accepted event.
+        arrivals: Decayed numbers of accepted and rejected events.
     """
 
     accepted: int = 0
@@ -37,26 +37,26 @@ class EventState(msgspec.Struct, frozen=True):
 
 
 class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
-    """Hold everything that an evaluator knows, apart from pending events; axis 0 of arrays counts policies.
+    """Hold everything that an evaluator knows, apart from pending events. Axis 0 of arrays counts policies.
 
     Attributes:
-        events: the numbers of events
-        failures: of policies in code: by policy and reason, the number of events and an example
-        counts: the numbers of events of each policy, by name: see `evaluator.COUNTS`
-        recent: the sums behind recent means, for each reward
-        slates: what is behind the weights of slates slot by slot, for each reward
-        units: whether events have units
-        weights: the largest weights
-        predictions: the state of the reward model, for each reward
-        examination: what a learned curve comes from, None without one
-        by_rank: recent sums of clicks at each rank
-        drift: None without a drift detector
-        promotion: None without promotion
-        rooms: the states of rooms by name, see `evaluator.rooms`
-        grids: the state of each grid
-        added: the number of candidates that were ever added
-        waiting: transitions of policies that are gone, until they are taken
-        copies: frozen copies that were made, until they are taken
+        events: Numbers of events.
+        failures: Failures of policies in code: number of events and an example, by policy and reason.
+        counts: Numbers of events of each policy, by name, see `evaluator.COUNTS`.
+        recent: Sums behind recent means, for each reward.
+        slates: Sums behind the weights of slates slot by slot, for each reward.
+        units: Whether events have units.
+        weights: Largest weights.
+        predictions: State of the reward model, for each reward.
+        examination: State of a learned examination curve, None without one.
+        by_rank: Recent sums of clicks at each rank.
+        drift: State of the drift detector, None without one.
+        promotion: State of promotion, None without promotion.
+        rooms: States of rooms by name, see `evaluator.rooms`.
+        grids: State of each grid.
+        added: Number of candidates that were ever added.
+        waiting: Transitions of removed policies that were not taken yet.
+        copies: Frozen copies that were not taken yet.
     """
 
     events: EventState

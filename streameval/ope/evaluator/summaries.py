@@ -1,12 +1,12 @@
-"""An evaluator in several processes: half 1 of ranges of offsets anywhere, half 2 in one place.
+"""Evaluate in several processes: half 1 of ranges of offsets anywhere, half 2 in one place.
 
-A `Summariser` is an evaluator that stops after half 1: its `summary` has the sums of the whole blocks of a range, and
+A `Summariser` is an evaluator that stops after half 1. Its `summary` has the sums of the whole blocks of a range, and
 the events of the unfinished block, with which the next range of the partition begins. A `PartitionedEvaluator` folds
 summaries. Blocks are cut inside of a partition, and folded by the time of their last event, then by partition and
 offset. A block waits while a partition of the same batch has not reached its time.
 
-Coefficients and reward models predict from what the driver knew before the batch, and from the blocks before in the
-same range.
+Coefficients and reward models predict from what the driver had learned before the batch, and from the blocks before in
+the same range.
 """
 
 from __future__ import annotations
@@ -81,21 +81,21 @@ def require_halves(config: EvaluatorConfig) -> None:
     """Require a config with a half 1 that needs only the events of its blocks.
 
     Raises:
-        ConfigError: Some of it needs all events in order; the hint names what to take instead.
+        ConfigError: Something needs all events in order. The hint names what to take instead.
     """
     for problem, hint in refusals(config):
         raise ConfigError(f"events cannot be summed up apart: {problem}", hint=hint)
 
 
 class Knowledge(msgspec.Struct, frozen=True, eq=False):
-    """What half 1 knows of the events before.
+    """Hold what half 1 needs to know of the events before.
 
     Attributes:
-        predictions: the reward model for each reward, as a plain value
-        units: whether an event has had a unit
-        rooms: their states
-        seen: for each grid, whether a policy has had an event with all fields
-        estimators: what estimators have learned, for each grid and reward, by label
+        predictions: Reward model for each reward, as a plain value.
+        units: Whether an event has had a unit.
+        rooms: States of the rooms.
+        seen: For each grid, whether a policy has had an event with all fields.
+        estimators: What estimators have learned, for each grid and reward, by label.
     """
 
     predictions: list[ModelState]
@@ -106,13 +106,13 @@ class Knowledge(msgspec.Struct, frozen=True, eq=False):
 
 
 class Ordered(msgspec.Struct, frozen=True, eq=False):
-    """Whole blocks, and the keys by which they are folded.
+    """Hold whole blocks, and the keys that order them.
 
     Attributes:
-        times: the time of the last event of each block, or of one before, minus infinity if unknown [blocks]
-        partitions: [blocks]
-        places: ascending in each partition [blocks]
-        sums: half 1
+        times: [blocks]. Time of the last event of each block, or of an earlier event, minus infinity if unknown.
+        partitions: [blocks]. Partition of each block.
+        places: [blocks]. Ascending in each partition.
+        sums: Sums of half 1.
     """
 
     times: Array
@@ -122,16 +122,18 @@ class Ordered(msgspec.Struct, frozen=True, eq=False):
 
 
 class Summary(msgspec.Struct, frozen=True, eq=False):
-    """Half 1 of the offsets of a partition from `start` up to, but not including, `end`.
+    """Hold half 1 of the offsets of a partition from `start` up to, but not including, `end`.
 
     Attributes:
-        fingerprint: of the config
-        events, failures: numbers of events; failures of policies in code
-        counts, largest: see `halves.Counts`; of whole blocks
-        blocks: the whole blocks, None without any
-        units: whether an event has had a unit
-        lesson: what the events of whole blocks teach reward models, for each reward
-        rest: the events after the last whole block, as a plain value
+        fingerprint: Fingerprint of the config.
+        events: Numbers of events.
+        failures: Failures of policies in code.
+        counts: See `halves.Counts`.
+        largest: See `halves.Counts`.
+        blocks: The whole blocks, None without any.
+        units: Whether an event has had a unit.
+        lesson: What the events of whole blocks teach reward models, for each reward.
+        rest: The events after the last whole block, as a plain value.
     """
 
     fingerprint: str
@@ -176,13 +178,14 @@ def fingerprint(config: EvaluatorConfig) -> str:
 
 
 class Summariser(Evaluator):
-    """Half 1 of a range of offsets: an evaluator that returns the sums of blocks, and folds none.
+    """Compute half 1 of a range of offsets: an evaluator that returns the sums of blocks, and folds none.
 
     Args:
-        config: see `require_halves`
-        partition, start: the place of the next message
-        knowledge: of the evaluator that folds the summary, nothing by default
-        rest: the events of the unfinished block before, as msgpack
+        config: A config that passes `require_halves`.
+        partition: Partition of the range.
+        start: Offset of the next message.
+        knowledge: Knowledge of the evaluator that folds the summary, nothing by default.
+        rest: Events of the unfinished block before, as msgpack.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class Summariser(Evaluator):
         self._count += len(times)
 
     def summary(self, end: int) -> Summary:
-        """Return the summary of all messages up to this offset; the summariser must get no more of them."""
+        """Return the summary of all messages up to this offset. The summariser must get no more of them."""
         self.fold_pending()
         config, state, blocks = self.config, self._state, joined(self._blocks) if self._blocks else None
         if blocks is not None:
@@ -258,7 +261,7 @@ class Summariser(Evaluator):
 
 
 def _items(config: EvaluatorConfig) -> int:
-    """Return the events from which a reward model learns, for each event."""
+    """Return the number of examples that a reward model learns from, for each event."""
     return 1 if config.ranking is None else online.ITEMS
 
 
@@ -272,8 +275,8 @@ class PartitionState(msgspec.Struct):
 class PartitionedEvaluator(Evaluator):
     """Fold summaries in place of events: half 2 of a stream, after half 1 was computed elsewhere.
 
-    Each range counts once; the ranges of a partition must come in order. The numbers depend neither on where ranges
-    were summed up, nor on the order of the summaries that are folded together.
+    Each range counts once. The ranges of a partition must come in order. The numbers depend neither on which process
+    summed up a range, nor on the order of the summaries that are folded together.
 
     >>> config = Evaluator(["new"], ["ips"], ["cumulative"]).config
     >>> log = EventBatch.from_arrays(reward=[1, 0], propensity=[0.25, 0.5], policies={"new": [0.5, 0.5]})
@@ -297,7 +300,7 @@ class PartitionedEvaluator(Evaluator):
         self._fingerprint = fingerprint(self.config)
 
     def change_candidates(self, config: EvaluatorConfig) -> Evaluator | None:
-        """Change candidates between two batches: see `Evaluator.change_candidates`. New ones start from zero."""
+        """Change candidates between two batches, see `Evaluator.change_candidates`. New ones start from zero."""
         require_halves(config)
         self._release([], np.inf)
         late = super().change_candidates(config)
@@ -306,7 +309,7 @@ class PartitionedEvaluator(Evaluator):
         return late
 
     def offset(self, partition: int) -> int | None:
-        """Return the next offset of a partition, None if none of its ranges has come."""
+        """Return the next offset of a partition, or None if none of its ranges has come."""
         known = self._partitions.get(partition)
         return None if known is None else known.offset
 
@@ -333,10 +336,10 @@ class PartitionedEvaluator(Evaluator):
         return msgspec.msgpack.encode(known, enc_hook=to_plain)
 
     def fold(self, summaries: Sequence[Summary]) -> None:
-        """Fold the summaries of a batch, in any order; those that have been counted change nothing.
+        """Fold the summaries of a batch, in any order. Summaries that were counted before change nothing.
 
         Raises:
-            StateError: One is of another config, leaves out offsets, or counts only some that have been counted.
+            StateError: A summary is of another config, leaves out offsets, or was counted in part.
         """
         ordered = sorted(summaries, key=lambda each: (each.partition, each.start))
         reached = {number: each.offset for number, each in self._partitions.items()}
@@ -352,7 +355,7 @@ class PartitionedEvaluator(Evaluator):
             self._release([each.blocks for each in new if each.blocks is not None], min(newest, default=np.inf))
 
     def _is_next(self, summary: Summary, expected: int) -> bool:
-        """Return whether a range follows what has been counted; False if it has been counted."""
+        """Return whether a range follows what has been counted, or False if it has been counted."""
         if summary.fingerprint != self._fingerprint:
             raise StateError(
                 f"the summary is of config {summary.fingerprint}, and this evaluator of {self._fingerprint}",
@@ -392,7 +395,7 @@ class PartitionedEvaluator(Evaluator):
         self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
 
     def _release(self, blocks: Sequence[Ordered], until: float) -> None:
-        """Fold the blocks up to this time, with those that were held; hold the others."""
+        """Fold the blocks up to this time, with the blocks that were held, and hold the others."""
         every = [*([] if self._held is None else [self._held]), *blocks]
         if not every:
             return
@@ -419,15 +422,15 @@ class PartitionedEvaluator(Evaluator):
         return found
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
-        """Everything known now, the blocks that wait and the unfinished ones included."""
+        """Return the Report, the waiting and the unfinished blocks included."""
         return Evaluator.report(self._present_evaluator(), now, unmatched_share)
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
-        """The rows of a Report for these pairs of an estimator and an average."""
+        """Return the rows of a Report for these pairs of an estimator and an average."""
         return Evaluator.estimates(self._present_evaluator(), pairs)
 
     def state(self) -> State:
-        """Everything needed to continue, as a plain value that msgpack can hold."""
+        """Return everything that is needed to continue, as a plain value that msgpack can hold."""
         partitions = [[number, each.offset, each.rest] for number, each in self._partitions.items()]
         held = None if self._held is None else msgspec.msgpack.encode(self._held, enc_hook=to_plain)
         return {**super().state(), "partitions": partitions, "held": held}
@@ -446,13 +449,18 @@ class PartitionedEvaluator(Evaluator):
 
 
 def joined(parts: Sequence[Ordered]) -> Ordered:
-    """Return blocks one part after the other; an array that some parts lack is 0 there."""
+    """Concatenate blocks. An array that some parts lack is 0 there."""
     found: Ordered = _joined(parts, [len(each.times) for each in parts])
     return found
 
 
 def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Join values of the same type in which the first axis of arrays counts blocks; `counts`: blocks of each part."""
+    """Concatenate values of one type in which axis 0 of arrays counts blocks.
+
+    Args:
+        parts: Values to concatenate.
+        counts: Number of blocks of each.
+    """
     known = [part for part in parts if part is not None]
     if not known or len(parts) == 1:
         return known[0] if known else None
@@ -501,7 +509,7 @@ def _taken(value: Any, order: Integers) -> Any:
 
 
 def _rebuilt(value: Any, change: Callable[[Callable[[Any], Any]], Any]) -> Any:
-    """Return the same with changed parts; `change` gets a function that returns one of them."""
+    """Return a copy with changed fields. `change` gets a function that returns one of them."""
     if isinstance(value, Mapping):
         return {name: change(itemgetter(name)) for name in value}
     if isinstance(value, msgspec.Struct):

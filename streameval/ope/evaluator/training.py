@@ -1,4 +1,4 @@
-"""Training of a policy on the same events several times, with early stopping by later events."""
+"""Train a policy on the same events several times, with early stopping by later events."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ DOUBTFUL = 3.0
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over the events that are learned from.
+    """Hold one pass over the events that are learned from.
 
-    `training`: the estimate while learning, from these events; from the second pass on it is no longer unbiased.
-    `validation`: that of the weights after the pass, from later events. `weights` [1 or positions, features].
+    Args:
+        training: Estimate while learning, from these events. From the second pass on it is no longer unbiased.
+        validation: Estimate of the weights after the pass, from later events.
+        weights: [1 or positions, features].
     """
 
     number: int
@@ -35,16 +37,19 @@ class Pass:
 
     @property
     def lower(self) -> float:
-        """The lower bound by which passes are compared; without evidence none is lower."""
+        """Return the lower bound that passes are compared by. Without evidence it is the lowest."""
         return -np.inf if self.validation.lower is None else self.validation.lower
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A policy after its passes; the `best` one has the highest lower bound on later events, the first of equals.
+    """Hold a policy after its passes. The `best` one has the highest lower bound on later events, the first of equals.
 
-    `learned_from`, `later`: the Reports of the best weights, unchanging, from the events that they were learned from
-    and from the later ones. The bounds of all passes, and so those of the best one, hold together.
+    The bounds of all passes hold together, and the bound of the best one with them.
+
+    Args:
+        learned_from: Report of the unchanging best weights from the events that they were learned from.
+        later: Report of the unchanging best weights from the later events.
     """
 
     name: str
@@ -56,16 +61,17 @@ class Trained:
 
     @property
     def own(self) -> Estimate:
-        """The estimate of the best weights from the events that they were learned from."""
+        """Return the estimate of the best weights from the events that they were learned from."""
         best = self.best.validation
         return self.learned_from.get(self.name, best.estimator, best.average)
 
     @property
     def overfits(self) -> bool:
-        """Whether the mean weight on the events learned from is more than 3 standard errors away from 1.
+        """Return whether the mean weight on the events learned from is more than 3 standard errors away from 1.
 
-        It is 1, but for noise, for a policy that does not depend on the events. One that was learned from them may
-        avoid logged actions that earned little, or prefer those that earned much: the weights are then below or above.
+        It is 1, apart from noise, for a policy that does not depend on the events. A policy that was learned from them
+        may avoid logged actions that earned little, or prefer actions that earned much. The weights are then below or
+        above 1.
         """
         mean, effective = self.own.importance_weight_mean or 0.0, self.own.effective_sample_size or 0.0
         events = self.learned_from.events.accepted
@@ -75,10 +81,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """How to train the policies of a config that learn.
+    """Hold how to train the policies of a config that learn.
 
-    `estimator`: of the values. `passes`: over the events, at most. `patience`: stop after this many
-    passes without a higher lower bound; 0 never stops, and takes the last pass in place of the best one.
+    Args:
+        estimator: Estimator of the values.
+        passes: Largest number of passes over the events.
+        patience: Number of passes without a higher lower bound before training stops. 0 never stops, and takes the last
+            pass in place of the best one.
     """
 
     config: EvaluatorConfig
@@ -88,16 +97,16 @@ class Training:
 
     @property
     def policies(self) -> dict[str, Learned]:
-        """The policies to train, by name: those with weights."""
+        """Return the policies to train, by name: the ones with weights."""
         return {name: each for name, each in self.config.learned_policies.items() if isinstance(each, Learned)}
 
     @property
     def confidence(self) -> float:
-        """That of one interval, so that those of all passes of all policies hold together."""
+        """Return the confidence of each interval, Bonferroni-corrected over passes and policies."""
         return 1 - (1 - self.config.confidence) / (self.passes * max(1, len(self.policies)))
 
     def online(self) -> EvaluatorConfig:
-        """The config of one pass over all events: each block is predicted before it is learned from."""
+        """Return the config of one pass over all events, in which each block is predicted before it is learned from."""
         return self._simple(self.config.for_policies(self.policies))
 
     def train(
@@ -107,9 +116,13 @@ class Training:
         later: Sequence[EventBatch],
         advance: Callable[[int, float], None] = lambda events, lower: None,
     ) -> Trained:
-        """The policy of this name after its passes.
+        """Return the policy of this name after its passes.
 
-        `advance`: is called with the number of events of each batch that is learned from, and the highest lower bound.
+        Args:
+            name: The policy.
+            learn_from: Events to learn from.
+            later: Events that the weights are validated on.
+            advance: Called with the number of events of each batch that is learned from, and the highest lower bound.
         """
         config, policy = self._simple(self.config.for_policies([name])), self.policies[name]
         passes: list[Pass] = []
@@ -142,24 +155,24 @@ class Training:
             yield Pass(number, training, validation, state["weights"])
 
     def estimate(self, report: Report, policy: str) -> Estimate:
-        """The estimate of a policy in a Report."""
+        """Return the estimate of a policy in a Report."""
         return report.get(policy, self.estimator.label, "cumulative")
 
     def _simple(self, config: EvaluatorConfig) -> EvaluatorConfig:
-        """The config with this estimator alone, on all events alike."""
+        """Return the config with this estimator alone, on all events alike."""
         cumulative = Cumulative()
         simple = config.with_products([((self.estimator,), (cumulative,))])
         return replace(simple, confidence=self.confidence, drift=None, segments={}, versions={})
 
 
 def frozen_at(policy: Learned, weights: Array) -> Learned:
-    """The policy with these weights, which does not learn."""
+    """Return the policy with these weights, without learning."""
     rows = tuple(tuple(row) for row in weights.tolist())
     return Learned(start_from=policy.start_from, per_action=policy.per_action, weights=rows, step=0)
 
 
 def split_by_time(batches: Sequence[EventBatch], share: float) -> tuple[list[EventBatch], list[EventBatch]]:
-    """The events up to a moment, and those after it, which are about this share of all.
+    """Split events at a moment, so that about this share of all comes after it.
 
     Events without a time are split by their order.
     """

@@ -1,4 +1,4 @@
-"""Weigh events: their evidence for each reward, with curves and reward models that learn from the log."""
+"""Weigh events: compute their evidence for each reward, with curves and reward models that learn from the log."""
 
 from __future__ import annotations
 
@@ -55,16 +55,18 @@ def start(config: EvaluatorConfig, grids: Sequence[Grid], monitor: PromotionMoni
 
 
 def examination(config: EvaluatorConfig) -> LearnedExamination | None:
-    """The examination, if it is learned from the stream."""
+    """Return the examination if it is learned from the stream, or None."""
     found = None if config.ranking is None else config.ranking.examination
     return found if isinstance(found, LearnedExamination) else None
 
 
 class Completed(NamedTuple):
-    """Events with what their log lacks, each from the blocks before its own.
+    """Hold events with what their log lacks, learned from the blocks before their own.
 
-    `faults`: the events for which a policy has no distribution. `after`: the state with the rooms after these events.
-    `goal`: the prediction of the goal by the reward model, and the state of the model after it, if a policy needs them.
+    Args:
+        faults: Events for which a policy has no distribution.
+        after: State with the rooms after these events.
+        goal: Prediction of the goal by the reward model, and the state of the model after it, if a policy needs them.
     """
 
     events: EventBatch
@@ -74,7 +76,7 @@ class Completed(NamedTuple):
 
 
 def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Completed:
-    """Return the events with the propensities that are estimated, and the distributions of policies that learn."""
+    """Return the events with estimated propensities, and with distributions of policies that learn."""
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
     found, after = rooms.complete(config, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
     known = found.events if config.propensity is None else _weighable(found.events)
@@ -82,9 +84,9 @@ def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch
 
 
 def _weighable(events: EventBatch) -> EventBatch:
-    """The events with a propensity of 1, and without candidates, where the propensity is unknown.
+    """Return the events with a propensity of 1 and without candidates if the propensity is unknown.
 
-    Production that is `logging` needs none.
+    Production does not need a propensity if it is `logging`.
     """
     unknown = np.isnan(events.propensity)
     return replace(
@@ -95,7 +97,7 @@ def _weighable(events: EventBatch) -> EventBatch:
 
 
 def require_propensities(config: EvaluatorConfig, events: EventBatch) -> None:
-    """Require events that have propensities, unless these are estimated.
+    """Require events that have propensities, unless propensities are estimated.
 
     Raises:
         ValueError: They have none.
@@ -107,55 +109,63 @@ def require_propensities(config: EvaluatorConfig, events: EventBatch) -> None:
 
 
 def predicts(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
-    """Whether a policy or an estimator needs the predictions of the reward model."""
+    """Return whether a policy or an estimator needs the predictions of the reward model."""
     return config.policies_need_prediction or needs(grids, "prediction")
 
 
 def _predict(
-    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch, place: int, kept: Mask | None = None
+    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch, index: int, kept: Mask | None = None
 ) -> tuple[Array, ModelState]:
-    """The reward at this place that the model expects of each action, and the state of the model after these events.
+    """Return the reward that the model expects of each action, and the state of the model after these events.
 
-    `kept` [blocks]: as in `online.fold`; all by default.
+    Args:
+        config: What is evaluated.
+        before: State before the events.
+        events: The events.
+        index: Index of the reward.
+        kept: [blocks]. Blocks to learn from, all by default, as in `online.fold`.
     """
     if events.action_sets is None:
-        return np.zeros(0), before.predictions[place]
-    reward = _reward_of(config, events, place)
+        return np.zeros(0), before.predictions[index]
+    reward = _reward_of(config, events, index)
     known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
     weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
-    limits = config.rewards[place].range
+    limits = config.rewards[index].range
     log = LoggedActions(
         events.action_sets, np.where(known, reward, 0.0), weight, config.block, limits, events.raw_fields
     )
     every = np.ones(log.blocks, dtype=bool)
-    return online.fold(config.reward_model, before.predictions[place], log, every if kept is None else kept)
+    return online.fold(config.reward_model, before.predictions[index], log, every if kept is None else kept)
 
 
 def keeps_raw_fields(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
-    """Whether a model or a policy that learns reads contexts and names of actions."""
+    """Return whether a model or a policy that learns reads contexts and names of actions."""
     keeps_model = any(policy.keeps_model for policy in config.learned_policies.values())
     of_rewards = (predicts(config, grids) or keeps_model) and config.reward_model.needs_raw_fields
-    of_policies = any(policy.needs_raw_fields for policy in config.learned_policies.values())
-    return of_rewards or of_policies or config.propensity is not None
+    policies_need = any(policy.needs_raw_fields for policy in config.learned_policies.values())
+    return of_rewards or policies_need or config.propensity is not None
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:
-    """Whether an estimator needs this."""
+    """Return whether an estimator needs this."""
     return any(need in grid.needs for grid in grids)
 
 
 def forms(grids: Sequence[Grid]) -> list[Form]:
-    """The forms of slates slot by slot that an estimator needs."""
+    """Return the forms of slot weights of slates that an estimator needs."""
     return [form for form in FORMS if needs(grids, form)]
 
 
 class Weighed(NamedTuple):
-    """Events as the evaluator weighs them, which no reward of their own block has touched.
+    """Hold events as the evaluator weighs them. No reward of their own block enters the weights.
 
-    `events`: with all propensities and distributions. `whole`: their evidence, those without the goal included.
-    `every`: that of each reward, without recent means. `slates`: the sums of slates slot by slot, for each reward.
-    `curve`: the learned one before each block and after the last. `after`: the state with the parts that learn what the
-    next blocks are weighed with.
+    Args:
+        events: Events with all propensities and distributions.
+        whole: Their evidence, events without the goal included.
+        every: Evidence for each reward, without recent means.
+        slates: Sums of slates slot by slot, for each reward.
+        curve: Learned curve before each block and after the last one.
+        after: State of whatever learns how to weigh the next blocks.
     """
 
     events: EventBatch
@@ -173,18 +183,18 @@ def weighed(
     events: EventBatch,
     goal: tuple[Array, ModelState] | None = None,
 ) -> Weighed:
-    """The evidence of these events for the goal and for each reward; `goal`: as in `Completed`."""
+    """Return the evidence of these events for each reward. `Completed` describes `goal`."""
     shared, curve, after = _weights(config, before, events)
     every = [shared]
     if len(config.rewards) > 1:
-        every = [shared.of_reward(_reward_of(config, events, place)) for place in range(len(config.rewards))]
+        every = [shared.of_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
     found, slates, learned = [], [], []
-    for place, known in enumerate(every):
-        seen, predictions = _with_predictions(config, grids, known, place, before, events, None if place else goal)
+    for index, known in enumerate(every):
+        seen, predictions = _with_predictions(config, grids, known, index, before, events, None if index else goal)
         learned.append(predictions)
         sums = None
         if forms(grids):
-            of_reward = events if not place or events.slates is None else events.of_reward(config.rewards[place].name)
+            of_reward = events if not index or events.slates is None else events.of_reward(config.rewards[index].name)
             seen, sums = seen.with_forms(of_reward, config.policies, forms(grids))
         found.append(seen)
         slates.append(sums)
@@ -192,17 +202,17 @@ def weighed(
     return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
 
 
-def _reward_of(config: EvaluatorConfig, events: EventBatch, place: int) -> Array:
-    """The column of the reward at this place; the goal is the first."""
-    if not place:
+def _reward_of(config: EvaluatorConfig, events: EventBatch, index: int) -> Array:
+    """Return the column of the reward with this index. The goal is the first."""
+    if not index:
         return events.reward
-    return events.of_reward(config.rewards[place].name).reward
+    return events.of_reward(config.rewards[index].name).reward
 
 
 def _weights(
     config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
 ) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
-    """The importance weights of these events, the curve, and the state with the parts that both come from."""
+    """Return the importance weights of these events, the curve, and the state that both come from."""
     signs, units = unit_signs(before.units, events.unit, len(events), config.block)
     after = structs.replace(before, units=units)
     curve, learned = None, examination(config)
@@ -220,24 +230,24 @@ def _with_predictions(
     config: EvaluatorConfig,
     grids: Sequence[Grid],
     known: Evidence,
-    place: int,
+    index: int,
     before: EvaluatorState,
     events: EventBatch,
     predicted: tuple[Array, ModelState] | None,
 ) -> tuple[Evidence, ModelState]:
-    """The evidence of the reward at this place with its predictions, and the state of the reward model after it."""
-    own = before.predictions[place]
+    """Return the evidence of one reward with its predictions, and the state of the reward model after it."""
+    own = before.predictions[index]
     if needs(grids, "prediction") and events.rankings is not None:
         return online.fold_relevance(config.reward_model, own, known, events.rankings, events.raw_fields)
     if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
-            predicted = _predict(config, before, events, place, _predicted_blocks(grids, known))
+            predicted = _predict(config, before, events, index, _predicted_blocks(grids, known))
         return known.with_predictions(predicted[0]), predicted[1]
     return known, own
 
 
 def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
-    """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
+    """Return the blocks that the reward model sees, [blocks]: all, or the ones that a default estimator can use."""
     using = [grid for grid in grids if "prediction" in grid.needs]
     if known.actions is None or not all(grid.optional for grid in using):
         return np.ones(known.blocks, dtype=bool)
@@ -247,9 +257,13 @@ def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
 def with_error_of_curve(
     config: EvaluatorConfig, lifts: Mapping[Pair, Sequence[Lift]], curve: LearnedCurve, by_rank: Array
 ) -> dict[Pair, list[Lift]]:
-    """The lifts of rankings, whose variance includes the error of a learned curve.
+    """Add the error of a learned curve to the variance of the lifts of rankings.
 
-    `curve`, `by_rank`: after each block, see `variances`.
+    Args:
+        config: What is evaluated.
+        lifts: Lifts by pair.
+        curve: Curve after each block, see `variances`.
+        by_rank: Clicks by rank after each block.
     """
     found = {}
     for (estimator, average), (lift,) in lifts.items():
@@ -260,9 +274,12 @@ def with_error_of_curve(
 
 
 def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
-    """The trust checks that promotion does not know: of a learned curve and of rooms.
+    """Yield the trust checks that promotion does not do: of a learned curve and of rooms.
 
-    `known`: the other checks, of the policies that have events.
+    Args:
+        config: What is evaluated.
+        state: State of the evaluator.
+        known: Other checks, of the policies that have events.
     """
     curve = examination(config)
     if curve is not None and state.examination is not None:

@@ -1,4 +1,4 @@
-"""The HTTP server: metrics, health, the Report as JSON and a status page, served from its own thread."""
+"""Serve metrics, health, the Report as JSON and a status page from a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
-from streameval.service.http.auth import FILES_CHECKED_EVERY, Access, Security
+from streameval.service.http.auth import Security
 from streameval.service.metrics import CONTENT_TYPE, Scrapes
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger("streameval.http")
 access_log = structlog.get_logger("streameval.access")
 
-MOST_CONNECTIONS = 2000  # requests of further ones are answered with 503
-KEPT_FOR = 75  # seconds without a request after which a connection is closed; longer than a scrape interval
-LARGEST_REQUEST = 16 * 1024  # bytes of the request line and headers
-STOPS_WITHIN = 2  # seconds that an open request may still take
+MAX_CONNECTIONS = 2000  # further ones get 503
+KEEP_ALIVE_SECONDS = 75  # longer than a scrape interval
+MAX_REQUEST_BYTES = 16 * 1024  # request line and headers
+STOP_SECONDS = 2  # for requests that are open when the server stops
 DESCRIPTORS = 8192
 OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
 OPEN = ("/healthz", "/readyz")
-"""Paths without a login: they report that the process lives, and nothing else; probes have no password."""
-SCRAPE_DELAY = 0.01
-"""Seconds before a scrape is answered, so that one client that scrapes without a pause leaves time for events."""
-MOST_STREAMS = 64
-STREAM_CHECKED_EVERY = 0.5  # seconds
-BEATS_EVERY = 15.0  # seconds of silence after which a comment is sent, so that both sides notice a lost connection
-LASTS = 600.0  # seconds; the browser connects again by itself, and logs in again
-COMES_BACK = 2000  # milliseconds
+"""Paths that need no token, for probes. They reveal only whether the process works."""
+SCRAPE_DELAY_SECONDS = 0.01
+"""Delay of each scrape, so that a client that scrapes without a pause leaves time for events."""
+MAX_STREAMS = 64
+STREAM_INTERVAL_SECONDS = 0.5
+HEARTBEAT_SECONDS = 15.0  # a comment after silence lets both sides notice a lost connection
+MAX_STREAM_SECONDS = 600.0  # then the browser connects again by itself
+RECONNECT_MILLISECONDS = 2000
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {
     "cache-control": "no-store",
@@ -68,7 +68,7 @@ ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 
 
 class Pages:
-    """The answers to all requests, each from one `view.published`; `closing` ends the open `streams` soon."""
+    """Answer requests from the newest `view.published`. Setting `closing` ends open streams soon."""
 
     def __init__(self, view: DaemonLoop[Any]) -> None:
         self._view = view
@@ -76,39 +76,42 @@ class Pages:
         self.streams, self.closing = 0, False
 
     async def status(self, request: Request) -> Response:
-        """The status page; `?estimator=...&average=...` choose what its top shows."""
+        """Return the status page. `?estimator=...&average=...` choose what its top shows."""
         plain, packed = self._status.page(self._view.published, request.query_params)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return HTMLResponse(packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
         return HTMLResponse(plain, headers={"vary": "accept-encoding"})
 
     async def metrics(self, _: Request) -> Response:
-        """The text that Prometheus scrapes."""
-        await asyncio.sleep(SCRAPE_DELAY)
+        """Return the metrics for Prometheus."""
+        await asyncio.sleep(SCRAPE_DELAY_SECONDS)
         return Response(self._scrapes.text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
-        """200 while the loop turns: a process that answers 503 should be restarted."""
+        """Return 200 while the loop turns, else 503: the process should be restarted."""
         healthy, seconds = self._view.healthy, round(self._view.stalled_for, 1)
         return JSONResponse({"healthy": healthy, "seconds_since_last_turn": seconds}, 200 if healthy else 503)
 
     async def ready(self, _: Request) -> Response:
-        """200 while the source answers and there is a Report, else 503 with the reason."""
+        """Return 200 while the source answers and there is a Report, else 503 with the reason."""
         now = self._view.published
         return JSONResponse({"ready": now.ready, "reason": now.detail}, 200 if now.ready else 503)
 
     async def report(self, _: Request) -> Response:
-        """The Report as JSON; 503 before the first."""
+        """Return the Report as JSON, or 503 before the first one."""
         now = self._view.published
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
 
     async def live(self, request: Request) -> Response:
-        """A server-sent event `published` for each new `DaemonStatus`; 503 when `MOST_STREAMS` are open."""
+        """Stream a server-sent event `published` for each new `DaemonStatus`.
+
+        Return 503 when `MAX_STREAMS` are open.
+        """
         if request.method == "HEAD":
             return Response(media_type=MEDIA_TYPE)
-        if self.streams >= MOST_STREAMS:
+        if self.streams >= MAX_STREAMS:
             return PlainTextResponse("too many open status pages", 503, {"retry-after": "10"})
         # A proxy that buffers would delay the events.
         return StreamingResponse(self._messages(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
@@ -118,64 +121,55 @@ class Pages:
         now = started = sent = time.monotonic()
         self.streams += 1
         try:
-            yield f"retry: {COMES_BACK}\n\n"
-            while not self.closing and now - started < LASTS:
+            yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
+            while not self.closing and now - started < MAX_STREAM_SECONDS:
                 status = self._view.published
                 if status is not last:
                     last, sent = status, now
                     events = status.report.events.accepted if status.report else 0
                     data = msgspec.json.encode({"at": status.at, "events": events, "ready": status.ready}).decode()
                     yield f"event: published\ndata: {data}\n\n"
-                elif now - sent >= BEATS_EVERY:
+                elif now - sent >= HEARTBEAT_SECONDS:
                     sent = now
                     yield ": nothing new\n\n"
-                await asyncio.sleep(STREAM_CHECKED_EVERY)
+                await asyncio.sleep(STREAM_INTERVAL_SECONDS)
                 now = time.monotonic()
         finally:
             self.streams -= 1
 
 
-class Login:
-    """Answers 401 unless the client logs in or the path is in `OPEN`.
+class Gate:
+    """Pass on requests that `Security` admits; the paths in `OPEN` need no token.
 
-    Before that, it answers 431 to a request that is too large, and 403 to one with the host name of another site.
+    A request that is too large gets 431, a host name of another site 403, and a missing token 401.
     """
 
     def __init__(self, app: ASGIApp, security: Security) -> None:
         self._app, self._security = app, security
-        self._one_at_a_time = asyncio.Semaphore(1)  # a hash takes time and memory, which the events need more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        headers = Headers(scope=scope)
-        if len(scope["raw_path"]) + len(scope["query_string"]) + sum(map(len, chain(*headers.raw))) > LARGEST_REQUEST:
-            # The HTTP parser limits only headers that come in pieces.
-            await PlainTextResponse("the request is too large", 431)(scope, receive, send)
-            return
-        if not self._security.admits(headers.get("host", "")):
-            await PlainTextResponse(OTHER_HOST, 403)(scope, receive, send)
-            return
-        access = self._security.access
-        authorization = headers.get("authorization", "")
-        if access is None or scope["path"] in OPEN or (authorization and await self._accepts(access, authorization)):
-            await self._app(scope, receive, send)
-            return
-        if authorization:  # never what was tried: it may be a near miss
-            access_log.warning("login_refused", client=scope["client"][0] if scope.get("client") else "")
-        response = PlainTextResponse("authentication required", 401)
-        for challenge in access.challenges:
-            response.headers.append("www-authenticate", challenge)
-        await response(scope, receive, send)
+        answer = self._refusal(scope) or self._app
+        await answer(scope, receive, send)
 
-    async def _accepts(self, access: Access, authorization: str) -> bool:
-        if access.knows(authorization):
-            return True
-        async with self._one_at_a_time:
-            return access.knows(authorization) or await asyncio.to_thread(access.finds, authorization)
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        # The HTTP parser limits only headers that come in pieces.
+        size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(map(len, chain(*headers.raw)))
+        if size > MAX_REQUEST_BYTES:
+            return PlainTextResponse("the request is too large", 431)
+        if not self._security.admits_host(headers.get("host", "")):
+            return PlainTextResponse(OTHER_HOST, 403)
+        authorization = headers.get("authorization", "")
+        if scope["path"] in OPEN or self._security.admits(authorization):
+            return None
+        if authorization:  # never what was tried: it may be a near miss
+            access_log.warning("token_refused", client=scope["client"][0] if scope.get("client") else "")
+        return PlainTextResponse("authentication required", 401, {"www-authenticate": "Bearer"})
 
 
 def create_app(pages: Pages, security: Security) -> Starlette:
-    """The ASGI application: `/`, `/live`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
+    """Return the ASGI application with its routes."""
     routes = [
         Route("/", pages.status),
         Route("/live", pages.live),
@@ -184,13 +178,13 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(Login, security=security)])
+    app = Starlette(routes=routes, middleware=[Middleware(Gate, security=security)])
     app.router.redirect_slashes = False  # `/metrics/` is 404
     return app
 
 
 class Connection(H11Protocol):
-    """A client that is disconnected if it sends nothing for `KEPT_FOR` seconds, also before its first request."""
+    """Close a connection without requests after `KEEP_ALIVE_SECONDS`, also before the first request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
@@ -199,15 +193,16 @@ class Connection(H11Protocol):
 
 
 class HttpServer:
-    """Serves `view` on `host:port` from a thread; port 0 takes a free one. The socket is bound at once.
-
-    A context manager: inside, it answers; requests made before are answered then. `address` is the bound address.
+    """Serve a daemon from a thread while the context is open. The socket is bound before.
 
     Args:
         view: The daemon.
         host: Address to bind.
-        port: Port to bind.
-        security: Login and encryption; None is neither.
+        port: Port to bind, 0 for any free one.
+        security: Token and encryption, None for neither.
+
+    Attributes:
+        address: The bound address.
 
     Raises:
         StreamevalError: The address cannot be bound.
@@ -232,15 +227,13 @@ class HttpServer:
             server_header=False,
             headers=list((HEADERS | (ONLY_HTTPS if self._security.context else {})).items()),
             proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_keep_alive=KEPT_FOR,
-            timeout_graceful_shutdown=STOPS_WITHIN,
-            h11_max_incomplete_event_size=LARGEST_REQUEST,
-            callback_notify=self._security.renew,
-            timeout_notify=FILES_CHECKED_EVERY,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
         )
         config.load()
-        config.ssl = self._security.context  # ours, which can be given a new certificate
+        config.ssl = self._security.context  # uvicorn's own would ask for the password of a key
         self._server = uvicorn.Server(config)
         # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
         self._thread = threading.Thread(
@@ -249,7 +242,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """The address for a browser or a scrape."""
+        """Return the address for a browser or a scrape."""
         host, port = self.address
         scheme = "http" if self._security.context is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -261,7 +254,7 @@ class HttpServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Answer open requests and close everything."""
+        """Answer open requests, and close everything."""
         self._pages.closing = True
         self._server.should_exit = True
         self._thread.join()
@@ -277,7 +270,7 @@ def _allow_descriptors() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound to this address.
+    """Return a socket that is bound to an address.
 
     Raises:
         StreamevalError: The address is in use or cannot be bound.

@@ -1,4 +1,4 @@
-"""Charts of the status page: values and lifts with their intervals on one axis, and lines over the last hours."""
+"""Draw the charts of the status page: intervals of values and lifts on one axis, and lines over the last hours."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.ope.report import Estimate, Transition
 from streameval.service.status import History
 
-FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cut off at the edge of the chart
-FRAME_WIDTH, FRAME_HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
-CENTRAL = (5, 95)  # per cent of the bounds that must fit into a timeline; the first estimates vary widely
+MAX_SPREADS = 3.0  # bounds farther from the values than this many spreads are cut off
+FRAME_WIDTH, FRAME_HEIGHT = 1000, 200  # units of a timeline before it is stretched
+CENTRAL = (5, 95)  # percentiles that must fit into a timeline; the first estimates vary widely
 
 BoundPair: TypeAlias = tuple[float, float]  # lower and upper bound
 Shown: TypeAlias = tuple[float | None, BoundPair | None]
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a finite number."""
+    """Return whether a value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
 def between(lower: float | None, upper: float | None) -> BoundPair | None:
-    """The bounds of an interval when both are known."""
+    """Return the bounds of an interval if both are known."""
     return (lower, upper) if is_known(lower) and is_known(upper) else None
 
 
-def value_of(each: Estimate) -> Shown:
-    """The value and its interval."""
-    return each.value, between(each.lower, each.upper)
+def value_of(estimate: Estimate) -> Shown:
+    """Return the value and its interval."""
+    return estimate.value, between(estimate.lower, estimate.upper)
 
 
-def lift_of(each: Estimate) -> Shown:
-    """The lift and its interval."""
-    return each.lift, between(each.lift_lower, each.lift_upper)
+def lift_of(estimate: Estimate) -> Shown:
+    """Return the lift and its interval."""
+    return estimate.lift, between(estimate.lift_lower, estimate.lift_upper)
 
 
 @dataclass(frozen=True)
 class ChartScale:
-    """A linear axis from `low` to `high` with round `ticks` and as many `decimals` as its values need."""
+    """Map values to a linear axis with round ticks and as many decimals as the values need."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class ChartScale:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> ChartScale:
-        """The scale that shows all `values` (one or more) with some room above and below."""
+        """Return the scale that shows all values, one or more, with some room above and below."""
         low, high = min(values), max(values)
         room = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
         low, high = low - room, high + room
@@ -65,37 +65,37 @@ class ChartScale:
 
     @classmethod
     def of(cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of) -> ChartScale | None:
-        """The scale of the values, or of the lifts and zero, with their intervals; None while none is known."""
-        known = [(value, ends) for value, ends in map(shown, estimates) if is_known(value)]
-        if not known:
+        """Return the scale of values, or of lifts and zero, with their intervals. None if none is known."""
+        pairs = [(value, ends) for value, ends in map(shown, estimates) if is_known(value)]
+        if not pairs:
             return None
-        values = [value for value, _ in known] + [0.0] * (shown is lift_of)
-        intervals = [ends for _, ends in known if ends]
+        values = [value for value, _ in pairs] + [0.0] * (shown is lift_of)
+        intervals = [ends for _, ends in pairs if ends]
         spread = max(max(values) - min(values), median([upper - lower for lower, upper in intervals] or [0.0]))
-        low, high = min(values) - FARTHEST * spread, max(values) + FARTHEST * spread
+        low, high = min(values) - MAX_SPREADS * spread, max(values) + MAX_SPREADS * spread
         return cls.over([*values, *(min(max(end, low), high) for ends in intervals for end in ends)])
 
     def at(self, value: float) -> float:
-        """The place of `value` on the axis, in per cent; outside it, the nearest end."""
+        """Return the position of a value on the axis in per cent, clipped to its ends."""
         return round(min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0), 2)
 
     def text(self, value: float | None, signed: bool = False) -> str:
-        """The value with the digits that this axis can distinguish."""
+        """Return a value with the digits that this axis can distinguish."""
         return decimal(value, self.decimals, signed)
 
     def tick_texts(self) -> list[tuple[float, str]]:
-        """The place of each tick and its text, without trailing zeros."""
+        """Return the position and the text of each tick."""
         return [(self.at(tick), f"{tick:.10g}") for tick in self.ticks]
 
 
 def _round_step(step: float) -> float:
-    """The round number (1, 2 or 5 times a power of ten) that is not below `step`."""
+    """Return the smallest 1, 2 or 5 times a power of ten that is not below a step."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 class ChartRow(NamedTuple):
-    """One policy in a chart; places in per cent, None where nothing is known."""
+    """Hold one policy of a chart. Positions are in per cent, None if not known."""
 
     estimate: Estimate
     production: bool
@@ -107,7 +107,13 @@ class ChartRow(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """All policies by one estimator over one average; `reference` is the place of production's value, or of no lift."""
+    """Hold all policies by one estimator over one average.
+
+    Args:
+        rows: One row per policy.
+        reference: Position of production's value or, for lifts, of zero.
+        ticks: Position and text of each tick.
+    """
 
     rows: tuple[ChartRow, ...]
     reference: float | None
@@ -120,9 +126,9 @@ def make_chart(
     scale: ChartScale | None,
     shown: Callable[[Estimate], Shown] = value_of,
 ) -> Chart:
-    """The chart of the values or lifts of `estimates`, one per policy, on `scale`."""
-    base = next((each for each in estimates if each.policy == production), None)
-    rows = tuple(_row(each, base, scale, shown) for each in estimates)
+    """Return the chart of values or lifts, one estimate per policy."""
+    base = next((estimate for estimate in estimates if estimate.policy == production), None)
+    rows = tuple(_row(estimate, base, scale, shown) for estimate in estimates)
     if scale is None:
         return Chart(rows, None, [])
     reference = scale.at(0.0) if shown is lift_of else next((row.at for row in rows if row.production), None)
@@ -130,27 +136,30 @@ def make_chart(
 
 
 def _row(
-    each: Estimate, base: Estimate | None, scale: ChartScale | None, shown: Callable[[Estimate], Shown]
+    estimate: Estimate, base: Estimate | None, scale: ChartScale | None, shown: Callable[[Estimate], Shown]
 ) -> ChartRow:
     at = bounds = None
     text = interval = UNKNOWN
-    value, ends = shown(each)
+    value, ends = shown(estimate)
     if scale is not None and is_known(value):
         signed = shown is lift_of
         at, text = scale.at(value), scale.text(value, signed)
         if ends:
             bounds = (scale.at(ends[0]), scale.at(ends[1]))
             interval = f"{scale.text(ends[0], signed)} to {scale.text(ends[1], signed)}"
-    return ChartRow(each, each is base, verdict(each, base), text, interval, at, bounds)
+    return ChartRow(estimate, estimate is base, verdict(estimate, base), text, interval, at, bounds)
 
 
-def verdict(each: Estimate, base: Estimate | None) -> str:
-    """`better`, `worse` or `open` against production, by the lift's interval or disjoint ones; empty if not known."""
-    if base is not None and each.policy == base.policy:
+def verdict(estimate: Estimate, base: Estimate | None) -> str:
+    """Return `better`, `worse` or `open` against production, or an empty text if not known.
+
+    The interval of the lift decides or, without one, whether the intervals of the values are disjoint.
+    """
+    if base is not None and estimate.policy == base.policy:
         return ""
-    if lift := between(each.lift_lower, each.lift_upper):
+    if lift := between(estimate.lift_lower, estimate.lift_upper):
         return _side(lift, (0.0, 0.0))
-    ends, base_ends = between(each.lower, each.upper), base and between(base.lower, base.upper)
+    ends, base_ends = between(estimate.lower, estimate.upper), base and between(base.lower, base.upper)
     return _side(ends, base_ends) if ends and base_ends else ""
 
 
@@ -160,18 +169,24 @@ def _side(ends: BoundPair, base: BoundPair) -> str:
     return "worse" if ends[1] < base[0] else "open"
 
 
-def memory(each: Estimate | None) -> str:
-    """How many events the average looks back over; unknown for one that forgets nothing."""
-    details = each.details if each else {}
+def memory(estimate: Estimate | None) -> str:
+    """Return how many events the average looks back over, unknown for one that forgets nothing."""
+    details = estimate.details if estimate else {}
     events = details.get("window_events") or details.get("horizon_events")
     return counted(events, "event") if is_known(events) else UNKNOWN
 
 
 class ChartTimeline(NamedTuple):
-    """One policy: points of lines and intervals in SVG, in pieces where nothing was known between.
+    """Hold the picture of one policy over time.
 
-    `first` and `last` are the first and last values, `lowest` and `highest` the extremes, as text. `marks`: places in
-    per cent at which the candidate became promotable, and ceased to be.
+    Args:
+        lines: Points of lines in SVG, in several pieces if nothing was known between them.
+        areas: Points of intervals, likewise.
+        first: First value as text.
+        last: Last value as text.
+        lowest: Lowest value as text.
+        highest: Highest value as text.
+        marks: Positions in per cent at which the candidate became promotable (True), or ceased to be.
     """
 
     lines: list[str]
@@ -184,9 +199,15 @@ class ChartTimeline(NamedTuple):
 
 
 class Timelines(NamedTuple):
-    """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis.
+    """Hold all candidates on one pair of axes.
 
-    `zero`, `margin`: the places of no lift and of the margin of promotion, in per cent from the top.
+    Args:
+        seconds: How far back the time axis reaches.
+        ticks: Position from the top in per cent, and text, of each tick of the value axis.
+        pictures: One picture per candidate.
+        production: Picture of production.
+        zero: Position of no lift.
+        margin: Position of the margin of promotion.
     """
 
     seconds: float
@@ -200,17 +221,15 @@ class Timelines(NamedTuple):
 def make_timelines(
     history: History, now: float, candidates: Sequence[Estimate], production: Estimate | None
 ) -> Timelines | None:
-    """The last hours of `candidates` up to this moment; None while there is nothing to draw."""
-    at = np.array([*(point.at for point in history.points), now])
-    all_series = [_series(history, each) for each in (*candidates, *([production] if production else []))]
-    columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
-    shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
-    if not shown or now <= at[0]:
+    """Return the values of the last hours up to now, or None if there is nothing to draw."""
+    estimates = [*candidates, *([production] if production else [])]
+    times = _times(history, now)
+    all_series = [_series(history, estimate) for estimate in estimates]
+    scale = _scale(times, all_series)
+    if scale is None:
         return None
-    scale = ChartScale.over(shown)
-    pictures = [_timeline(at, series, scale) for series in all_series]
-    ticks = [(100 - place, text) for place, text in scale.tick_texts()]
-    return Timelines(now - at[0], ticks, pictures[: len(candidates)], pictures[-1] if production else None)
+    pictures = [_timeline(times, series, scale) for series in all_series]
+    return Timelines(now - times[0], _ticks(scale), pictures[: len(candidates)], pictures[-1] if production else None)
 
 
 def make_lift_timelines(
@@ -220,41 +239,56 @@ def make_lift_timelines(
     transitions: Sequence[Transition],
     margin: float | None = None,
 ) -> Timelines | None:
-    """The lifts of the last hours, the margin and the moments of promotion; None while there is nothing to draw."""
-    at = np.array([*(point.at for point in history.points), now])
-    all_series = [_series(history, each, of_lift=True) for each in candidates]
-    columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
-    shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
-    if not shown or now <= at[0]:
+    """Return the lifts of the last hours, the margin and the moments of promotion, or None without any."""
+    times = _times(history, now)
+    all_series = [_series(history, estimate, of_lift=True) for estimate in candidates]
+    scale = _scale(times, all_series, 0.0, margin or 0.0)
+    if scale is None:
         return None
-    scale = ChartScale.over([*shown, 0.0, margin or 0.0])
     pictures = [
-        _timeline(at, series, scale)._replace(marks=_marks(each.policy, at, transitions))
-        for each, series in zip(candidates, all_series, strict=True)
+        _timeline(times, series, scale)._replace(marks=_marks(estimate.policy, times, transitions))
+        for estimate, series in zip(candidates, all_series, strict=True)
     ]
-    ticks = [(100 - place, text) for place, text in scale.tick_texts()]
-    return Timelines(
-        now - at[0], ticks, pictures, None, 100 - scale.at(0.0), None if margin is None else 100 - scale.at(margin)
-    )
+    zero, level = 100 - scale.at(0.0), None if margin is None else 100 - scale.at(margin)
+    return Timelines(now - times[0], _ticks(scale), pictures, None, zero, level)
 
 
-def _marks(policy: str, at: Array, transitions: Sequence[Transition]) -> tuple[tuple[float, bool], ...]:
-    """The transitions of a policy within these moments."""
-    own = [each for each in transitions if each.policy == policy and each.timestamp is not None]
-    places = [(round(100 * ((each.timestamp or 0.0) - at[0]) / (at[-1] - at[0]), 2), each.promotable) for each in own]
-    return tuple((place, promotable) for place, promotable in places if 0 <= place <= 100)
+def _times(history: History, now: float) -> Array:
+    return np.array([*(point.at for point in history.points), now])
 
 
-def _series(history: History, each: Estimate, of_lift: bool = False) -> Array:
-    """The history of an estimate, with the present at the end: number, lower and upper bound, [points + 1, 3]."""
-    value, ends = (lift_of if of_lift else value_of)(each)
+def _scale(times: Array, all_series: Sequence[Array], *further: float) -> ChartScale | None:
+    """Return the scale of all series and further values, or None if there is nothing to draw."""
+    columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
+    central = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
+    return ChartScale.over([*central, *further]) if central and times[-1] > times[0] else None
+
+
+def _ticks(scale: ChartScale) -> list[tuple[float, str]]:
+    return [(100 - position, text) for position, text in scale.tick_texts()]
+
+
+def _marks(policy: str, times: Array, transitions: Sequence[Transition]) -> tuple[tuple[float, bool], ...]:
+    """Return the transitions of a policy within these times."""
+    marks = [
+        (round(100 * (transition.timestamp - times[0]) / (times[-1] - times[0]), 2), transition.promotable)
+        for transition in transitions
+        if transition.policy == policy and transition.timestamp is not None
+    ]
+    return tuple((position, promotable) for position, promotable in marks if 0 <= position <= 100)
+
+
+def _series(history: History, estimate: Estimate, of_lift: bool = False) -> Array:
+    """Return number, lower and upper bound of an estimate over time, up to now, [points + 1, 3]."""
+    value, ends = (lift_of if of_lift else value_of)(estimate)
     present = np.array([value, *(ends or (np.nan, np.nan))], dtype=np.float64)  # None is NaN
-    return np.vstack([history.series((each.policy, each.estimator, each.average), of_lift), present])
+    label = estimate.policy, estimate.estimator, estimate.average
+    return np.vstack([history.series(label, of_lift), present])
 
 
-def _timeline(at: Array, series: Array, scale: ChartScale) -> ChartTimeline:
-    """The picture of one series of value, lower and upper bound at these moments."""
-    across = (at - at[0]) / (at[-1] - at[0]) * FRAME_WIDTH
+def _timeline(times: Array, series: Array, scale: ChartScale) -> ChartTimeline:
+    """Return the picture of one series of value, lower and upper bound."""
+    across = (times - times[0]) / (times[-1] - times[0]) * FRAME_WIDTH
     down = FRAME_HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
     is_finite = np.isfinite(series)
     lines = [_points(across[piece], down[piece, 0]) for piece in _pieces(is_finite[:, 0])]
@@ -272,7 +306,7 @@ def _points(across: Array, down: Array) -> str:
 
 
 def _pieces(known: Mask) -> Iterator[slice]:
-    """The stretches of two or more moments at which a value is known."""
+    """Yield the stretches of two or more points at which a value is known."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
     for start, end in edges.reshape(-1, 2).tolist():
         if end - start > 1:

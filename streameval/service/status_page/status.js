@@ -1,28 +1,28 @@
 "use strict";
-// Without scripts the page reloads itself; with this one its numbers are exchanged in place when there are new ones.
-const shortest = 2000; // milliseconds between two exchanges, so that people can read the numbers
-const comesBack = 5000; // milliseconds after which a stream that was refused is asked for again
+// Exchange the numbers of the page in place when there are new ones. Without scripts, the page reloads itself.
+const minInterval = 2000; // milliseconds between two exchanges, so that people can read the numbers
+const retryAfter = 5000; // milliseconds until a refused stream is requested again
 
-const part = (id) => document.getElementById(id);
+const element = (id) => document.getElementById(id);
 const page = location.origin + location.pathname + location.search;
 let paused = false;
 let last = Date.now();
 let timer;
-let waiting = false; // there are new numbers, but the page is hidden or paused
+let waiting = false; // new numbers are not shown yet, because the page is hidden or paused
 
 function exchange(text) {
-  const live = part("live");
+  const live = element("live");
   const fresh = new DOMParser().parseFromString(text, "text/html");
   const next = fresh.getElementById("live");
   if (!next) throw new Error("not the status page");
   const focused = live.contains(document.activeElement) ? document.activeElement.id : "";
   const kept = Array.from(live.querySelectorAll("[id]"), ({ id, open, scrollLeft }) => [id, open, scrollLeft]);
-  if (next.dataset.news !== live.dataset.news) part("news").textContent = next.dataset.news;
+  if (next.dataset.news !== live.dataset.news) element("news").textContent = next.dataset.news;
   live.replaceWith(document.adoptNode(next));
   for (const [id, open, scrollLeft] of kept) {
-    if (part(id)) Object.assign(part(id), { open, scrollLeft });
+    if (element(id)) Object.assign(element(id), { open, scrollLeft });
   }
-  if (focused) part(focused)?.focus({ preventScroll: true });
+  if (focused) element(focused)?.focus({ preventScroll: true });
   document.title = fresh.title;
 }
 
@@ -35,35 +35,35 @@ async function refresh() {
     const response = await fetch(page, { cache: "no-store" });
     if (!response.ok) throw new Error(response.statusText);
     exchange(await response.text());
-    part("away").hidden = true;
+    element("away").hidden = true;
   } catch {
-    part("away").hidden = false;
+    element("away").hidden = false;
   }
 }
 
-function soon() {
-  timer ??= setTimeout(refresh, Math.max(0, last + shortest - Date.now()));
+function scheduleRefresh() {
+  timer ??= setTimeout(refresh, Math.max(0, last + minInterval - Date.now()));
 }
 
-function lookAgain() {
-  if (waiting) soon();
+function refreshIfWaiting() {
+  if (waiting) scheduleRefresh();
 }
 
 function listen() {
   const stream = new EventSource("live");
-  stream.addEventListener("published", soon);
+  stream.addEventListener("published", scheduleRefresh);
   stream.onerror = () => {
-    soon(); // whether the daemon is away shows when the page is asked for
-    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, comesBack);
+    scheduleRefresh(); // that request shows whether the daemon is away
+    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, retryAfter);
   };
 }
 
-part("pause").hidden = false;
-part("pause").addEventListener("click", ({ target }) => {
+element("pause").hidden = false;
+element("pause").addEventListener("click", ({ target }) => {
   paused = !paused;
   target.setAttribute("aria-pressed", paused);
-  lookAgain();
+  refreshIfWaiting();
 });
-document.addEventListener("visibilitychange", lookAgain);
-document.addEventListener("selectionchange", lookAgain);
+document.addEventListener("visibilitychange", refreshIfWaiting);
+document.addEventListener("selectionchange", refreshIfWaiting);
 listen();

@@ -22,7 +22,7 @@ from streameval.common.arrays import from_plain
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.core import ring
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.snapshots import found_in, read_document
+from streameval.service.snapshots import read_snapshot, snapshot_files
 from support.asking import asking, report_of
 from support.factories import wait_until
 
@@ -154,7 +154,7 @@ class DaemonRuns:
 
     def snapshots(self) -> list[Path]:
         """Those on disk, the oldest first."""
-        return found_in(self.state)
+        return snapshot_files(self.state)
 
 
 def is_running(process: int) -> bool:
@@ -171,10 +171,10 @@ def stat_of(process: int) -> list[str]:
 
 def final_state(state: Path) -> Any:
     """The evaluator of the newest snapshot, with no events held back."""
-    document = read_document(found_in(state)[-1])
-    buffers = [row["what"] for row in EventPipeline.describe(document["pipeline"])["waiting"]]
+    document = read_snapshot(snapshot_files(state)[-1])
+    buffers = [row["what"] for row in EventPipeline.describe(document.pipeline)["waiting"]]
     assert "buffered events" not in buffers
-    return settled(Evaluator.from_state(document["evaluator"], without_code=True))
+    return settled(Evaluator.from_state(document.evaluator, without_code=True))
 
 
 def settled(changing: Evaluator) -> Any:

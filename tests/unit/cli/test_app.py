@@ -208,7 +208,7 @@ intervals: {short: {kind: normal, drift: include}}
         "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired cannot promote: no "
         "unbiased estimator is on a mixture",
         "estimates   8 for 2 policies, 95% intervals",
-        "serves      http://127.0.0.1:9108, without a login",
+        "serves      http://127.0.0.1:9108, without a token",
         "state       snapshots in streameval-state, one every 30s",
         "rejected    messages are counted but not stored",
     ]

@@ -21,7 +21,7 @@ from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
 from streameval.service.snapshots import SnapshotStore
 from support.commands import Run, command
-from support.snapshots import snapshot_document
+from support.snapshots import snapshot_of
 
 CONFIG = """
 policies: {candidates: [challenger]}
@@ -357,11 +357,10 @@ MISTAKES_IN_COMMANDS = {
     "run c.yaml": "error: source: expected a mapping of options, found nothing\nhint: write source: ",
     "run c.yaml --log-level loud": "error: Invalid value for '--log-level'",
     "show .": "error: . holds no snapshot\nhint: name a snapshot file, or the state.dir of a daemon\n",
-    "show log.ndjson": "error: log.ndjson is damaged: its first bytes are not those of a snapshot\nhint: ",
+    "show log.ndjson": "error: log.ndjson is damaged: it is not a snapshot\nhint: ",
     "simulate --events 0": "error: Invalid value for '--events': Input should be greater than or equal to 1\nhint: ",
     "simulate --exploration 0": "error: Invalid value for '--exploration': Input should be greater than or equal to 0.",
     "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: ",
-    "hash-password a:b": "error: expected a name, found 'a:b'\nhint: a name is printable text without a colon\n",
     "replya": "error: No such command 'replya'. Did you mean 'replay', 'plan'?\nhint: ",
 }
 
@@ -408,8 +407,9 @@ MISTAKES_IN_CONFIGURATIONS = {
     "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
     "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
     "http: {port: 70000}": "http.port (line 2): expected a number less than or equal to 65535, found 70000\nhint: ",
-    "http: {host: 0.0.0.0}": "because no login is configured, found '0.0.0.0'\n"
-    "hint: set http.token_file or http.users_file",
+    "http: {host: 0.0.0.0}": "because no token is configured, found '0.0.0.0'\n"
+    "hint: set http.token_file, or http.insecure",
+    "http: {users_file: c.yaml}": "users and passwords belong to a reverse proxy\nhint: deploy/reverse_proxy",
     "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
     "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
     "source: {kind: kafka}": "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are",
@@ -563,7 +563,7 @@ def test_check_refuses_a_state_directory_that_run_refuses(run: Run) -> None:
     store = SnapshotStore(Path("state"))
     in_use = run("check", "c.yaml")
     assert (in_use.code, in_use.err.partition(" (")[0]) == (1, "error: state is in use by another streameval")
-    store.write(snapshot_document(Config.load("c.yaml")))
+    store.write(snapshot_of(Config.load("c.yaml")))
     store.close()
     write_config(FILE, reward={"max": 5})
     other = run("check", "c.yaml")

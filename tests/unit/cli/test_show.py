@@ -7,17 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import streameval as se
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets, Records
-from streameval.service.snapshots import SnapshotStore, found_in, read_document
+from streameval.service.snapshots import Snapshot, SnapshotStore, read_snapshot, snapshot_files
 from streameval.service.startup import start_fresh
 from support.commands import Outcome, command
 from support.messages import message
-from support.snapshots import snapshot_document
+from support.snapshots import snapshot_of
 
 TOPIC, REWARDS = "clicks", "earned"
 PLACES = (TOPIC, 0), (TOPIC, 1), (REWARDS, 0)
@@ -44,11 +45,11 @@ def settings(**source: Any) -> Config:
     )
 
 
-def write(directory: Path, *documents: dict[str, Any]) -> None:
-    """Write these documents."""
+def write(directory: Path, *snapshots: Snapshot) -> None:
+    """Write snapshots to a directory."""
     store = SnapshotStore(directory)
-    for document in documents:
-        store.write(document)
+    for snapshot in snapshots:
+        store.write(snapshot)
     store.close()
 
 
@@ -64,7 +65,7 @@ def state(tmp_path: Path) -> Path:
         )
         start.evaluator.update(events)
         offsets = {TOPIC: Offsets({0: 70, 3: 30}, "topic-id").to_state()}
-        documents.append(snapshot_document(config, start, offsets=offsets, written=START))
+        documents.append(snapshot_of(config, start, offsets=offsets, written=START))
     write(tmp_path / "state", *documents)
     return tmp_path / "state"
 
@@ -83,7 +84,7 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
 
 
 def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
-    outcome = run("show", str(found_in(state)[0]), "--json")
+    outcome = run("show", str(snapshot_files(state)[0]), "--json")
     reported = json.loads(outcome.out)
     assert reported["positions"] == {"clicks": {"identity": "topic-id", "next": {"0": 70, "3": 30}}}
     assert reported["report"]["events"]["accepted"] == 100
@@ -92,7 +93,7 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
         ("challenger", 0.5),
     ]
     assert reported["policies"] == ["logging", "challenger"]
-    assert reported["bytes"] == found_in(state)[0].stat().st_size
+    assert reported["bytes"] == snapshot_files(state)[0].stat().st_size
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def holding(tmp_path: Path) -> Path:
     due = start.pipeline.take(parts, dict.fromkeys(PLACES), START + 60.0)
     start.evaluator.update(due)
     offsets = {TOPIC: Offsets({0: 30, 1: 30}).to_state(), REWARDS: Offsets({0: len(clicks)}).to_state()}
-    write(tmp_path / "holding", snapshot_document(config, start, offsets=offsets, written=START))
+    write(tmp_path / "holding", snapshot_of(config, start, offsets=offsets, written=START))
     return tmp_path / "holding"
 
 
@@ -169,7 +170,7 @@ def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: R
         outcome = run("show", str(named))
         assert outcome.code == 2
         assert outcome.err.startswith(
-            f"error: {path} has schema {schema}, this version reads {snapshot_document(settings())['schema']}"
+            f"error: {path} has schema {schema}, this version reads {snapshot_of(settings()).schema}"
         )
         assert "\nhint: use the version that wrote it, or start from zero: --reset" in outcome.err
         assert "Traceback" not in outcome.err
@@ -177,9 +178,9 @@ def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: R
 
 def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
     snapshots = SnapshotStore(state)
-    document = snapshot_document(settings())
-    del document["written"]
-    path = snapshots.write(document)
+    parts = msgspec.structs.asdict(snapshot_of(settings()))
+    del parts["written"]
+    path = snapshots.write(parts)
     snapshots.close()
     outcome = run("show", str(path))
     assert outcome.code == 2
@@ -191,8 +192,8 @@ def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
 def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_in_words(
     run: Run, state: Path, options: tuple[str, ...]
 ) -> None:
-    document = read_document(found_in(state)[-1])
-    document["evaluator"]["events"]["newest"] = "yesterday"
+    document = read_snapshot(snapshot_files(state)[-1])
+    document.evaluator["events"]["newest"] = "yesterday"
     snapshots = SnapshotStore(state)
     newest = snapshots.write(document)
     snapshots.close()
@@ -205,25 +206,25 @@ def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_
 
 def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:
     running = SnapshotStore(state)
-    newest = found_in(state)[-1]
+    newest = snapshot_files(state)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     outcome = run("show", str(state))
     assert outcome.code == 0
     assert "000000000001.snapshot" in outcome.out, "the newest is torn"
-    assert len(found_in(state)) == 2
-    assert not found_in(state, ".damaged")
+    assert len(snapshot_files(state)) == 2
+    assert not snapshot_files(state, ".damaged")
     running.close()
 
 
 def test_a_file_that_is_not_a_snapshot_is_reported_in_words(run: Run, state: Path, tmp_path: Path) -> None:
-    torn = found_in(state)[0]
+    torn = snapshot_files(state)[0]
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()
     for path, text in (
-        (torn, "is damaged: its checksum does not match its content"),
+        (torn, "is damaged: it is not one complete zstd frame"),
         (tmp_path / "empty", "holds no snapshot"),
         (tmp_path / "absent", "cannot be read: No such file or directory"),
-        (Path(__file__), "its first bytes are not those of a snapshot"),
+        (Path(__file__), "it is not a snapshot"),
     ):
         outcome = run("show", str(path))
         assert outcome.code == 2

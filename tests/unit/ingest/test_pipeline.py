@@ -17,7 +17,7 @@ from streameval.ingest.pipeline import STAGES, EventPipeline
 from streameval.ingest.stages import ClockBehindError
 from streameval.service.startup import resume, start_fresh
 from support.messages import message
-from support.snapshots import snapshot_document
+from support.snapshots import snapshot_of
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
 EVENTS = 600
@@ -436,7 +436,7 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     daemon.evaluator.update(daemon.pipeline.take([], log.partitions(ended=True), 1e9))
     first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     daemon.evaluator.update(daemon.pipeline.take([Records(TOPIC, 0, range(300), first)], log.partitions()))
-    continued = resume(settings, Path("a snapshot"), snapshot_document(settings, daemon), ["a"])
+    continued = resume(settings, Path("a snapshot"), snapshot_of(settings, daemon), ["a"])
     changing, intake = continued.evaluator, continued.pipeline
     assert continued.late is not None
     changing.activate(continued.late)
@@ -456,7 +456,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
     assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
-    document = snapshot_document(settings, started)
+    document = snapshot_of(settings, started)
     policies = settings.policies.model_copy(update={"candidates": ["a", "b"]})
     both = settings.model_copy(update={"policies": policies})
     late = resume(both, Path("a snapshot"), document, backfills=backfills).late

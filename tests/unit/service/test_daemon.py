@@ -18,7 +18,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
-from streameval.service.daemon import FEW_UNREAD, SHORTEST_TURN, Daemon
+from streameval.service.daemon import FEW_UNREAD, MIN_TURN_SECONDS, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
 from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
@@ -57,7 +57,7 @@ def test_a_busy_source_is_reported_at_the_first_batch_and_at_the_end_not_at_ever
 
 def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
     class Folding(Recorder):
-        """Each event is a block; notes at which number of events it folded blocks, and at which it reported."""
+        """Take each event as a block, and note after how many events blocks were folded and a Report was made."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -87,7 +87,7 @@ def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
     assert folding.folded_at[:3] == [21, 41, 61], "no block is left to fold in the turn of a Report"
 
 
-def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_come() -> None:
+def test_a_source_without_messages_is_reported_at_once_if_it_had_any() -> None:
     daemon, _, recorder = make_daemon([[records(b"1")], [records(b"2")], [], [], [], []], publish_interval=60.0)
     daemon.run()
     assert recorder.reports == 2
@@ -112,7 +112,7 @@ def test_an_empty_log_is_ready_as_soon_as_it_is_reached() -> None:
         assert daemon.published.detail == ""
 
 
-def test_a_source_that_is_lost_makes_the_daemon_unready_until_it_is_back_and_keeps_the_report() -> None:
+def test_a_lost_source_makes_the_daemon_unready_and_keeps_the_report() -> None:
     daemon, source, _ = make_daemon([[records(b"1")]], stop_when_exhausted=False)
     with capture_logs() as logs, running(daemon):
         wait_until(lambda: daemon.published.ready)
@@ -158,19 +158,19 @@ def test_a_source_with_few_unread_messages_is_not_asked_in_a_tight_loop(polled: 
     started = time.monotonic()
     with running(daemon):
         wait_until(lambda: polls >= 5)
-    assert polls <= 2 + (time.monotonic() - started) / SHORTEST_TURN
+    assert polls <= 2 + (time.monotonic() - started) / MIN_TURN_SECONDS
 
 
 @pytest.mark.parametrize("lag", [FEW_UNREAD, None])
 def test_turns_do_not_wait_while_many_messages_are_unread(lag: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.service.daemon.SHORTEST_TURN", 3600.0)
+    monkeypatch.setattr("streameval.service.daemon.MIN_TURN_SECONDS", 3600.0)
     daemon, source, recorder = make_daemon([[records(b"1")] for _ in range(3)])
     source.lag = lag
     daemon.run()
     assert recorder.rewards == [1.0] * 3
 
 
-def test_trouble_that_will_not_pass_ends_the_run_with_its_reason_shown_and_the_source_closed() -> None:
+def test_a_lasting_failure_ends_the_run_with_its_reason_and_closes_the_source() -> None:
     daemon, source, _ = make_daemon([[records(b"1")], SourceError("the topic is gone", hint="create it")])
     with pytest.raises(SourceError, match="the topic is gone"):
         daemon.run()
@@ -196,7 +196,7 @@ def test_a_published_status_does_not_change() -> None:
 
     daemon, _, _ = make_daemon([keep_what_is_shown] * 3, publish_interval=0.0)
     daemon.run()
-    assert [each.rejected["malformed"] for each in [*shown, daemon.published]] == [0, 1, 2, 3]
+    assert [status.rejected["malformed"] for status in [*shown, daemon.published]] == [0, 1, 2, 3]
 
 
 def test_delays_and_batch_durations_are_counted_for_every_event_and_batch() -> None:
@@ -237,7 +237,7 @@ def test_a_loop_that_hangs_is_not_healthy() -> None:
         wait_until(lambda: daemon.healthy)
 
 
-def test_events_out_of_order_are_logged_with_the_setting_that_would_have_kept_the_order() -> None:
+def test_events_out_of_order_are_logged_with_a_sufficient_lateness() -> None:
     class Late(EventPipeline):
         def buffered(self) -> BufferStatus:
             return BufferStatus(0, late=3, lateness={("t", 0): 2.0, ("t", 1): 12.4}, max_lateness=5.0)
@@ -251,7 +251,7 @@ def test_events_out_of_order_are_logged_with_the_setting_that_would_have_kept_th
 
 def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
     log = LogSummaries()
-    many = [Rejected("malformed", f"no JSON at byte {each}", b"?") for each in range(1000)]
+    many = [Rejected("malformed", f"no JSON at byte {number}", b"?") for number in range(1000)]
     with capture_logs() as logs:
         for _ in range(50):
             log.add([*many, Rejected("not_finite", "reward is NaN" + "!" * 1000, b"?")])
@@ -325,7 +325,7 @@ def start_program(seconds: float) -> subprocess.Popen[str]:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_batch_in_hand_reports_it_and_exits_0(number: signal.Signals) -> None:
+def test_a_signal_finishes_and_reports_the_batch_and_exits_0(number: signal.Signals) -> None:
     program = start_program(0.2)
     program.send_signal(number)
     out, _ = program.communicate(timeout=60)
@@ -346,15 +346,15 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
 
 
 class Writer:
-    """Takes every document it can get."""
+    """Take every snapshot it can get."""
 
     def __init__(self) -> None:
         self.status = SnapshotStatus()
         self.kept: list[Any] = []
         self.closed = False
 
-    def maybe_write(self, document: Any) -> None:
-        self.kept.append(document())
+    def maybe_write(self, take: Any) -> None:
+        self.kept.append(take())
 
     write_last = maybe_write
 
@@ -366,9 +366,9 @@ def test_the_state_contains_everything_learned_from_released_events() -> None:
     writer = Writer()
     daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
-    found = [(each["offsets"]["interactions"]["positions"], each["evaluator"]["rewards"]) for each in writer.kept[1:]]
-    assert writer.kept[0] is None, "nothing is kept while the log has not been reached"
-    assert found == [
+    first, *later = writer.kept
+    assert first is None, "nothing is kept while the log has not been reached"
+    assert [(taken.offsets["interactions"]["positions"], taken.evaluator["rewards"]) for taken in later] == [
         ([[0, 1]], [1.0, 2.0]),
         ([[0, 2]], [1.0, 2.0]),
         ([[0, 3]], [1.0, 2.0, 3.0]),
@@ -389,7 +389,7 @@ def test_the_state_is_written_after_a_failed_source_and_not_after_a_bug() -> Non
 
 
 @pytest.mark.parametrize("size", [1, 5, 30])
-def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_offset(size: int) -> None:
+def test_a_clock_far_behind_the_events_withholds_them_and_saves_no_offset(size: int) -> None:
     writer, learner, now = Writer(), Recorder(), [1.0]
     pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
     source = ListSource([[records(*[b"1000000"] * size)]], exhausted=False)
@@ -405,7 +405,7 @@ def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_o
 
 
 @pytest.mark.parametrize("size", [1, 40])
-def test_a_clock_that_is_an_hour_behind_nearly_all_events_is_reported_once_while_they_count(size: int) -> None:
+def test_a_clock_an_hour_behind_nearly_all_events_is_reported_once(size: int) -> None:
     polls = [[records(*[b"3600"] * size)] for _ in range(40 // size)]
     right = [[records(*[b"1"] * 3, *[b"3600"] * 17)]]
     options: dict[str, Any] = {"clock": lambda: 1.0, "publish_interval": 0.0, "stop_when_exhausted": True}
@@ -426,7 +426,7 @@ def test_rejected_messages_are_stored_with_their_records() -> None:
         closed = False
 
         def put(self, records: Any, rejected: Any) -> None:
-            self.stored.append((len(records), [each.value for each in rejected]))
+            self.stored.append((len(records), [event.value for event in rejected]))
 
         def status(self) -> WorkerStatus:
             return WorkerStatus(done=len(self.stored))

@@ -1,4 +1,4 @@
-"""The loop keeps no memory of events that it has passed on: twice as many take no more of it."""
+"""Check that the loop keeps no memory of events that it has passed on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from support.factories import ListSource
 from support.messages import message
 
 PER_POLL, POLLS, RATE = 1000, 6, 1000
-"""Events of a poll, polls of a third of the run, and events a second by their timestamps."""
+"""Events per poll, polls per third of the run, and events per second of their timestamps."""
 GROWTH = 60_000
-"""Bytes: 10 for an event of the last third."""
+"""Bytes: 10 per event of the last third."""
 SETTINGS = {
     "source": {"kind": "kafka", "topic": "t", "max_lateness": "1s"},
     "policies": {"candidates": ["challenger"]},
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class TwoPartitions(ListSource):
-    """Its events alternate between two partitions, so that they are ordered by time."""
+    """Alternate between two partitions, so that events are ordered by time."""
 
     def status(self) -> SourceStatus:
         return SourceStatus(True, self.ended, tuple(PartitionStatus("t", number, 0, 0, None) for number in range(2)))

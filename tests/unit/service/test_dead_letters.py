@@ -1,4 +1,4 @@
-"""Rejected messages are stored: whole, bounded, and never in the way of the loop."""
+"""Store rejected messages within bounds, and without holding up the loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Box:
-    """A sink that takes dead letters, unless the test closes it or makes it fail."""
+    """Take dead letters, unless the test closes the box or makes it fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.queue: list[DeadLetter] = []
@@ -64,7 +64,7 @@ class Box:
         return len(queue)
 
     def abort(self) -> None:
-        """It is for the test to open the box."""
+        """Do nothing: the test opens the box."""
 
     def close(self) -> None:
         self.closed = True
@@ -76,23 +76,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)  # as long as it takes on a busy machine
 
 
-def test_dead_letters_contain_problem_place_and_time() -> None:
+def test_dead_letters_contain_reason_origin_and_time() -> None:
     batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
     found = list(dead_letters_of(RECORDS, batch.rejected))
-    assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
+    assert [(letter.topic, letter.partition, letter.offset, letter.timestamp) for letter in found] == [
         ("clicks", 0, 3, 1000),
         ("clicks", 0, 5, 2000),
         ("rewards", 0, 7, None),
         ("rewards", 0, 8, None),
     ]
-    assert [each.value for each in found] == [b"null", b'{"no": 1}', b"", b"\xff"]
-    assert [each.reason for each in found] == ["malformed", "missing_field", "malformed", "malformed"]
+    assert [letter.value for letter in found] == [b"null", b'{"no": 1}', b"", b"\xff"]
+    assert [letter.reason for letter in found] == ["malformed", "missing_field", "malformed", "malformed"]
 
 
-def test_an_origin_that_was_reported_finds_its_recent_message() -> None:
+def test_the_message_of_an_origin_is_looked_up_in_recent_records() -> None:
     origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
     found = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
-    assert [(each.offset, each.value, each.timestamp) for each in found] == [
+    assert [(letter.offset, letter.value, letter.timestamp) for letter in found] == [
         (8, b"\xff", None),
         (5, b'{"no": 1}', 2000),
         (4, b"", None),
@@ -112,7 +112,7 @@ def test_dead_letters_are_written_in_order_and_before_the_end() -> None:
     queue.put(RECORDS, rejected(0, 1))
     queue.put(RECORDS, rejected(2))
     queue.close()
-    assert [(each.topic, each.offset) for each in box.queue] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
+    assert [(letter.topic, letter.offset) for letter in box.queue] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
     assert queue.status().done == 3
     assert box.closed
 
@@ -124,7 +124,7 @@ def test_dead_letters_refused_by_a_sink_are_retried_and_arrive_once() -> None:
     queue.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
     wait_until(lambda: queue.status().waiting == 0)
     queue.close()
-    assert [each.offset for each in box.queue] == list(range(10))
+    assert [letter.offset for letter in box.queue] == list(range(10))
     assert (queue.status().done, queue.status().dropped) == (10, 0)
     assert queue.status().trouble == ""
 
@@ -137,12 +137,12 @@ def test_items_that_wait_for_a_retry_are_tried_once_more_at_the_end(monkeypatch:
     queue.put(RECORDS, rejected(0, 1, 2))
     wait_until(lambda: queue.status().trouble != "")
     queue.close()
-    assert [each.offset for each in box.queue] == [3, 5, 7]
+    assert [letter.offset for letter in box.queue] == [3, 5, 7]
     assert (queue.status().done, queue.status().waiting) == (3, 0)
 
 
 class Odd(Box):
-    """A sink with an unexpected error for the dead letter of offset 3."""
+    """Raise an unexpected error for the dead letter of offset 3."""
 
     def write(self, queue: Sequence[DeadLetter]) -> int:
         if queue[0].offset == 3:
@@ -157,7 +157,7 @@ def test_an_unexpected_error_loses_one_dead_letter_and_not_the_next_ones() -> No
     wait_until(lambda: queue.status().dropped == 1)
     queue.put(RECORDS, rejected(1))
     queue.close()
-    assert [each.offset for each in box.queue] == [5]
+    assert [letter.offset for letter in box.queue] == [5]
     assert (queue.status().done, queue.status().waiting) == (1, 0)
 
 
@@ -230,8 +230,8 @@ def test_files_are_rotated_and_their_number_and_size_are_bounded(tmp_path: Path,
     files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     assert {file.name for file in files} == {path.name} | {f"{path.name}.{n}" for n in range(1, keep + 1)}
     assert max(file.stat().st_size for file in files) <= 4000
-    kept = [each["offset"] for n in range(keep, 0, -1) for each in lines(tmp_path / f"{path.name}.{n}")]
-    kept += [each["offset"] for each in lines(path)]
+    kept = [letter["offset"] for n in range(keep, 0, -1) for letter in lines(tmp_path / f"{path.name}.{n}")]
+    kept += [letter["offset"] for letter in lines(path)]
     assert kept == list(range(400 - len(kept), 400))
 
 
@@ -258,7 +258,7 @@ def test_a_file_rotated_by_another_program_is_reopened(tmp_path: Path, how: str)
     sink.write([dead_letter(5)])
     sink.write([dead_letter(6)])
     sink.close()
-    assert [each["offset"] for each in lines(path)] == [5, 6]
+    assert [letter["offset"] for letter in lines(path)] == [5, 6]
     assert not (tmp_path / "rejected.ndjson.1").exists()
 
 
@@ -277,12 +277,12 @@ def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monke
     monkeypatch.setattr(os, "write", write_while_there_is_room)
     with pytest.raises(RetryError, match="No space left") as raised:
         sink.write([dead_letter(2), dead_letter(3)])
-    assert [each.offset for each in raised.value.items] == [2, 3]
-    assert [each["offset"] for each in lines(path)] == [1]
+    assert [letter.offset for letter in raised.value.items] == [2, 3]
+    assert [letter["offset"] for letter in lines(path)] == [1]
     room[0] = 10**6
     sink.write(raised.value.items)
     sink.close()
-    assert [each["offset"] for each in lines(path)] == [1, 2, 3]
+    assert [letter["offset"] for letter in lines(path)] == [1, 2, 3]
 
 
 def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:

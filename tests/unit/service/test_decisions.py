@@ -1,4 +1,4 @@
-"""Decisions for machines: each transition is sent, and none with two contents, wherever the daemon ends."""
+"""Send each transition, and none with two contents, wherever the daemon ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Topic:
-    """A topic that takes messages until the process ends, and may then not confirm the last one."""
+    """Take messages until the process ends, and perhaps do not confirm the last one."""
 
     def __init__(self) -> None:
         self.messages: list[KeyedMessage] = []
@@ -81,7 +81,7 @@ def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
     return DecisionOutbox(topic, "logging", "0123456789abcdef", waiting)
 
 
-def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
+def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
     events, topic = log(3), Topic()
     evaluator, box = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config()), outbox(topic)
     evaluator.update(events)
@@ -92,7 +92,7 @@ def test_a_message_has_the_change_with_its_reason_and_its_place() -> None:
     box.close()
     assert [message.key for message in topic.messages] == [b"challenger"] * 3
     rises, falls, again = decided(topic.messages)
-    assert [(each["from"], each["to"]) for each in (rises, falls, again)] == [
+    assert [(message["from"], message["to"]) for message in (rises, falls, again)] == [
         ("not_promotable", "promotable"),
         ("promotable", "not_promotable"),
         ("not_promotable", "promotable"),
@@ -123,7 +123,7 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
         box.saved(box.state())
         wait_until(partial(is_sent, box))
         box.close()
-    assert [each["propensity"] for each in decided(topic.messages)] == ["logged", "estimated"]
+    assert [message["propensity"] for message in decided(topic.messages)] == ["logged", "estimated"]
 
 
 def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
@@ -159,7 +159,7 @@ def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
 
 
 class Runs:
-    """Daemons that one after another read a log, each from the last snapshot of those before it."""
+    """Run one daemon after another on a log, each one from the last snapshot before it."""
 
     def __init__(self, events: EventBatch, seed: int) -> None:
         self.events, self.chance, self.topic = events, random.Random(seed), Topic()
@@ -173,7 +173,7 @@ class Runs:
         self.evaluator, self.box = Evaluator.from_state(state), outbox(self.topic, waiting)
 
     def read(self, polls: int) -> None:
-        """Read on, with snapshots now and then; the topic may lose the messages from one on, or their confirmation."""
+        """Read on with occasional snapshots. The topic may lose messages from one on, or their confirmation."""
         for _ in range(polls):
             part = self.events[self.place : self.place + self.chance.randrange(1, 300)]
             self.evaluator.update(part)
@@ -221,7 +221,7 @@ def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twen
     for message in runs.topic.messages:
         found = msgspec.json.decode(message.value)
         contents.setdefault((found["policy"], found["rule"], found["event"]), set()).add(message.value)
-    assert sorted(contents) == sorted((each.policy, each.rule, each.event) for each in expected)
+    assert sorted(contents) == sorted((transition.policy, transition.rule, transition.event) for transition in expected)
     assert {len(values) for values in contents.values()} == {1}
     assert len(runs.topic.messages) > TRANSITIONS, "some were sent again"
 
@@ -239,7 +239,7 @@ def test_frozen_copies_have_messages_without_promotion() -> None:
     wait_until(lambda: box.status().done == 2)
     box.close()
     found = [msgspec.json.decode(message.value) for message in topic.messages]
-    assert [(each["kind"], each["policy"], each["event"]) for each in found] == [
+    assert [(message["kind"], message["policy"], message["event"]) for message in found] == [
         ("version", "frozen-1", 1_000),
         ("version", "frozen-2", 2_000),
     ]

@@ -1,4 +1,4 @@
-"""The ring of the last hours, of which the status page draws its lines."""
+"""Keep the estimates of the last hours for the lines of the status page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from streameval.ope.report import Report
-from streameval.service.status import HISTORY_SPAN, MOST_POINTS, History
+from streameval.service.status import HISTORY_SECONDS, MAX_POINTS, History
 from support.factories import NOW, make_estimate, make_report, make_unknown
 
 LABEL = ("challenger-a", "ips", "window")
@@ -32,8 +32,8 @@ def test_hours_fit_into_some_hundred_points(hours: float) -> None:
     step = max(1.0, hours * 3600 / 4_000)
     history = grown(hours * 3600, step)
     at = [point.at for point in history.points]
-    span = min(hours * 3600, HISTORY_SPAN)
-    assert min(hours * 3600, MOST_POINTS / 3) <= len(at) <= MOST_POINTS
+    span = min(hours * 3600, HISTORY_SECONDS)
+    assert min(hours * 3600, MAX_POINTS / 3) <= len(at) <= MAX_POINTS
     assert at[-1] - at[0] >= span - 2 * history.spacing
     assert np.diff(at).min() >= history.spacing, "no part of it is crowded"
     assert np.diff(at).max() <= 2 * history.spacing + step, "there are no holes"
@@ -68,7 +68,7 @@ def test_a_history_does_not_change_while_it_is_read() -> None:
     points = before.points
     before.after(11.0, report())
     assert before.points is points
-    assert len({id(point.places) for point in points}) == 1, "the names are kept once"
+    assert len({id(point.rows) for point in points}) == 1, "the names are kept once"
 
 
 def test_lifts_are_kept_with_values() -> None:

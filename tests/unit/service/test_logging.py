@@ -1,4 +1,4 @@
-"""Logs: on stderr, for people or for machines, and few."""
+"""Log to stderr, for people or machines, and not too much."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def limited(clock: Clock) -> tuple[logging.Handler, list[str]]:
     written: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: written.append(record.getMessage())  # type: ignore[method-assign]
-    handler.addFilter(RateLimit(("chatty",), most=2, period=60.0, repeating={"snapshot_failed": 60.0}, clock=clock))
+    handler.addFilter(
+        RateLimit(("chatty",), max_records=2, period=60.0, repeating={"snapshot_failed": 60.0}, clock=clock)
+    )
     return handler, written
 
 
@@ -106,7 +108,7 @@ def log_often(handler: logging.Handler, name: str, count: int) -> None:
         handler.handle(logging.LogRecord(name, logging.ERROR, "net.py", 7, "attempt %d failed", (number,), None))
 
 
-def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted() -> None:
+def test_one_line_of_code_is_limited_and_the_rest_is_counted() -> None:
     clock = Clock()
     handler, written = limited(clock)
     log_often(handler, "chatty.net", 1000)
@@ -116,7 +118,7 @@ def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted
     assert written[2:] == ["attempt 0 failed (998 similar entries were suppressed)"]
 
 
-def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
+def test_a_repeated_event_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
     configure_logging("info")
     for failures in range(10):
         structlog.get_logger("streameval.snapshots").error("snapshot_failed", failures=failures)
@@ -131,9 +133,9 @@ def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest
 def test_log_entries_caused_by_strangers_are_limited_too(capsys: Capture, format: str) -> None:
     configure_logging("info", format)
     for _ in range(10):
-        structlog.get_logger("streameval.access").warning("login_refused", client="192.0.2.1")
+        structlog.get_logger("streameval.access").warning("token_refused", client="192.0.2.1")
     written = capsys.readouterr().err.splitlines()
-    assert [("login_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
+    assert [("token_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
     assert ["more like this are suppressed for 60 s" in line for line in written] == [False, False, True]
 
 
@@ -159,7 +161,7 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
     assert len([*written, *lines(capsys)]) < 40
 
 
-def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
+def test_the_status_tells_why_a_broker_is_not_reached_if_nothing_is_logged(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 0.2)

@@ -1,4 +1,4 @@
-"""The work for a Report and its displays grows no faster than the number of candidates."""
+"""Check that the work for a Report and its displays grows no faster than the number of candidates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ grows four times as fast here."""
 
 
 def evaluator_of(candidates: int) -> Evaluator:
-    """An evaluator after two thousand events."""
+    """Return an evaluator after two thousand events."""
     rng = np.random.default_rng(4)
     names = [f"candidate-{number}" for number in range(candidates)]
     propensity = rng.uniform(0.1, 0.9, 2_000)
@@ -38,7 +38,7 @@ def evaluator_of(candidates: int) -> Evaluator:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """The number of lines of Python that `work` executes; a line counts each time."""
+    """Return how many lines of Python `work` executes, with repetitions."""
     count, before = 0, sys.gettrace()
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

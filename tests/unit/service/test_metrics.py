@@ -112,7 +112,7 @@ reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_sh
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
-"""Names of metrics after `streameval_`, which dashboards and alerts of users ask for. A release adds its new ones."""
+"""Names of metrics without `streameval_`. Dashboards and alerts of users query them. A release adds new ones."""
 
 
 def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
@@ -131,7 +131,7 @@ def one(samples: dict[str, list[Sample]], name: str, **labels: str) -> float:
 
 
 def of_one(**fields: Any) -> dict[str, list[Sample]]:
-    """The metrics when the only estimate is one with these fields."""
+    """Return the metrics of a single estimate with these fields."""
     return of_estimates(make_estimate("a", "ips", "window", **fields))
 
 
@@ -141,7 +141,7 @@ def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
 
 @pytest.fixture(scope="module")
 def samples() -> dict[str, list[Sample]]:
-    """The metrics of a daemon with a Report."""
+    """Return the metrics of a daemon with a Report."""
     return scrape(make_published(make_report()))
 
 
@@ -157,7 +157,7 @@ def test_no_published_name_of_a_metric_changes_or_disappears() -> None:
 
 def test_the_lift_of_each_slot_is_a_series() -> None:
     samples = of_one(details={"slot_lifts": [0.25, None, -0.125]})["streameval_slot_lift"]
-    assert {(each.labels["policy"], each.labels["slot"]): each.value for each in samples} == {
+    assert {(sample.labels["policy"], sample.labels["slot"]): sample.value for sample in samples} == {
         ("a", "1"): 0.25,
         ("a", "3"): -0.125,
     }
@@ -169,7 +169,7 @@ def test_estimated_propensities_mark_every_number_that_follows_from_them() -> No
     assert one(logged, "streameval_propensity_info", kind="logged") == 1
     assert "streameval_propensity_log_loss" not in logged
     model = PropensityModel("tabular", events=5_000, unknown=1_000, log_loss=1.25, baseline_log_loss=1.5)
-    rows = tuple(replace(each, propensity="estimated") for each in report.estimates)
+    rows = tuple(replace(estimate, propensity="estimated") for estimate in report.estimates)
     samples = scrape(make_published(replace(report, estimates=rows, propensity_model=model)))
     assert one(samples, "streameval_propensity_info", kind="estimated") == 1
     assert one(samples, "streameval_propensity_log_loss", model="tabular") == 1.25
@@ -190,7 +190,7 @@ def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:
     assert one(samples, "streameval_segment_policy_lift_upper", **known) == -0.01
     assert one(samples, "streameval_segment_policy_share", **known) == 0.2
     assert set(samples["streameval_segment_policy_lift"][0].labels) == PER_ESTIMATE - {"reward"} | {"segment", "value"}
-    assert not any(each.labels["policy"] == "logging" for each in samples["streameval_segment_policy_lift"])
+    assert not any(sample.labels["policy"] == "logging" for sample in samples["streameval_segment_policy_lift"])
     assert one(samples, "streameval_segment_policy_value", **{**known, "policy": "logging"}) == 0.05
     assert "streameval_segment_policy_value" not in scrape(make_published(make_report()))
 
@@ -217,11 +217,11 @@ def test_the_pair_that_decides_promotion_is_a_label_of_each_candidate_that_has_o
 def test_values_are_those_of_the_report() -> None:
     report = make_report()
     samples = scrape(make_published(report))
-    for each in report.estimates:
-        labels = {"policy": each.policy, "estimator": each.estimator, "average": each.average}
-        assert one(samples, "streameval_policy_value", **labels) == each.value
-        assert one(samples, "streameval_policy_value_lower", **labels) == each.lower
-        assert one(samples, "streameval_policy_value_upper", **labels) == each.upper
+    for estimate in report.estimates:
+        labels = {"policy": estimate.policy, "estimator": estimate.estimator, "average": estimate.average}
+        assert one(samples, "streameval_policy_value", **labels) == estimate.value
+        assert one(samples, "streameval_policy_value_lower", **labels) == estimate.lower
+        assert one(samples, "streameval_policy_value_upper", **labels) == estimate.upper
     assert (
         one(samples, "streameval_policy_window_events", policy="challenger-a", estimator="ips", average="window") == 1e4
     )
@@ -398,9 +398,9 @@ def test_without_a_state_there_is_nothing_of_snapshots() -> None:
 
 def test_further_rewards_have_values_and_lifts_and_the_goal_has_the_rest() -> None:
     report = make_report(candidates=1)
-    further = tuple(replace(each, reward="revenue", importance_weight_mean=7.0) for each in report.estimates)
+    further = tuple(replace(estimate, reward="revenue", importance_weight_mean=7.0) for estimate in report.estimates)
     both = replace(report, estimates=report.estimates + further)
-    alone, samples = (scrape(make_published(each)) for each in (report, both))
+    alone, samples = (scrape(make_published(reported)) for reported in (report, both))
     for name in ("streameval_policy_value", "streameval_policy_lift_lower"):
         assert len(samples[name]) == 2 * len(alone[name])
         assert {sample.labels["reward"] for sample in samples[name]} == {"reward", "revenue"}

@@ -1,4 +1,4 @@
-"""Frozen copies of policies that learn: as files for a recommender, and in messages."""
+"""Write frozen copies of policies to files for a recommender, and report them in messages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_pat
 
 
 class Topic:
-    """A topic that takes all messages."""
+    """Take all messages."""
 
     def __init__(self) -> None:
         self.messages: list[KeyedMessage] = []
@@ -174,7 +174,7 @@ def test_the_reader_of_the_deployment_guide_gives_the_probabilities_of_the_copy(
     assert sets is not None
     (expected, _), _ = version.fold(learned, Log(sets, batch.propensity, batch.reward, np.ones(400), 100))
     features = np.asarray(sets.features.values).reshape(400, ACTIONS, WIDTH)  # type: ignore[union-attr]
-    found = [NAMES["probabilities"](tmp_path / "frozen-1.npz", each) for each in features]
+    found = [NAMES["probabilities"](tmp_path / "frozen-1.npz", row) for row in features]
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-12)
 
 
@@ -206,7 +206,7 @@ def test_a_copy_of_the_reward_models_policy_is_a_file_for_the_same_reader(name: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-1.npz", "frozen-2.npz"]
     changing.update(batch[600:])
     features = np.asarray(batch.action_sets.features.values).reshape(700, ACTIONS, WIDTH)[600:]  # type: ignore[union-attr]
-    found = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", each) for each in features])
+    found = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", row) for row in features])
     logged = batch.action_sets.index[600:]  # type: ignore[union-attr]
     value = np.mean(found[np.arange(100), logged] / batch.propensity[600:] * batch.reward[600:])
     changing.fold_pending()

@@ -1,4 +1,4 @@
-"""Process-wide settings of streameval, each in its own process: they are permanent."""
+"""Set up whole processes. Each test uses its own, because the settings are permanent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ctypes.CDLL = Library
 def settings():
     from threadpoolctl import threadpool_info
     return {
-        "threads": max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"),
+        "threads": max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"),
         "collections": gc.get_threshold(),
         "frozen": gc.get_freeze_count(),
         "interval": sys.getswitchinterval(),
@@ -98,7 +98,7 @@ def last_line(program: str, *arguments: str) -> Any:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A configuration and a log."""
+    """Write a configuration and a log."""
     config, log = tmp_path / "c.yaml", tmp_path / "log.ndjson"
     config.write_text("policies: {candidates: [challenger]}\n")
     log.write_text("".join(EVENT % (number % 2) for number in range(200)))

@@ -1,4 +1,4 @@
-"""Memory that arrays free is reused, without a page fault for each page."""
+"""Reuse the memory of freed arrays without a page fault for each page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second readings, back-filling between live polls, and what a reload makes of a changed configuration."""
+"""Read a log again between live polls, and apply a changed configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.factories import ListSource, NumberFormat, Recorder, make_published
 
 
 class Log:
-    """Partitions of numbers; each reader takes them in its own lots, and partitions one after another or in turn."""
+    """Hold partitions of numbers. Each reader takes lots of its own, partition by partition or in turn."""
 
     def __init__(self, sizes: Sequence[int], lots: Sequence[int] = (3,), gap_after: int | None = None) -> None:
         self.offsets = [[n for n in range(size) if n != gap_after] for size in sizes]
@@ -153,7 +153,7 @@ def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
 
 
 class AddedCandidate(Recorder):
-    """A latecomer that remembers whether it joined, and how; for a backfill also the evaluator that it joins."""
+    """Remember whether and how a late candidate joined; for a backfill, also stand in for the evaluator."""
 
     policies = ("logging", "late")
 
@@ -169,7 +169,7 @@ class AddedCandidate(Recorder):
 
 
 class AllCandidates(Recorder):
-    """The learner of a daemon, and a latecomer once it has joined."""
+    """Stand in for the evaluator of a daemon, with a late candidate once it has joined."""
 
     def __init__(self, added: AddedCandidate) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class AllCandidates(Recorder):
 def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
-    monkeypatch.setattr("streameval.service.reload.SLICE_TIME", 0.001)
+    monkeypatch.setattr("streameval.service.reload.SLICE_SECONDS", 0.001)
     live, source, added = Log([120, 80], live_lots), Log([120, 80], late_lots), AddedCandidate()
     all_candidates = AllCandidates(added)
     changes = iter([Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))])
@@ -204,14 +204,14 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
 
 
 class OnePoll(ListSource):
-    """A partition that is read whole by one poll."""
+    """Return a whole partition by one poll."""
 
     def status(self) -> SourceStatus:
         return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 30 * self.handed_out, 0),))
 
 
 def test_a_back_fill_waits_while_the_clock_is_behind_and_reads_no_withheld_message() -> None:
-    """They count when the clock is right, also for the candidate."""
+    """Events count when the clock is right, for the candidate too."""
     now, added = [1.0], AddedCandidate()
     live, again = (OnePoll([[records(*[b"1000000"] * 30)]], exhausted=False) for _ in range(2))
     all_candidates = AllCandidates(added)
@@ -286,7 +286,7 @@ def test_a_backfill_ends_when_its_candidate_is_removed() -> None:
 
 
 def test_a_slice_reads_at_least_the_requested_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.service.reload.SLICE_TIME", 0.0)
+    monkeypatch.setattr("streameval.service.reload.SLICE_SECONDS", 0.0)
     added = AddedCandidate()
     backfill = Backfill(added, added, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))

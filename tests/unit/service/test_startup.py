@@ -1,4 +1,4 @@
-"""A daemon continues from its snapshots: with the same numbers, with changes of the configuration, or not."""
+"""Continue from snapshots with equal numbers, apply changes of the configuration, or refuse them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
-from streameval.service.snapshots import DAMAGED, WRONG_CONTENT, SnapshotStore, found_in, read_document
+from streameval.service.snapshots import DAMAGED, WRONG_CONTENT, SnapshotStore, read_snapshot, snapshot_files
 from streameval.service.startup import daemon as daemon_of
 from streameval.service.startup import resume
 from support.factories import running, wait_until
@@ -32,7 +33,7 @@ from support.messages import message
 
 
 def lines(first: int, last: int) -> str:
-    """Events whose rewards identify them."""
+    """Return events that their rewards identify."""
     coin, names = [0.5, 0.5], ("early", "late", "other")
     sets = {"actions": ["a", "b"], "propensities": coin, "propensity": ..., "policies": dict.fromkeys(names, coin)}
     events = (
@@ -43,7 +44,7 @@ def lines(first: int, last: int) -> str:
 
 
 class Place:
-    """A directory with a log, a configuration, and what daemons keep there."""
+    """Hold a directory with a log, a configuration and the state of daemons."""
 
     def __init__(self, directory: Path) -> None:
         self.config, self.log, self.state = directory / "s.yaml", directory / "log.ndjson", directory / "state"
@@ -67,7 +68,7 @@ class Place:
         return daemon_of(self.config, Config.load(self.config, {}), **(options or {}))
 
     def run(self, first: int, last: int, options: dict[str, Any] | None = None, **changes: Any) -> Report:
-        """A daemon that reads these events, after those that are there already; its last report."""
+        """Append events, let a daemon read the log, and return its last Report."""
         with self.log.open("a") as log:
             log.write(lines(first, last))
         daemon = self.daemon(options, **changes)
@@ -80,14 +81,14 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT", 0.02)  # many runs, each of which waits so long to end
+    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT_SECONDS", 0.02)  # of many runs
     return Place(tmp_path)
 
 
 def seen(report: Report) -> dict[str, tuple[int, float]]:
-    """Of each policy, the number of its events and the sum of their rewards."""
-    events = {each.policy: each.events for each in report.policies}
-    values = {each.policy: each.value for each in report.estimates if each.average == "cumulative"}
+    """Return the number of events and the sum of their rewards by policy."""
+    events = {policy.policy: policy.events for policy in report.policies}
+    values = {estimate.policy: estimate.value for estimate in report.estimates if estimate.average == "cumulative"}
     return {name: (count, round(count * (values[name] or 0.0), 6)) for name, count in events.items()}
 
 
@@ -97,7 +98,7 @@ def total(first: int, last: int) -> tuple[int, float]:
 
 def test_a_second_run_reads_on_where_the_first_ended(place: Place) -> None:
     assert seen(place.run(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
-    newest = found_in(place.state)[-1]
+    newest = snapshot_files(place.state)[-1]
     with capture_logs() as logs:
         assert seen(place.run(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
@@ -125,7 +126,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
     place.run(0, 250)
     more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
     report = place.run(250, 400, **more)
-    rows = {(each.estimator, each.average): each.effective_sample_size for each in report.estimates}
+    rows = {(estimate.estimator, estimate.average): estimate.effective_sample_size for estimate in report.estimates}
     assert rows == {
         ("ips", "cumulative"): 400,
         ("ips", "window"): 50,
@@ -133,7 +134,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
         ("snips", "window"): 50,
     }
     report = place.run(400, 500, estimators=["snips"])
-    assert [(each.policy, each.estimator, each.average) for each in report.estimates] == [
+    assert [(estimate.policy, estimate.estimator, estimate.average) for estimate in report.estimates] == [
         ("logging", "snips", "cumulative"),
         ("early", "snips", "cumulative"),
     ]
@@ -160,8 +161,8 @@ def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_
     assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
     assert continued["averages"] == {"kept": ["cumulative"], "new": ["decay"], "dropped": ["window", "mixture"]}
     assert after.get("late", "ips", "cumulative") == before.get("late", "ips", "cumulative")
-    document = read_document(found_in(place.state)[-1])
-    kept = str(document["evaluator"])
+    document = read_snapshot(snapshot_files(place.state)[-1])
+    kept = str(document.evaluator)
     assert not [name for name in ("early", "snips", "mixture", "window") if name in kept]
     assert "clipped_ips" in kept
 
@@ -203,10 +204,10 @@ def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
 
 def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> None:
     place.run(0, 250)
-    old = [path.name for path in found_in(place.state)]
+    old = [path.name for path in snapshot_files(place.state)]
     report = place.run(250, 300, {"reset": True})
     assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
-    assert [path.stem for path in found_in(place.state, ".before-reset")] == [Path(name).stem for name in old]
+    assert [path.stem for path in snapshot_files(place.state, ".before-reset")] == [Path(name).stem for name in old]
     assert seen(place.run(300, 310))["early"] == total(0, 310)
 
 
@@ -303,36 +304,37 @@ def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
     snapshots.close()
     with pytest.raises(StateError, match="schema 99, this version reads"):
         place.daemon()
-    assert len(found_in(place.state)) == 1
+    assert len(snapshot_files(place.state)) == 1
 
 
-def first_evaluator(document: Any) -> Any:
-    return document["evaluator"]
-
-
-def present(document: Any) -> Any:
-    return first_evaluator(document)["counts"]["present"]
+def present(parts: Any) -> Any:
+    return parts["evaluator"]["counts"]["present"]
 
 
 WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
-    "a key is missing": lambda document: first_evaluator(document)["counts"].pop("present"),
-    "an array has another shape": lambda document: present(document).update(to_plain(np.zeros(7))),
-    "an array has another type": lambda document: present(document).update({"__array__": "<i8"}),
-    "an array has too few bytes": lambda document: present(document).update({"data": b"12345678"}),
-    "a number is a text": lambda document: first_evaluator(document)["events"].update(accepted="many"),
-    "a list is too short": lambda document: first_evaluator(document)["grids"].clear(),
-    "settings are other ones": lambda document: first_evaluator(document)["settings"].update(products=7),
-    "there is no evaluator": lambda document: document.update(evaluator="none"),
-    "there is no fingerprint": lambda document: document.pop("fingerprint"),
-    "offsets are not numbers": lambda document: document["offsets"].update(log={"positions": [["a", "b"]]}),
-    "there are no stages": lambda document: document["pipeline"].clear(),
+    "a key is missing": lambda parts: parts["evaluator"]["counts"].pop("present"),
+    "an array has another shape": lambda parts: present(parts).update(to_plain(np.zeros(7))),
+    "an array has another type": lambda parts: present(parts).update({"__array__": "<i8"}),
+    "an array has too few bytes": lambda parts: present(parts).update({"data": b"12345678"}),
+    "a number is a text": lambda parts: parts["evaluator"]["events"].update(accepted="many"),
+    "a list is too short": lambda parts: parts["evaluator"]["grids"].clear(),
+    "settings differ": lambda parts: parts["evaluator"]["settings"].update(products=7),
+    "there is no evaluator": lambda parts: parts.update(evaluator="none"),
+    "there is no fingerprint": lambda parts: parts.pop("fingerprint"),
+    "offsets are not numbers": lambda parts: parts["offsets"].update(log={"positions": [["a", "b"]]}),
+    "there are no stages": lambda parts: parts["pipeline"].clear(),
 }
 NAMED = {"schema", "settings"}
-"""Parts of an evaluator that are of another version or another configuration when they are changed."""
+"""Entries of an evaluator that name another version or configuration if they are changed."""
+
+
+def read_parts(path: Path) -> dict[str, Any]:
+    """Read a snapshot as a plain value."""
+    return msgspec.structs.asdict(read_snapshot(path))
 
 
 def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Each number, array and truth value of a plain value, as its container and its key."""
+    """Yield each number, array and truth value of a plain value as its container and key."""
     for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(entry, dict | list) and key not in NAMED:
             yield from numbers_in(entry)
@@ -343,30 +345,31 @@ def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.parametrize("wrong", WRONG_CONTENTS)
 def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(place: Place, wrong: str) -> None:
     place.run(0, 250)
-    document = read_document(found_in(place.state)[-1])
-    WRONG_CONTENTS[wrong](document)
+    parts = read_parts(snapshot_files(place.state)[-1])
+    WRONG_CONTENTS[wrong](parts)
     snapshots = SnapshotStore(place.state)
-    path = snapshots.write(document)
+    path = snapshots.write(parts)
     snapshots.close()
     with capture_logs() as logs:
         report = place.run(250, 300)
     assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
     (damage,) = [entry for entry in logs if entry["event"] == "snapshot_damaged"]
     assert damage["path"] == str(path)
-    assert found_in(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
+    assert snapshot_files(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
 
 
 def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path: Path) -> None:
-    """Also where only a later event, or a later Report, would read that number."""
+    """Include numbers that only a later event or Report would read."""
     schedule = Schedule(0, tmp_path, ["produce_damaged", "produce_again", "kill"])
     schedule.run()
-    path = found_in(schedule.state)[-1]
-    document, config, accepted = read_document(path), schedule.configuration(), []
-    places = [place for part in ("offsets", "pipeline", "evaluator") for place in numbers_in(document[part])]
+    path = snapshot_files(schedule.state)[-1]
+    snapshot, config, accepted = read_snapshot(path), schedule.configuration(), []
+    states = snapshot.offsets, snapshot.pipeline, snapshot.evaluator
+    places = [place for state in states for place in numbers_in(state)]
     for container, key in places:
         before, container[key] = container[key], "text"
         with capture_logs(), suppress(*WRONG_CONTENT, DamagedError):
-            resume(config, path, document)
+            resume(config, path, snapshot)
             accepted.append((key, before))
         container[key] = before
     assert len(places) > 100
@@ -376,7 +379,7 @@ def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path:
 def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for first in (0, 100, 200):
         place.run(first, first + 100)
-    kept = found_in(place.state)
+    kept = snapshot_files(place.state)
 
     def fail(_pipeline: EventPipeline, _state: Any) -> None:
         raise TypeError("a mistake in this version")
@@ -386,22 +389,24 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
         with pytest.raises(StateError, match="TypeError: a mistake in this version") as error:
             place.daemon()
     assert isinstance(error.value.__cause__, TypeError)
-    assert found_in(place.state) == kept
-    assert found_in(place.state, DAMAGED) == []
+    assert snapshot_files(place.state) == kept
+    assert snapshot_files(place.state, DAMAGED) == []
     assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
-UNEXPLAINED = {"settings are other ones", "offsets are not numbers"}
-"""Wrong contents that a mistake of the program could bring about, too."""
+UNEXPLAINED = {"settings differ", "offsets are not numbers"}
+"""Wrong contents that an error of the program could also cause."""
 
 
 def damage_all(place: Place, wrong: str | None) -> None:
-    """Write the snapshots again with a wrong content, or without their last bytes."""
-    for path in found_in(place.state):
-        document = read_document(path)
+    """Write the snapshots again with wrong content, or without their last byte."""
+    for path in snapshot_files(place.state):
+        parts = read_parts(path)
         path.unlink()
+        if wrong is not None:
+            WRONG_CONTENTS[wrong](parts)
         snapshots = SnapshotStore(place.state)
-        path = snapshots.write(document if wrong is None else (WRONG_CONTENTS[wrong](document), document)[1])
+        path = snapshots.write(parts)
         snapshots.close()
         if wrong is None:
             path.write_bytes(path.read_bytes()[:-1])
@@ -411,11 +416,11 @@ def damage_all(place: Place, wrong: str | None) -> None:
 def test_when_no_snapshot_can_be_restored_the_daemon_refuses_to_start(place: Place, wrong: str) -> None:
     place.run(0, 250)
     damage_all(place, wrong)
-    kept = found_in(place.state)
+    kept = snapshot_files(place.state)
     with pytest.raises(StateError, match=r"no snapshot in .* can be restored; 0+\d\.snapshot: \w+Error: ") as error:
         place.daemon()
     assert error.value.hint.startswith("--reset starts from zero")
-    assert found_in(place.state) == kept
+    assert snapshot_files(place.state) == kept
     assert seen(place.run(250, 260, {"reset": True})) == dict.fromkeys(("logging", "early"), total(0, 260))
 
 
@@ -430,7 +435,7 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
     (lost,) = [entry for entry in logs if entry["event"] == "state_lost"]
     assert lost["log_level"] == "error"
     assert "`start: latest`" in lost["reason"]
-    damaged = len(found_in(place.state, DAMAGED))
+    damaged = len(snapshot_files(place.state, DAMAGED))
     assert damaged > 0
     assert lost["damaged"] == damaged
     assert f"streameval_snapshots_damaged_total {damaged}.0" in metrics_text(daemon.published).decode()
@@ -440,7 +445,7 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
 
 
 def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_from_its_end(place: Place) -> None:
-    """The events before are never read again."""
+    """Earlier events are never read again."""
     place.run(0, 250)
     damage_all(place, None)
     with capture_logs() as logs, running(place.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:
@@ -453,10 +458,10 @@ def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_f
 def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
     place.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
-    document = read_document(found_in(place.state)[-1])
-    document["evaluator"]["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
+    snapshot = read_snapshot(snapshot_files(place.state)[-1])
+    snapshot.evaluator["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
     snapshots = SnapshotStore(place.state)
-    path = snapshots.write(document)
+    path = snapshots.write(snapshot)
     snapshots.close()
-    assert contents(path, document)["report"].events.accepted == 150, "looking at it runs nothing"
+    assert contents(path, snapshot)["report"].events.accepted == 150, "looking at it runs nothing"
     assert seen(place.run(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))

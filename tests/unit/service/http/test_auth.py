@@ -1,17 +1,10 @@
-"""Access to the HTTP server, and its responses to clients without access."""
+"""Ask the HTTP server with and without a token."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import socket
 import ssl
-import subprocess
-import sys
-import threading
-from base64 import b64encode
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,27 +15,15 @@ from structlog.testing import capture_logs
 
 from streameval.config.errors import problems_of
 from streameval.config.model import Config, Http
-from streameval.errors import ConfigError, InputError
-from streameval.service.http import auth
-from streameval.service.http.auth import (
-    HASH_PREFIX,
-    Access,
-    Security,
-    checked_name,
-    fits,
-    hash_password,
-    read_tokens,
-    read_users,
-)
+from streameval.errors import ConfigError
+from streameval.service.http.auth import Security, read_tokens
 from streameval.service.http.server import HttpServer
 from support.certificates import make_certificate
 from support.factories import View, make_published, make_report
 
 TOKEN, OTHER_TOKEN = "7f3a" * 16, "00ff" * 16
-PASSWORD = "correct horse: battery ståple"
 PROTECTED = ("/", "/metrics", "/api/v1/report")
 OPEN = ("/healthz", "/readyz")
-HASHED = hash_password(PASSWORD)
 NO_TLS = ssl.create_default_context()  # made once: it takes longer than a request
 
 
@@ -50,7 +31,6 @@ NO_TLS = ssl.create_default_context()  # made once: it takes longer than a reque
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("access")
     (folder / "tokens").write_text(f"# for Prometheus\n{TOKEN}\n\n{OTHER_TOKEN}\n")
-    (folder / "users").write_text(f"ada:{hash_password(PASSWORD)}\n")
     return folder
 
 
@@ -60,7 +40,7 @@ def pair(folder: Path) -> tuple[str, str]:
 
 
 def closed(folder: Path) -> Http:
-    return Http(port=0, token_file=str(folder / "tokens"), users_file=str(folder / "users"))
+    return Http(port=0, token_file=str(folder / "tokens"))
 
 
 @contextmanager
@@ -82,31 +62,23 @@ def ask(server: HttpServer, path: str, authorization: str | None = None) -> http
         return client.get(path, headers=headers)
 
 
-def basic(name: str, password: str) -> str:
-    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
-
-
 @pytest.mark.parametrize("path", [*PROTECTED, "/nowhere"])
-def test_without_a_login_only_the_way_to_log_in_is_shown(server: HttpServer, path: str) -> None:
+def test_without_a_token_nothing_but_the_scheme_is_shown(server: HttpServer, path: str) -> None:
     answer = ask(server, path)
     assert answer.status_code == 401
-    assert answer.headers.get_list("www-authenticate") == ["Bearer", 'Basic realm="streameval", charset="UTF-8"']
+    assert answer.headers.get_list("www-authenticate") == ["Bearer"]
     assert answer.text == "authentication required"
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_probes_need_no_login(server: HttpServer, path: str) -> None:
+def test_probes_need_no_token(server: HttpServer, path: str) -> None:
     assert ask(server, path).status_code == 200
 
 
 @pytest.mark.parametrize("path", PROTECTED)
-@pytest.mark.parametrize(
-    "authorization",
-    [f"Bearer {TOKEN}", f"bearer {OTHER_TOKEN}", basic("ada", PASSWORD), basic("ada", PASSWORD).replace("B", "b", 1)],
-    ids=["token", "another token", "password", "scheme in other case"],
-)
-def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path: str, authorization: str) -> None:
+@pytest.mark.parametrize("authorization", [f"Bearer {TOKEN}", f"bearer {OTHER_TOKEN}"])
+def test_with_any_of_the_tokens_everything_is_read(server: HttpServer, path: str, authorization: str) -> None:
     assert ask(server, path, authorization).status_code == 200
 
 
@@ -118,19 +90,11 @@ def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path:
         "Bearer",
         f"Token {TOKEN}",
         TOKEN,
-        basic("ada", PASSWORD + "x"),
-        basic("ada", ""),
-        basic("", ""),
-        basic("eve", PASSWORD),
-        basic("ada", TOKEN),
-        "Basic !!!",
-        "Basic /////w==",
-        "Basic",
+        f"Basic {TOKEN}",
     ],
 )
-def test_nearly_correct_values_are_wrong(folder: Path, authorization: str) -> None:
-    with served(closed(folder)) as fresh:  # on which no login has failed yet
-        assert ask(fresh, "/metrics", authorization).status_code == 401
+def test_nearly_correct_values_are_wrong(server: HttpServer, authorization: str) -> None:
+    assert ask(server, "/metrics", authorization).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -168,63 +132,12 @@ def raw(server: HttpServer, request: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_only_the_header_logs_in(server: HttpServer) -> None:
+def test_only_a_token_in_the_header_counts(server: HttpServer) -> None:
     assert ask(server, f"/metrics?token={TOKEN}&access_token={TOKEN}").status_code == 401
     answer = httpx.get(
         server.url + "/metrics", cookies={"authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60.0
     )
     assert answer.status_code == 401
-
-
-def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, released, worked_out = threading.Event(), threading.Event(), list[str]()
-
-    def fits_slowly(hashed: str, password: str) -> bool:
-        started.set()
-        assert released.wait(60.0)
-        worked_out.append(password)
-        return fits(hashed, password)
-
-    monkeypatch.setattr(auth, "fits", fits_slowly)
-    with served(closed(folder)) as server, ThreadPoolExecutor() as pool:
-        wrong = [pool.submit(ask, server, "/", basic("ada", f"wrong {number}")) for number in range(8)]
-        assert started.wait(60.0)
-        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
-        assert not [answer for answer in wrong if answer.done()], "the scrape was answered before them"
-        released.set()
-        assert {answer.result().status_code for answer in wrong} == {401}
-        assert [ask(server, path, basic("ada", PASSWORD)).status_code for path in (*PROTECTED, "/")] == [200] * 4
-    assert worked_out.count(PASSWORD) == 1
-
-
-def test_of_passwords_that_were_right_only_a_limited_number_is_remembered(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streameval.service.http.auth.MOST_REMEMBERED", 2)
-    monkeypatch.setattr(auth, "fits", lambda hashed, password: True)
-    access = Access.of_files(None, str(folder / "users"))
-    assert access is not None
-    headers = [basic("ada", str(number)) for number in range(3)]
-    assert all(map(access.finds, headers))
-    assert [access.knows(header) for header in headers] == [False, True, True]
-    assert PASSWORD not in repr(access)
-
-
-def test_a_new_token_file_counts_soon_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(TOKEN)
-    security = Security(Http(port=0, token_file=str(path)))
-    with served(Http(port=0), security) as server:
-        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
-        path.write_text("short")
-        asyncio.run(security.renew())
-        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
-        path.write_text(OTHER_TOKEN)
-        asyncio.run(security.renew())
-        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 401
-        assert ask(server, "/metrics", f"Bearer {OTHER_TOKEN}").status_code == 200
 
 
 def test_a_file_of_secrets_that_every_user_can_read_is_reported(tmp_path: Path) -> None:
@@ -245,7 +158,7 @@ def status_for(server: HttpServer, host: str) -> int:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:9108", "localhost:9108", "LOCALHOST", "[::1]:9108", "10.0.0.7"]
 )
-def test_addresses_and_localhost_may_ask_without_a_login(host: str) -> None:
+def test_addresses_and_localhost_may_ask_without_a_token(host: str) -> None:
     with served(Http(port=0)) as server:
         assert status_for(server, host) == 200
 
@@ -264,7 +177,7 @@ def test_names_that_are_allowed_may_ask_and_with_any_allowed_no_others(folder: P
         assert status_for(server, "other.example.org") == 403
     names = Http(port=0, token_file=str(folder / "tokens"))
     with served(names) as server:
-        assert status_for(server, "anything.example.org") == 401, "a login protects by itself"
+        assert status_for(server, "anything.example.org") == 401, "a token protects by itself"
     with served(names.model_copy(update={"allowed_hosts": ["metrics.example.org"]})) as server:
         assert status_for(server, "anything.example.org") == 403
 
@@ -294,20 +207,6 @@ def test_without_https_no_redirect_to_it_is_sent(server: HttpServer) -> None:
     assert "strict-transport-security" not in ask(server, "/healthz").headers
 
 
-def test_a_renewed_certificate_is_shown_to_the_next_client(tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path, "old")
-    security = Security(Http(tls_certfile=certificate, tls_keyfile=key))
-    with served(Http(port=0), security) as server:
-        before = ssl.get_server_certificate(server.address)
-        new_certificate, new_key = make_certificate(tmp_path, "new")
-        os.replace(new_certificate, certificate)
-        asyncio.run(security.renew())
-        assert ssl.get_server_certificate(server.address) == before, "half of a pair is not a pair"
-        os.replace(new_key, key)
-        asyncio.run(security.renew())
-        assert ssl.get_server_certificate(server.address) != before
-
-
 def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_hint(
     tmp_path: Path, pair: tuple[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,19 +228,23 @@ def complaint(**http: object) -> str:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "recommender.example", ""])
-def test_the_network_is_not_let_in_without_a_login_unless_that_is_said_aloud(host: str, folder: Path) -> None:
+def test_the_network_is_not_let_in_without_a_token_unless_insecure_is_set(host: str, folder: Path) -> None:
     assert complaint(host=host) == (
-        f"http.host: expected a loopback address, because no login is configured, found '{host}'\n"
-        "hint: set http.token_file or http.users_file, or http.insecure: true to let everyone read"
+        f"http.host: expected a loopback address, because no token is configured, found '{host}'\n"
+        "hint: set http.token_file, or http.insecure: true to let everyone read"
     )
     assert Http(host=host, insecure=True).host == host
-    assert Http(host=host, token_file=str(folder / "tokens")).has_login
-    assert Http(host=host, users_file=str(folder / "users")).has_login
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_needs_no_login(host: str) -> None:
-    assert Http(host=host).has_login is False
+def test_this_machine_needs_no_token(host: str) -> None:
+    assert Http(host=host).token_file is None
+
+
+def test_users_are_refused_with_a_pointer_to_a_reverse_proxy() -> None:
+    text = complaint(users_file="users")
+    assert text.startswith("http.users_file: expected a bearer token (http.token_file)")
+    assert "\nhint: deploy/reverse_proxy" in text
 
 
 def test_a_certificate_without_its_key_is_refused(pair: tuple[str, str]) -> None:
@@ -373,58 +276,8 @@ def test_a_token_file_without_good_tokens_is_refused_and_not_repeated(tmp_path: 
     assert "sesame" not in caught.value.report()
 
 
-@pytest.mark.parametrize(
-    ("text", "trouble"),
-    [
-        ("", "expected a user, found none"),
-        ("ada:sesame", r"line 1: expected scrypt\$16384\$8\$5\$SALT\$KEY after the name"),
-        ("ada sesame", "line 1: expected scrypt"),
-        ("ada:scrypt$1073741824$8$1$c2FsdA==$sesame", "line 1: expected scrypt"),
-        (f"ada:{HASH_PREFIX}sesame!$c2FsdA==", "line 1: expected scrypt"),
-        ("ada:{fewer_rounds}", "line 1: expected scrypt"),
-        ("ada:{less_memory}", "line 1: expected scrypt"),
-        ("ada:{0}\nada:{0}", "line 2: expected a user name"),
-        (":{0}", "line 1: expected a user name"),
-    ],
-)
-def test_a_users_file_without_good_hashes_is_refused_and_not_repeated(tmp_path: Path, text: str, trouble: str) -> None:
-    weak = {"fewer_rounds": "$1024$8$5$", "less_memory": "$16384$1$1$"}
-    hashes = {name: HASHED.replace("$16384$8$5$", cost) for name, cost in weak.items()}
-    (tmp_path / "users").write_text(text.format(HASHED, **hashes))
-    with pytest.raises(ConfigError, match=trouble) as caught:
-        read_users(tmp_path / "users")
-    assert "streameval hash-password" in caught.value.hint
-    assert "sesame" not in caught.value.report()
-
-
 def test_files_that_cannot_be_read_are_errors_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "latin", tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError, match=str(path)):
             read_tokens(path)
-
-
-def test_equal_passwords_have_different_hashes() -> None:
-    other = hash_password(PASSWORD)
-    assert other != HASHED
-    assert fits(other, PASSWORD)
-    assert not fits(other, PASSWORD + "x")
-    assert PASSWORD not in other
-
-
-@pytest.mark.parametrize("name", ["", " ", "a:b", "#a", "a\nb"])
-def test_a_name_must_fit_into_its_line(name: str) -> None:
-    with pytest.raises(InputError):
-        checked_name(name)
-
-
-def test_the_command_line_makes_a_line_that_logs_in(tmp_path: Path) -> None:
-    streameval = Path(sys.executable).parent / "streameval"
-    made = subprocess.run(
-        [streameval, "hash-password", "ada"], input=PASSWORD + "\n", capture_output=True, text=True, check=True
-    )
-    (tmp_path / "users").write_text(made.stdout)
-    assert fits(read_users(tmp_path / "users")["ada"], PASSWORD)
-    assert PASSWORD not in made.stdout + made.stderr
-    empty = subprocess.run([streameval, "hash-password", "ada"], input="\n", capture_output=True, text=True)
-    assert (empty.returncode, empty.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or mean nothing: they cost little, delay no other client, and the server outlives them."""
+"""Connect hostile or idle clients, which must cost little and delay no other client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connected(server: HttpServer) -> Iterator[socket.socket]:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether the server closes the connection, after whatever it still has to say, within the socket's time-out."""
+    """Return whether the server closes the connection within the timeout of the socket."""
     try:
         while connection.recv(65536):
             pass
@@ -74,7 +74,7 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
 
 
 def test_of_too_many_connections_the_last_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 4)
     with served() as server:
         with ExitStack() as idle:
             for _ in range(4):
@@ -94,7 +94,7 @@ def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
 
 
 def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "KEPT_FOR", 1)
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 1)
     with served() as server:
         with connected(server) as silent, connected(server) as known:
             known.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Open pages are notified of new numbers and of the end, and leave nothing behind."""
+"""Notify open pages of new numbers and of the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.factories import NOW, View, make_published, make_report, wait_until
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STREAM_CHECKED_EVERY", 0.02)
+    monkeypatch.setattr(http, "STREAM_INTERVAL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -67,16 +67,16 @@ def reported(message: str) -> dict[str, object]:
 
 
 def test_heartbeats_keep_a_silent_stream_open(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BEATS_EVERY", 0.1)
+    monkeypatch.setattr(http, "HEARTBEAT_SECONDS", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         heard = messages(answer)
         assert [next(heard) for _ in range(4)][2:] == [": nothing new"] * 2
 
 
-def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
+def test_a_stream_ends_some_time_so_that_the_browser_connects_again(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LASTS", 0.1)
+    monkeypatch.setattr(http, "MAX_STREAM_SECONDS", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         assert len(list(messages(answer))) == 2
 
@@ -84,27 +84,27 @@ def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
 def test_streams_are_limited_and_released_when_their_clients_leave(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MOST_STREAMS", 5)
+    monkeypatch.setattr(http, "MAX_STREAMS", 5)
     for _ in range(3):
         clients = [client(server) for _ in range(5)]
-        for each in clients:
-            wait_until(lambda each=each: opens_stream(each))
+        for page in clients:
+            wait_until(lambda page=page: opens_stream(page))
         with client(server) as late:
             refused = late.get("/live")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
             assert late.get("/").status_code == 200
             assert late.get("/metrics").status_code == 200
-        for each in clients:
-            each.close()
+        for page in clients:
+            page.close()
 
 
 def opens_stream(asking: httpx.Client) -> bool:
-    """Whether the server accepts another stream of events; it does so once it has noticed that earlier ones closed."""
+    """Return whether the server accepts another stream, which it does after earlier ones have closed."""
     return asking.send(asking.build_request("GET", "/live"), stream=True).status_code == 200
 
 
 def test_open_streams_do_not_hold_up_the_stop(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # what an open request may take, and these would
     ended = threading.Event()
 
     def listen() -> None:

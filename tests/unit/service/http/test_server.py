@@ -155,7 +155,7 @@ def test_a_stopped_server_has_given_its_port_back() -> None:
 
 
 def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # what an open request may take, and these would
     with HttpServer(View(make_published()), port=0) as server:
         idle = [socket.create_connection(server.address) for _ in range(50)]
         assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
@@ -166,7 +166,7 @@ def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytes
 
 
 class Reader(HTMLParser):
-    """Collects what a page consists of, and checks that its elements are closed in order."""
+    """Collect the contents of a page, and check that its elements are closed in order."""
 
     VOID = ("meta", "line", "circle", "link", "br", "col")
 
@@ -202,9 +202,9 @@ def read(report: Report | None, **fields: object) -> Reader:
 def test_the_page_shows_every_value_with_its_interval() -> None:
     report = make_report()
     text = read(report).text
-    for each in report.estimates:
-        assert f"{each.value:.4f}" in text
-        assert f"{each.lower:.4f} to {each.upper:.4f}" in text
+    for estimate in report.estimates:
+        assert f"{estimate.value:.4f}" in text
+        assert f"{estimate.lower:.4f} to {estimate.upper:.4f}" in text
     assert {"logging", "challenger-a", "challenger-b", "challenger-c"} <= set(text)
     assert "Against production: logging" in text
 
@@ -221,7 +221,7 @@ def test_the_page_shows_adaptation_counts_lag_rejections_and_the_age_of_the_newe
 
 def test_a_mean_weight_away_from_1_is_explained_on_the_page() -> None:
     report = make_report()
-    off = tuple(replace(each, importance_weight_mean=0.5) for each in report.estimates)
+    off = tuple(replace(estimate, importance_weight_mean=0.5) for estimate in report.estimates)
     assert "0.5 should be 1" in read(replace(report, estimates=off)).text
     assert "should be 1" not in " ".join(read(report).text)
 
@@ -229,8 +229,8 @@ def test_a_mean_weight_away_from_1_is_explained_on_the_page() -> None:
 def test_a_candidate_whose_weights_are_off_is_marked_where_it_is_compared() -> None:
     report = make_report()
     off = tuple(
-        replace(each, importance_weight_mean=1.5) if each.policy == "challenger-b" else each
-        for each in report.estimates
+        replace(estimate, importance_weight_mean=1.5) if estimate.policy == "challenger-b" else estimate
+        for estimate in report.estimates
     )
     assert read(replace(report, estimates=off)).text.count("weights off") == 1
     assert "weights off" not in read(report).text
@@ -284,7 +284,7 @@ def test_the_page_is_well_formed_for_any_number_of_policies(report: Report | Non
 
 def test_the_page_renders_without_evidence() -> None:
     report = make_report()
-    empty = tuple(make_unknown(each.policy, each.estimator, each.average) for each in report.estimates)
+    empty = tuple(make_unknown(estimate.policy, estimate.estimator, estimate.average) for estimate in report.estimates)
     text = read(replace(report, estimates=empty)).text
     assert not [piece for piece in text if re.search(r"\bnan\b|\bNone\b|\binf\b", piece)]
 

@@ -1,4 +1,4 @@
-"""The axes and verdicts of the charts."""
+"""Check the axes and verdicts of the charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streameval.service.status_page.charts import ChartScale, verdict
 from support.factories import make_estimate
 
 
-def test_a_place_on_the_axis_is_clipped_to_it() -> None:
+def test_a_position_on_the_axis_is_clipped_to_it() -> None:
     scale = ChartScale.over([0.0, 1.0])
     assert (scale.at(-5.0), scale.at(0.5), scale.at(5.0)) == (0.0, 50.0, 100.0)
 

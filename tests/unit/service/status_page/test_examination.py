@@ -1,4 +1,4 @@
-"""The status page and the metrics show how often users look at each rank, where that is learned."""
+"""Show how often users look at each rank, if that is learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The top of the status page: which candidate gains, by what, since when, and whether that can be believed."""
+"""Show which candidate gains how much, since when, and whether the numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is
     assert chosen(report, {"average": "<script>", "estimator": "nothing"}) == ("control_variate", "mixture")
 
 
-def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -> None:
+def test_the_top_prefers_what_is_known() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     unknown = tuple(
-        make_unknown(each.policy, "ips", "mixture") if each.average == "mixture" else each for each in report.estimates
+        make_unknown(estimate.policy, "ips", "mixture") if estimate.average == "mixture" else estimate
+        for estimate in report.estimates
     )
     assert chosen(replace(report, estimates=unknown), {}) == ("ips", "cumulative")
     assert chosen(replace(report, estimates=()), {}) is None
@@ -101,7 +102,7 @@ def test_a_lift_is_drawn_against_zero() -> None:
 
 def test_without_lifts_the_rows_show_that_nothing_is_known() -> None:
     report = make_report()
-    none = tuple(replace(each, lift=None, lift_lower=None, lift_upper=None) for each in report.estimates)
+    none = tuple(replace(estimate, lift=None, lift_lower=None, lift_upper=None) for estimate in report.estimates)
     overview = make_overview(make_published(report), replace(report, estimates=none), {})
     assert overview is not None
     assert [row.value for row in overview["lifts"].rows] == ["–"] * 3
@@ -131,7 +132,9 @@ def test_failed_checks_give_their_reason() -> None:
 def test_checks_that_all_pass_are_one_line() -> None:
     checks = tuple(TrustCheck(name, "stale", True, "the newest event is 2 seconds old") for name in ("a", "logging"))
     report = make_report(1)
-    policies = tuple(replace(each, policy=name) for each, name in zip(report.policies, ("logging", "a"), strict=True))
+    policies = tuple(
+        replace(policy, policy=name) for policy, name in zip(report.policies, ("logging", "a"), strict=True)
+    )
     shown = page(replace(report, trust=checks, policies=policies))
     assert "All 2 policies pass all checks</b>: freshness." in shown
     assert "Checks that failed" not in shown
@@ -141,7 +144,8 @@ def test_intervals_are_explained_in_words() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     kinds = {"cumulative": ("empirical_likelihood", "average"), "mixture": ("drift_aware", "current")}
     estimates = tuple(
-        replace(each, kind=kinds[each.average][0], covers=kinds[each.average][1]) for each in report.estimates
+        replace(estimate, kind=kinds[estimate.average][0], covers=kinds[estimate.average][1])
+        for estimate in report.estimates
     )
     explained = replace(report, estimates=estimates)
     overview = make_overview(make_published(explained), explained, {})
@@ -158,7 +162,7 @@ def test_intervals_of_a_candidate_that_still_learns_point_to_frozen_copies() -> 
     report = make_report()
     shown = [
         StatusPage().render(make_published(replace(report, learners=tuple(rows))), {})
-        for rows in (report.learners, [replace(each, learns=False) for each in report.learners])
+        for rows in (report.learners, [replace(learner, learns=False) for learner in report.learners])
     ]
     assert ["versions_of makes copies that do not change" in page for page in shown] == [True, False]
 
@@ -187,16 +191,18 @@ def test_intervals_of_several_kinds_are_distinguished_by_their_estimators() -> N
     ],
 )
 def test_a_value_outside_its_interval_is_explained(fields: dict[str, Any], expected: str) -> None:
-    near, each = (make_estimate(policy, "ips", "window") for policy in ("a", "b"))
-    assert outside([near, replace(each, **fields)]) == expected
+    near, far = (make_estimate(policy, "ips", "window") for policy in ("a", "b"))
+    assert outside([near, replace(far, **fields)]) == expected
 
 
-def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> None:
+def test_the_page_explains_a_value_outside_its_interval() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     far = tuple(
-        replace(each, value=each.upper + 0.01) if (each.policy, each.average) == ("challenger-a", "mixture") else each
-        for each in report.estimates
-        if each.upper is not None
+        replace(estimate, value=estimate.upper + 0.01)
+        if (estimate.policy, estimate.average) == ("challenger-a", "mixture")
+        else estimate
+        for estimate in report.estimates
+        if estimate.upper is not None
     )
     shown, hidden = replace(report, estimates=far), page(report, history=hours(report))
     assert OUTSIDE not in hidden
@@ -226,10 +232,12 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     assert all(f'id="{part}"' in shown for part, _ in links)
 
 
-def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
+def test_marks_are_named_by_average_if_averages_differ_in_estimators() -> None:
     report = make_report(1, ("ips", "snips"), ("window", "mixture"))
     assert "One mark for each estimator (ips, snips):" in page(report)
-    some = tuple(each for each in report.estimates if (each.estimator, each.average) != ("ips", "mixture"))
+    some = tuple(
+        estimate for estimate in report.estimates if (estimate.estimator, estimate.average) != ("ips", "mixture")
+    )
     assert "(ips, snips on window; snips on mixture):" in page(replace(report, estimates=some))
 
 
@@ -262,7 +270,7 @@ def test_lines_run_from_the_first_report_to_now() -> None:
 
 
 def drawn_text(value: float | None, like: str) -> str:
-    """The value with as many decimals as `like`."""
+    """Return a value with as many decimals as `like`."""
     assert value is not None
     return f"{value:.{len(like.partition('.')[2])}f}"
 
@@ -281,7 +289,7 @@ def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
     assert drawn.pictures[0].highest.startswith("40.")
 
 
-def test_where_nothing_was_known_the_line_is_broken() -> None:
+def test_a_line_is_broken_while_nothing_was_known() -> None:
     report, nothing = make_report(0, ("ips",), ("window",)), replace(make_report(0), estimates=())
     history = History()
     for step in range(30):
@@ -317,14 +325,14 @@ def test_the_pipeline_section_shows_snapshots_decisions_and_backfills() -> None:
     shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
     assert "1.5 min ago" in shown
     assert "failed snapshots" in shown
-    assert "read again for late" in shown
+    assert "backfill of late" in shown
 
 
-def test_news_are_what_a_person_must_hear() -> None:
+def test_screen_readers_hear_readiness_and_promotions() -> None:
     report = make_report()
-    assert [each.promotable for each in report.promotion] == [True, False, False]
+    assert [decision.promotable for decision in report.promotion] == [True, False, False]
     assert news(make_published(report)) == "Ready. Promotable: challenger-a."
-    none = tuple(replace(each, promotable=False) for each in report.promotion)
+    none = tuple(replace(decision, promotable=False) for decision in report.promotion)
     assert news(make_published(replace(report, promotion=none))) == "Ready. No candidate is promotable."
     assert news(make_published(None, detail="no broker answers")) == "Not ready: no broker answers."
 
@@ -340,7 +348,7 @@ def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
 
 
 def answers_of(shown: str) -> list[str]:
-    """The texts of the section at the top of the page."""
+    """Return the texts of the section at the top of the page."""
     section = shown.partition('<section aria-labelledby="answer"')[2].partition("</section>")[0]
     return [" ".join(re.sub(r"<[^>]*>", " ", item).split()) for item in section.split("<li")[1:]]
 
@@ -354,7 +362,7 @@ def test_the_page_starts_with_an_answer_for_each_candidate() -> None:
     assert len(answers_of(shown)) == 3
 
 
-def test_the_answer_warns_where_a_check_fails() -> None:
+def test_the_answer_warns_if_a_check_fails() -> None:
     report = make_report(1)
     failed = TrustCheck("logging", "mean_weight", False, "mean weight 1.31, expected 1")
     (text,) = answers_of(page(replace(report, trust=(failed,))))
@@ -372,16 +380,18 @@ def test_checks_that_fail_are_listed_by_policy() -> None:
     assert "logging: passes all checks." in text
 
 
-def test_weights_are_those_of_the_estimate_that_decides() -> None:
+def test_weights_belong_to_the_deciding_estimate() -> None:
     report = make_report(1)
     marked = tuple(
-        replace(each, effective_sample_size=4_321.0) if (each.estimator, each.average) == ("ips", "mixture") else each
-        for each in report.estimates
+        replace(estimate, effective_sample_size=4_321.0)
+        if (estimate.estimator, estimate.average) == ("ips", "mixture")
+        else estimate
+        for estimate in report.estimates
     )
     shown = page(replace(report, estimates=marked))
     trust = shown.partition('id="trust-table"')[2].partition("</section>")[0]
     assert trust.count("4,321") == 2
-    assert "those of the estimate that decides: ips on mixture." in trust
+    assert "belong to the deciding estimate: ips on mixture." in trust
 
 
 def promoted(policy: str, seconds_ago: float, promotable: bool = True) -> Transition:
@@ -390,7 +400,7 @@ def promoted(policy: str, seconds_ago: float, promotable: bool = True) -> Transi
 
 def test_lifts_over_time_have_zero_on_their_axis_and_the_moments_of_promotion() -> None:
     report = make_report(1, ("ips",), ("mixture",))
-    (candidate,) = (each for each in report.estimates if each.policy == "challenger-a")
+    (candidate,) = (estimate for estimate in report.estimates if estimate.policy == "challenger-a")
     changes = [promoted("challenger-a", 1800), promoted("challenger-a", 900, False), promoted("another", 900)]
     drawn = make_lift_timelines(hours(report), NOW, [candidate], [*changes, promoted("challenger-a", 9000)])
     assert drawn is not None
@@ -407,7 +417,7 @@ def test_lifts_over_time_have_zero_on_their_axis_and_the_moments_of_promotion() 
 
 def test_lifts_over_time_show_the_margin_of_promotion() -> None:
     report = make_report(1, ("ips",), ("mixture",))
-    (candidate,) = (each for each in report.estimates if each.policy == "challenger-a")
+    (candidate,) = (estimate for estimate in report.estimates if estimate.policy == "challenger-a")
     drawn = make_lift_timelines(hours(report), NOW, [candidate], (), margin=0.5)
     assert drawn is not None
     assert drawn.zero is not None

@@ -1,4 +1,4 @@
-"""The status page shows the lift of every reward, where there are several."""
+"""Show the lift of every reward, if there are several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.factories import make_published, make_report, with_a_guardrail
 
 def with_a_second_reward() -> Report:
     report = make_report(candidates=2)
-    further = tuple(replace(each, reward="revenue", value=7.25) for each in report.estimates)
+    further = tuple(replace(estimate, reward="revenue", value=7.25) for estimate in report.estimates)
     return replace(report, estimates=report.estimates + further)
 
 
@@ -28,7 +28,7 @@ def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_
 
 
 def rows_of(report: Report) -> list[str]:
-    """The texts of the rows about `stay`, as a screen reader reads them."""
+    """Return the texts of the rows about `stay`, as a screen reader reads them."""
     page = StatusPage().render(make_published(report))
     table = page.partition('<table id="rewards">')[2].partition("</table>")[0]
     spoken = re.sub(r'<span aria-hidden="true">.*?</span>', "", table)
@@ -47,7 +47,7 @@ def test_a_guardrail_is_named_with_what_it_allows_and_whether_it_is_kept() -> No
     assert worse.endswith(" decision bound -0.004")
 
 
-def test_a_guardrail_names_the_rule_where_there_are_several() -> None:
+def test_a_guardrail_names_the_rule_if_there_are_several() -> None:
     report = with_a_guardrail(make_report(candidates=1), False)
     (decision,) = report.promotion
     several = replace(report, promotion=(decision, replace(decision, rule="sea")))

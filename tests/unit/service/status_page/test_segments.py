@@ -1,10 +1,10 @@
-"""The status page shows the lift in each segment, the lowest over its error first."""
+"""Show the lift in each segment, the lowest one over its error first."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from streameval.service.status_page.page import SEGMENTS_SHOWN, StatusPage
+from streameval.service.status_page.page import MAX_SEGMENTS, StatusPage
 from support.factories import make_published, make_report, with_segments
 
 
@@ -17,9 +17,9 @@ def test_a_segment_in_which_a_better_candidate_is_worse_is_a_sentence_and_the_fi
     assert "by segment" not in StatusPage().render(make_published(make_report(candidates=1)))
 
 
-def test_many_rows_are_in_a_part_to_open() -> None:
+def test_many_rows_are_folded() -> None:
     report = with_segments(make_report(candidates=1))
-    rows = tuple(replace(report.segments[-1], segment_value=f"c{place}") for place in range(SEGMENTS_SHOWN + 3))
+    rows = tuple(replace(report.segments[-1], segment_value=f"c{place}") for place in range(MAX_SEGMENTS + 3))
     page = StatusPage().render(make_published(replace(report, segments=rows)))
     assert "3 more rows" in page
-    assert page.count(">country c") == SEGMENTS_SHOWN + 3
+    assert page.count(">country c") == MAX_SEGMENTS + 3
