@@ -146,13 +146,13 @@ class AdaptiveWindow(Adaptive):
         grown = (state.length if self.growth == "by_event" else state.events[:, None]) + late
         counts = np.floor((np.minimum(grown, state.tau) - late) / bank.block).astype(int)
         counts = np.maximum(counts, late == 0).ravel()  # finished blocks inside the window of each column
-        places = np.searchsorted(lengths, counts, side="right")
+        indices = np.searchsorted(lengths, counts, side="right")
         moments = np.zeros((len(counts), bank.moment_table.shape[1]))
         maxima = ring.is_maximum(bank.power)
-        for place in np.unique(places).tolist():
-            columns = np.flatnonzero(places == place)
-            moments[columns] = bank.moments(ring.total(buckets[:, :place][:, ::-1], maxima))[columns]
-        events = np.append(0, lengths)[places] * bank.block + float(late)
+        for index in np.unique(indices).tolist():
+            columns = np.flatnonzero(indices == index)
+            moments[columns] = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))[columns]
+        events = np.append(0, lengths)[indices] * bank.block + float(late)
         if tail is not None:
             own = bank.layout.power[bank.layout.moment_table[0]]
             rows = tail.rows[0][:, bank.layout.moment_table]
@@ -211,9 +211,9 @@ class AdaptiveDecay(Adaptive, Fading):
         added = size * np.arange(1.0, len(path.rate) + 1)
         noise, chosen = self.variance(state.recent, path, bank), np.empty_like(path.rate)
         for events in np.unique(state.events):  # policies that were added together
-            own = state.events == events
-            rate, spread = (each[:, own].reshape(len(added), -1) for each in (path.rate, noise))
-            chosen[:, own] = self.choose(rate, spread, events + added).reshape(len(added), -1, bank.columns)
+            is_equal = state.events == events
+            rate, spread = (array[:, is_equal].reshape(len(added), -1) for array in (path.rate, noise))
+            chosen[:, is_equal] = self.choose(rate, spread, events + added).reshape(len(added), -1, bank.columns)
         alpha = np.concatenate([state.alpha[None], chosen[:-1]])
         state.alpha = chosen[-1].copy()
         return _step(alpha, size)

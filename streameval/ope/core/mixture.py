@@ -40,8 +40,8 @@ LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
 """Horizon of the differences of losses between each decay and the next one, in events."""
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
-SMALLEST_VARIANCE = 1e-6
-FEWEST_POOLED = 3
+MIN_VARIANCE = 1e-6
+MIN_POOLED = 3
 PRIOR_HORIZONS = 1e4, 4e5
 """Before any loss, the weight of a decay grows with its horizon between these two, in events."""
 DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
@@ -200,7 +200,7 @@ class Mixture(Average):
         pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if of_lifts else np.array(bank.candidates))
         count, policies, components = blocks.terms.shape[:3]
         decays, every = len(HORIZONS), bank.layout.every_component
-        constants = PSEUDO_EVENTS, NOISE_EVENTS, SMALLEST_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
+        constants = PSEUDO_EVENTS, NOISE_EVENTS, MIN_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
         path, estimates = np.empty((count, policies, components, 5)), np.empty((policies, components, decays))
         shares, values = np.empty((len(rates), components, decays)), np.empty((2, policies, components))
         kernel.mix(
@@ -228,7 +228,7 @@ class Mixture(Average):
 
     def _pools(self, pooled: Mask) -> tuple[Integers, Array]:
         """Return the pool of each policy, and the learning rate of each pool."""
-        if pooled.sum() < FEWEST_POOLED:
+        if pooled.sum() < MIN_POOLED:
             return np.arange(len(pooled)), np.full(len(pooled), self.rate or SOLO_RATE)
         rates = [self.rate or POOLED_RATE] + [self.rate or SOLO_RATE] * int((~pooled).sum())
         return np.where(pooled, 0, np.cumsum(~pooled)), np.array(rates)
@@ -416,12 +416,12 @@ def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], known: Mas
     found = sums.signed_differences[:, 1:]
     signed = np.concatenate([found[:, :, -1:], found[:, :, :-1]], axis=2)
     first = 0
-    for place, own in enumerate(layout.components):
+    for index, own in enumerate(layout.components):
         if first in forms:
             names = _ratio_totals(layout, own[0])
             terms = np.concatenate([found[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
             form = np.where(known[..., None], forms[first], 0.0)
-            signed[:, :, 1 + place] = (form[..., None] * terms).sum(axis=2)
+            signed[:, :, 1 + index] = (form[..., None] * terms).sum(axis=2)
         first += len(own)
     return np.where(known[..., None, None], signed, 0.0)
 
@@ -438,18 +438,18 @@ def _lift_tables(columns: int) -> Tables:
     sums = np.arange(9 * columns, dtype=np.int64)[None]
     squares = np.arange(2 + 3 * columns, dtype=np.int64)[None]
     signed = np.arange((1 + columns) * past.SIGNS, dtype=np.int64)[None]
-    places = np.arange(columns)
+    indices = np.arange(columns)
     read = (
         np.arange(9 * columns).reshape(columns, 9),
-        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * places, 3 + 3 * places, 4 + 3 * places], axis=1),
-        np.stack([1 + places, np.zeros(columns, dtype=np.int64)], axis=1),
+        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * indices, 3 + 3 * indices, 4 + 3 * indices], axis=1),
+        np.stack([1 + indices, np.zeros(columns, dtype=np.int64)], axis=1),
     )
     return Tables(sums, squares, signed, read)
 
 
 def _compared(columns: int) -> tuple[Integers, Integers, Integers]:
     """Return the products of contrasts of lifts: `d d`, `d q` and `q q` of each column."""
-    pairs = [pair for place in range(1, columns + 1) for pair in ((place, place), (place, 0), (0, 0))]
+    pairs = [pair for index in range(1, columns + 1) for pair in ((index, index), (index, 0), (0, 0))]
     first, second = np.array(pairs, dtype=np.int64).T
     return np.ascontiguousarray(first), np.ascontiguousarray(second), np.zeros(len(first), dtype=np.int64)
 

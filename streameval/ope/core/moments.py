@@ -97,8 +97,8 @@ def linearised_variance(sums: Array, terms: int) -> Array:
 def squares_of_denominators(sums: Array, terms: int) -> Array:
     """Sums of the squares of the denominators among the first `terms` of TERMS, [..., terms / 2]."""
     products = list(combinations_with_replacement(range(terms), 2))
-    places = [1 + terms + products.index((place, place)) for place in range(1, terms, 2)]
-    return np.asarray(sums[..., places])
+    indices = [1 + terms + products.index((index, index)) for index in range(1, terms, 2)]
+    return np.asarray(sums[..., indices])
 
 
 def effective_denominators(sums: Array, terms: int) -> Array:

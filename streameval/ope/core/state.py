@@ -57,8 +57,8 @@ def migrated(plain: Any, migrations: Sequence[Callable[[Any], Any]] = MIGRATIONS
     {'events': 7, 'schema': 31}
     """
     require_schema(plain, FIRST_SCHEMA + len(migrations))
-    for place in range(plain["schema"] - FIRST_SCHEMA, len(migrations)):
-        plain = {**migrations[place](plain), "schema": FIRST_SCHEMA + place + 1}
+    for entry in range(plain["schema"] - FIRST_SCHEMA, len(migrations)):
+        plain = {**migrations[entry](plain), "schema": FIRST_SCHEMA + entry + 1}
     return plain
 
 
@@ -69,7 +69,7 @@ def encode(state: msgspec.Struct) -> dict[str, Any]:
 
 
 def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
-    """Return the inverse of `encode`, to the last bit, with the structs of a fresh state; arrays are writable.
+    """Invert `encode` to the last bit, with the structs of a fresh state and writable arrays.
 
     What is None or empty in the fresh state has the type of its annotation. The length of an axis that is 0 there may
     be any. A fresh table may have more keys in the plain value, and a plain array there stays plain.
@@ -77,19 +77,11 @@ def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
     Args:
         found: the plain value
         fresh: a state with the right types and shapes
-        path: the place of the value, for messages
+        path: the path of the value, for messages
         kind: the annotation of the value
 
     Raises:
         DamagedError: A key is missing, or a type or shape is another one.
-
-    >>> class Sums(msgspec.Struct):
-    ...     total: np.ndarray
-    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(2))).total
-    array([1., 2.])
-    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(3)))
-    Traceback (most recent call last):
-    streameval.errors.DamagedError: wrong content: total is an array <f8 [2], expected an array <f8 [3]
     """
     decoded: Any
     if isinstance(fresh, np.ndarray):
