@@ -1,20 +1,12 @@
-"""The errors a person may meet, each with a hint about what to do next."""
+"""Raise errors that a person may meet, each with a hint about what to do next."""
 
 from __future__ import annotations
 
 __all__ = ["ConfigError", "DamagedError", "InputError", "SourceError", "StateError", "StreamevalError"]
 
 
-class _ErrorType(type):
-    """The type of the errors: `dir` and `help` list their own names, not those of `Exception`."""
-
-    def __dir__(cls) -> list[str]:
-        own = (name for base in cls.__mro__ if base.__module__ == __name__ for name in vars(base))
-        return [name for name in dict.fromkeys(own) if not name.startswith("_")]
-
-
-class StreamevalError(Exception, metaclass=_ErrorType):
-    """Base of all errors raised on purpose; the command line prints `message` and then `hint: ...`.
+class StreamevalError(Exception):
+    """Represent any error that is raised on purpose. The command line prints `message` and then `hint: ...`.
 
     >>> print(StreamevalError("the topic 'clicks' does not exist", hint="create it first").report())
     the topic 'clicks' does not exist
@@ -29,27 +21,27 @@ class StreamevalError(Exception, metaclass=_ErrorType):
         self.hint = hint
 
     def report(self) -> str:
-        """The message and its hint as they are printed."""
+        """Return the message and its hint as they are printed."""
         return f"{self.message}\nhint: {self.hint}"
 
 
 class InputError(StreamevalError):
-    """A file, an argument or a column of the user cannot be used. Exit code 2."""
+    """Report a file, an argument or a column of the user that cannot be used. The exit code is 2."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """The configuration is wrong; the message names each path, the expected and the actual value."""
+    """Report a wrong configuration. The message names each path, the expected and the actual value."""
 
 
 class StateError(InputError):
-    """A state cannot be continued: another schema version, or another configuration."""
+    """Report a state that cannot be continued, because its schema or its configuration is another one."""
 
 
 class DamagedError(StateError):
-    """The content of a state is wrong: it was truncated or changed, or a key, type or shape does not fit."""
+    """Report a damaged state: it was truncated or changed, or a key, type or shape does not fit."""
 
 
 class SourceError(StreamevalError):
-    """Events cannot be read, and waiting will not help (a topic that lost its offsets, a missing file)."""
+    """Report that events cannot be read, and that waiting will not help, e.g. after a topic has lost its offsets."""

@@ -64,7 +64,7 @@ class Averaging:
         grid, errors = self._grid, np.zeros(len(self.policies))
         state, of_look = grid.start(), np.arange(evidence.blocks) // every
         for look in range(evidence.blocks // every):
-            grid.fold(state, [evidence.of_blocks(of_look == look)])
+            grid.fold(state, [evidence.select_blocks(of_look == look)])
             now = deepcopy(state)  # a reading may share arrays with the state, which changes
             for *_, reading, _ in grid.read(now, None, errors):
                 yield reading

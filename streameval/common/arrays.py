@@ -1,4 +1,4 @@
-"""The array type of the package, and arrays as plain values (what msgpack, JSON or a file can hold)."""
+"""Define the array types of the package, and convert arrays to values that msgpack, JSON or a file can hold."""
 
 from __future__ import annotations
 
@@ -24,19 +24,29 @@ LARGE = 65536  # bytes
 ROUNDING = 1e-12  # a variance or a difference below this share of its terms is rounding
 
 
-def per_block(columns: Array, blocks: int) -> Array:
-    """Columns [n, P] that are contiguous over events, seen as [blocks, P, n / blocks].
+def split_blocks(columns: Array, blocks: int) -> Array:
+    """View columns that are contiguous over events as blocks.
 
-    >>> per_block(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
+    Args:
+        columns: [n, P]
+        blocks: the number of blocks B
+
+    Returns:
+        A view [B, P, n / B].
+
+    >>> split_blocks(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
     [[[1.0, 2.0]], [[3.0, 4.0]]]
     """
     return columns.T.reshape(columns.shape[1], blocks, -1).transpose(1, 0, 2)
 
 
 def decayed_path(state: Array, steps: Array, factor: Array | float) -> Array:
-    """The states after each step of `state = factor state + step`, stacked on the first axis.
+    """Return the state after each step of `state = factor state + step`, stacked on the first axis.
 
-    `factor`: one for all steps, or [steps].
+    Args:
+        state: before the first step [...]
+        steps: [steps, ...]
+        factor: one number, or one for each step [steps]
 
     >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
     array([5. , 3.5])
@@ -49,7 +59,9 @@ def decayed_path(state: Array, steps: Array, factor: Array | float) -> Array:
 
 
 def running_sum(state: Array, steps: Array) -> Array:
-    """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
+    """Return the sum of `state` and the steps so far, after each step.
+
+    The result does not depend on how the steps are cut.
 
     >>> running_sum(np.array([10.0]), np.array([[1.0], [2.0]])).ravel()
     array([11., 13.])
@@ -58,32 +70,44 @@ def running_sum(state: Array, steps: Array) -> Array:
 
 
 def running_max(state: Array, steps: Array) -> Array:
-    """The largest of `state` and the steps so far, after each step."""
+    """Return the maximum of `state` and the steps so far, after each step."""
     return np.asarray(np.maximum.accumulate(np.concatenate([state[None], steps]))[1:])
 
 
 def floats(numbers: Sequence[Any]) -> Array:
-    """Return an array of Python numbers, three times as fast as numpy. Raises struct.error for anything else."""
+    """Return an array of Python numbers, three times as fast as numpy.
+
+    Raises:
+        struct.error: An item is not a number.
+    """
     return np.frombuffer(bytearray(struct.pack(f"{len(numbers)}d", *numbers)))
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
-    """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
+    """Return the quotient. It is NaN if the denominator is 0, and infinite if the denominator is too near to 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(numerator / np.where(denominator != 0, denominator, np.nan))
 
 
-def beyond_rounding(square: Array, size: Array) -> Array:
-    """A square that was made of numbers of this size, 0 where it is mere rounding.
+def clear_rounding(square: Array, size: Array) -> Array:
+    """Set squares to 0 if they are mere rounding.
 
-    >>> beyond_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
+    Args:
+        square: a square or a difference
+        size: the size of the numbers that it was computed from
+
+    >>> clear_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
     array([ 2.,  0.,  0., nan])
     """
     return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
 
 
 def side_by_side(parts: Sequence[Array], policies: int) -> Array:
-    """The columns of some parts, each policy by policy, with those of a policy side by side.
+    """Join columns so that all columns of a policy are adjacent.
+
+    Args:
+        parts: arrays of columns, each ordered by policy [policies * k, ...]
+        policies: the number of policies
 
     >>> side_by_side([np.array([1.0, 2.0]), np.array([3.0, 4.0])], policies=2)
     array([1., 3., 2., 4.])
@@ -93,19 +117,21 @@ def side_by_side(parts: Sequence[Array], policies: int) -> Array:
     return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])
 
 
-def part_of(joined: Array, policies: int, parts: int, place: int) -> Array:
-    """One of `parts` parts of equal size that are side by side.
+def select_part(joined: Array, policies: int, parts: int, index: int) -> Array:
+    """Select one of several parts of equal size, joined by `side_by_side`.
 
-    >>> part_of(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, place=1)
+    >>> select_part(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, index=1)
     array([3., 4.])
     """
-    return np.asarray(joined.reshape(policies, parts, -1)[:, place].ravel())
+    return np.asarray(joined.reshape(policies, parts, -1)[:, index].ravel())
 
 
 def to_plain(value: Any, *, lasting: bool = False) -> Any:
-    """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
+    """Replace every array inside `value` by its type, shape and bytes.
 
-    The bytes are copied, unless the arrays are `lasting`: no code will write to them again.
+    Args:
+        value: nested mappings, lists and structs
+        lasting: whether no code writes to the arrays again, so that their bytes need not be copied
 
     >>> to_plain({"sums": np.array([1.0])})
     {'sums': {'__array__': '<f8', 'shape': [1], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?'}}
@@ -122,14 +148,14 @@ def to_plain(value: Any, *, lasting: bool = False) -> Any:
 
 
 def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
-    """The bytes of an array; those of a large one as numpy copies them, which takes a third of the time."""
+    """Return the bytes of an array. Large arrays are copied by numpy, which takes a third of the time of `tobytes`."""
     if lasting and array.size and array.flags.c_contiguous:
         return array.data.cast("B")
     return array.tobytes() if array.nbytes < LARGE else array.copy(order="C").data.cast("B")
 
 
 def bytes_in(value: Any) -> int:
-    """The size of all arrays and binary data inside a plain value.
+    """Return the size of all arrays and binary data inside a plain value, in bytes.
 
     >>> bytes_in(to_plain({"sums": np.array([1.0, 2.0]), "events": 2}))
     16
@@ -140,7 +166,7 @@ def bytes_in(value: Any) -> int:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`: arrays come back writable and bit for bit the same."""
+    """Invert `to_plain`. Arrays come back writable and identical to the last bit."""
     if isinstance(value, Mapping):
         if _MARK in value:
             return np.frombuffer(value["data"], dtype=value[_MARK]).reshape(value["shape"]).copy()
@@ -148,11 +174,18 @@ def from_plain(value: Any) -> Any:
     return [from_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def require_fit(found: Any, fresh: Any, path: str = "") -> None:
-    """Raise DamagedError at the first place at which a plain value lacks a key, type or array shape of a fresh one.
+def require_fit(value: Any, template: Any, path: str = "") -> None:
+    """Check that a plain value has all keys, types and array shapes of a template.
 
-    An entry that is None in the fresh value may be anything. A list that is empty there may have any entries; so may
-    the length of an axis that is 0 there.
+    None in the template matches anything. Empty lists and axes of length 0 in the template match any length.
+
+    Args:
+        value: the plain value
+        template: a plain value of a fresh state
+        path: the path of the value, for the message
+
+    Raises:
+        DamagedError: The value does not fit. The message names the first path that differs.
 
     >>> require_fit({"sums": to_plain(np.zeros(3)), "events": 1}, {"sums": to_plain(np.zeros(2)), "events": 0})
     Traceback (most recent call last):
@@ -161,21 +194,21 @@ def require_fit(found: Any, fresh: Any, path: str = "") -> None:
     Traceback (most recent call last):
     streameval.errors.DamagedError: wrong content: events is missing
     """
-    if fresh is None:
+    if template is None:
         return
-    is_open = isinstance(fresh, list | tuple) and not fresh
-    if not _has_grown(found, fresh) and not (is_open and isinstance(found, list | tuple)):
-        _require(_kind(found) == _kind(fresh), f"{path} is {_kind(found)}, expected {_kind(fresh)}")
-    if isinstance(fresh, list | tuple):
-        found, fresh = dict(enumerate(found)), dict(enumerate(fresh))
-    if isinstance(fresh, Mapping) and _MARK in fresh:
-        size = math.prod(found["shape"]) * np.dtype(fresh[_MARK]).itemsize
-        _require(len(found["data"]) == size, f"{path} has {len(found['data'])} bytes, expected {size}")
-    elif isinstance(fresh, Mapping):
-        for key, expected in fresh.items():
-            place = f"{path}.{key}" if path else str(key)
-            _require(key in found, f"{place} is missing")
-            require_fit(found[key], expected, place)
+    is_open = isinstance(template, list | tuple) and not template
+    if not _has_grown(value, template) and not (is_open and isinstance(value, list | tuple)):
+        _require(_kind(value) == _kind(template), f"{path} is {_kind(value)}, expected {_kind(template)}")
+    if isinstance(template, list | tuple):
+        value, template = dict(enumerate(value)), dict(enumerate(template))
+    if isinstance(template, Mapping) and _MARK in template:
+        size = math.prod(value["shape"]) * np.dtype(template[_MARK]).itemsize
+        _require(len(value["data"]) == size, f"{path} has {len(value['data'])} bytes, expected {size}")
+    elif isinstance(template, Mapping):
+        for key, expected in template.items():
+            entry = f"{path}.{key}" if path else str(key)
+            _require(key in value, f"{entry} is missing")
+            require_fit(value[key], expected, entry)
 
 
 def _require(fits: bool, problem: str) -> None:
@@ -183,11 +216,13 @@ def _require(fits: bool, problem: str) -> None:
         raise DamagedError(f"wrong content: {problem}", hint="use an older state")
 
 
-def _has_grown(found: Any, fresh: Any) -> bool:
-    """Whether both are arrays of one type, which differ in axes of length 0 in the fresh one only."""
-    if not (isinstance(found, Mapping) and isinstance(fresh, Mapping) and found.get(_MARK) == fresh.get(_MARK, "")):
+def _has_grown(value: Any, template: Any) -> bool:
+    """Tell whether both are arrays of one type that differ only in axes of length 0 in the template."""
+    if not (
+        isinstance(value, Mapping) and isinstance(template, Mapping) and value.get(_MARK) == template.get(_MARK, "")
+    ):
         return False
-    shapes = found["shape"], fresh["shape"]
+    shapes = value["shape"], template["shape"]
     same = len(shapes[0]) == len(shapes[1])
     return same and all(expected in (0, length) for length, expected in zip(*shapes, strict=True))
 

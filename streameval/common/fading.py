@@ -8,11 +8,11 @@ __all__ = ["fade"]
 
 
 def fade(path: cython.double[:, ::1], factors: cython.const_double[::1]) -> None:
-    """Add to each row what is left of the row before.
+    """Add to each row the remainder of the row before.
 
     Args:
-        path: the state before the first step, and what each step adds, becomes the state after each step [steps + 1, n]
-        factors: what is left of the state at each step [steps]
+        path: the state before the first step and the increment of each step, replaced by the states [steps + 1, n]
+        factors: the share of the state that remains at each step [steps]
 
     >>> import numpy as np
     >>> path = np.array([[8.0], [1.0], [1.0]])
@@ -21,7 +21,7 @@ def fade(path: cython.double[:, ::1], factors: cython.const_double[::1]) -> None
     array([8. , 5. , 3.5])
     """
     step: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    column: cython.Py_ssize_t
     for step in range(factors.shape[0]):
-        for place in range(path.shape[1]):
-            path[step + 1, place] = factors[step] * path[step, place] + path[step + 1, place]
+        for column in range(path.shape[1]):
+            path[step + 1, column] = factors[step] * path[step, column] + path[step + 1, column]

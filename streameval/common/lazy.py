@@ -1,4 +1,4 @@
-"""Packages whose names are imported at their first use (PEP 562)."""
+"""Import the names of a package at their first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 
 def lazily(package: MutableMapping[str, Any], names: Collection[str], homes: Iterable[str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, given as its `globals()`.
+    """Return the `__getattr__` of a package.
 
     Args:
+        package: the `globals()` of the package
         names: the public names of the package
-        homes: modules, relative to the package; a name is imported from the first of them that has it
+        homes: modules, relative to the package. A name is imported from the first module that has it.
     """
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Text for people: durations, counts, numbers, times and intervals."""
+"""Format durations, counts, numbers, times and intervals for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-UNKNOWN = "–"  # stands for a number that is not known
+UNKNOWN = "–"  # shown in place of an unknown number
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 SPANS = {"year": 31_557_600.0, "month": 2_629_800.0, "week": 604_800.0, "day": 86_400.0, "hour": 3600.0, "minute": 60.0}
@@ -18,7 +18,7 @@ WRITTEN_OUT = (1e-9, 1e12)  # numbers between these have no exponent
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a duration such as `30s`, `1h30m` or `250ms`.
+    """Return the seconds in a duration such as `30s`, `1h30m` or `250ms`.
 
     Raises:
         ValueError: The text is not a duration.
@@ -34,7 +34,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest spelling in whole units, the inverse of `parse_duration`.
+    """Return the shortest spelling in whole units, the inverse of `parse_duration`.
 
     >>> format_duration(30), format_duration(5400), format_duration(0.25)
     ('30s', '90m', '250ms')
@@ -64,17 +64,17 @@ def _events_or_duration(value: object) -> object:
     return value
 
 
-Duration = Annotated[str, AfterValidator(_duration)]  # a pydantic type: a duration string; positive
+Duration = Annotated[str, AfterValidator(_duration)]  # a positive duration string (a pydantic type)
 
 EventsOrDuration = Annotated[float | str, BeforeValidator(_events_or_duration)]
-"""A pydantic type: a number counts events, a duration string is event time."""
+"""Accept a number of events or a duration string of event time (a pydantic type)."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-"""A pydantic type: a duration string, or a plain number of seconds; positive."""
+"""Accept a duration string or a plain number of seconds, both positive (a pydantic type)."""
 
 
 def counted(number: float, noun: str, form: str = ",.0f") -> str:
-    """A number in this format with its noun, in the plural unless the text is exactly 1.
+    """Format a number with its noun, in the plural unless the text is exactly 1.
 
     >>> [counted(number, "event") for number in (0, 1, 1.4, 12_000)]
     ['0 events', '1 event', '1 event', '12,000 events']
@@ -86,7 +86,7 @@ def counted(number: float, noun: str, form: str = ",.0f") -> str:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits, without an exponent where people can read it.
+    """Format a number with significant digits, without an exponent unless it is too small or too large to read.
 
     >>> [significant(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7, 1.7e36, 0.0, None)]
     ['-0.002', '0.0123', '1.31', '4,321', '0.0000001', '1.7e+36', '0', '–']
@@ -102,7 +102,12 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def decimal(value: float | None, decimals: int, signed: bool = False) -> str:
-    """A number with `decimals` decimals; `signed` puts a plus before positive ones.
+    """Format a number with a fixed number of decimals.
+
+    Args:
+        value: None and numbers that are not finite become a dash
+        decimals: the number of decimals
+        signed: whether positive numbers get a plus sign
 
     >>> decimal(0.00455, 4), decimal(1234.5, 1, signed=True), decimal(None, 4)
     ('0.0046', '+1,234.5', '–')
@@ -113,13 +118,13 @@ def decimal(value: float | None, decimals: int, signed: bool = False) -> str:
 
 
 def decimals_for(values: Iterable[float | None]) -> int:
-    """The decimals that give the largest value four digits."""
+    """Return the number of decimals that gives the largest value four digits."""
     largest = max((abs(value) for value in values if value and math.isfinite(value)), default=1.0)
     return min(max(3 - math.floor(math.log10(largest)), 0), 9)
 
 
 def rounded_up(events: float) -> str:
-    """A forecast number of events, rounded up to two digits.
+    """Format a forecast number of events, rounded up to two digits.
 
     >>> rounded_up(41_234), rounded_up(7), rounded_up(3.1e13)
     ('42,000', '7', '3.1e+13')
@@ -131,7 +136,7 @@ def rounded_up(events: float) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A duration in the largest unit of which there are two or more.
+    """Format a duration in the largest unit with a count of at least 2.
 
     >>> [in_words(seconds) for seconds in (-3, 1, 42.4, 5400, 250_000, 400 * 86_400)]
     ['0 seconds', '1 second', '42 seconds', '90 minutes', '3 days', '13 months']
@@ -143,7 +148,7 @@ def in_words(seconds: float) -> str:
 
 
 def measured_time(seconds: float | None) -> str:
-    """A measured duration with one decimal; from 0.1 s on in seconds.
+    """Format a measured duration with one decimal, in seconds from 0.1 s on.
 
     >>> [measured_time(seconds) for seconds in (0.0042, 0.4, 2.0, 200.0, 9000.0, 1e6, None)]
     ['4.2 ms', '0.4 s', '2.0 s', '3.3 min', '2.5 h', '11.6 d', '–']
@@ -151,12 +156,12 @@ def measured_time(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     units = ((86_400.0, 1.0, "d"), (3600.0, 1.0, "h"), (60.0, 1.0, "min"), (1.0, 0.1, "s"))
-    chosen = (f"{seconds / size:.1f} {unit}" for size, least, unit in units if seconds >= least * size)
-    return next(chosen, f"{1000 * seconds:.1f} ms")
+    texts = (f"{seconds / size:.1f} {unit}" for size, least, unit in units if seconds >= least * size)
+    return next(texts, f"{1000 * seconds:.1f} ms")
 
 
 def utc_time(timestamp: float) -> str:
-    """Epoch seconds as a date and a time of day.
+    """Format epoch seconds as a date and a time of day.
 
     >>> utc_time(1575158399.1)
     '2019-11-30 23:59:59 UTC'

@@ -1,1 +1,1 @@
-"""Evaluation past one machine: executors of an engine read, decode and evaluate ranges of offsets; the daemon folds."""
+"""Evaluate past one machine: executors of an engine read and evaluate ranges of offsets, and the daemon folds."""

@@ -1,4 +1,4 @@
-"""The client of a source whose messages are read elsewhere: it plans ranges of offsets, and returns their results."""
+"""Plan ranges of offsets for an engine, and return the results as a Kafka client returns messages."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from streameval.ingest.kafka.connection import Start
 from streameval.ingest.kafka.settings import KafkaSettings
 
 REQUEST_TIMEOUT = 5.0
-"""Seconds to wait for the ends of the log before a batch."""
+"""Limit the wait for the ends of the log before a batch, in seconds."""
 
 
 class Engine(Protocol):
-    """Where ranges are evaluated."""
+    """Evaluate ranges."""
 
     def run(self, tasks: Sequence[RangeTask]) -> list[RangeResult | RangeGone]:
-        """The results of all tasks.
+        """Return the results of all tasks.
 
         Raises:
-            ClientError: A task has failed, and has failed again; or the batch was cancelled.
+            ClientError: A task has failed repeatedly, or the batch was cancelled.
         """
 
     def cancel(self) -> None:
-        """Let a `run` under way fail soon; called from another thread."""
+        """Let a running `run` fail soon. Another thread calls this."""
 
     def executors_lost(self) -> int:
-        """How many executors have ended unasked."""
+        """Return how many executors have ended unasked."""
 
     def has_ended(self) -> bool:
-        """Whether it has ended unasked, and cannot start again."""
+        """Tell whether the engine has ended unasked and cannot start again."""
 
     def close(self) -> None:
         """End the executors."""
@@ -46,9 +46,12 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedRange(Records):
-    """A range of offsets whose messages an executor has read: there are no values, but the result.
+    """Hold the result of a range of offsets that an executor has read, without its messages.
 
-    `read_at`: when the end of the range was asked for (epoch seconds). `seconds`: how long its batch took.
+    Attributes:
+        result: the result of the executor
+        read_at: when the end of the range was looked up, in epoch seconds
+        seconds: how long the batch took
     """
 
     result: RangeResult = field(kw_only=True)
@@ -57,13 +60,19 @@ class EvaluatedRange(Records):
 
 
 class EngineClient:
-    """The `Client` that returns ranges of offsets, evaluated by an engine in batches.
+    """Return ranges of offsets that an engine evaluates in batches, as a `Client`.
 
-    A batch has at most `most_per_partition` offsets of each partition. The next one starts `trigger` seconds after its
-    start, or after its end if that is later; or at once, if a limit of its `BatchTask` has left offsets for it.
-    Positions advance by whole batches: one that fails has read nothing. `requests` answers everything else, and reads
-    nothing. `task` is called at the start of each batch. `caught_up` is called when everything has been read, with the
-    time at which the end of the log was looked up.
+    A batch has at most `most_per_partition` offsets of each partition. The next batch starts `trigger` seconds after
+    the start of this one, or at its end if that is later. It starts at once if a limit of `BatchTask` has left offsets
+    over. Positions advance by whole batches, so a failed batch has read nothing.
+
+    Args:
+        config: the configuration, with an engine
+        engine: evaluates the ranges
+        requests: the client that answers all other requests and reads nothing
+        task: makes the task at the start of each batch
+        caught_up: is called with the time of the look-up whenever everything up to the end of the log has been read
+        clock: returns monotonic seconds
     """
 
     def __init__(
@@ -125,10 +134,10 @@ class EngineClient:
         return self._taken(results)
 
     def _planned(self) -> Iterator[RangeTask]:
-        """The tasks of the next batch, up to the last message that can be read.
+        """Yield the tasks of the next batch, up to the last message that can be read.
 
         Raises:
-            OffsetsGoneError: A partition starts after our position, or ends before it.
+            OffsetsGoneError: A partition starts after the position of the client, or ends before it.
         """
         self._due = self._clock() + self._trigger
         self._planned_at = time.time()
@@ -148,10 +157,10 @@ class EngineClient:
                 self._due = self._clock()
             if end > start and number not in self._paused:
                 offsets = OffsetRange(self._topic, number, start, end, self._epochs.get(number))
-                yield RangeTask(batch.of_partition(number), offsets, self._planned_at)
+                yield RangeTask(batch.select_partition(number), offsets, self._planned_at)
 
     def _taken(self, results: Sequence[RangeResult | RangeGone]) -> list[Records]:
-        resume = {number: at for each in results if isinstance(each, RangeGone) for number, at in each.resume.items()}
+        resume = {number: at for gone in results if isinstance(gone, RangeGone) for number, at in gone.resume.items()}
         if resume:
             raise OffsetsGoneError(resume)
         seconds = self._clock() - self._started
@@ -172,7 +181,7 @@ class EngineClient:
         return records
 
     def unblock(self, partitions: Collection[int]) -> None:
-        """Nothing to do: a batch that takes long is under way, and each executor unblocks its own client."""
+        """Do nothing, because a running batch may take long and each executor unblocks its own client."""
 
     def position(self, partition: int) -> int:
         return self._positions[partition]
@@ -188,7 +197,7 @@ class EngineClient:
         self._requests.close()
 
     def cancel(self) -> None:
-        """Give up the batch that is under way: its offsets are read again."""
+        """Give up the running batch. Its offsets are read again."""
         batch, self._batch = self._batch, None
         if batch is not None:
             self._engine.cancel()

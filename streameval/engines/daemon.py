@@ -1,4 +1,4 @@
-"""The daemon of a configuration with an engine: executors evaluate, and this process folds, publishes and saves."""
+"""Run the daemon of a configuration with an engine: executors evaluate, and this process folds, publishes and saves."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from streameval.service.startup import (
 from streameval.service.status import EngineStatus
 
 MAX_SUMS = 100_000
-"""Blocks times policies of a batch, at most: with the default settings their sums take 160 MB."""
+"""Limit blocks times policies of a batch. With the default settings their sums take 160 MB."""
 SPARK = "pip install 'streameval[spark]'"
 
 log = structlog.get_logger("streameval")
 
 
 def spark(settings: SparkSettings) -> Engine:
-    """Spark, with executors that are ready or about to be.
+    """Start Spark, with executors that are ready or about to be.
 
     Raises:
-        ConfigError: It cannot be started.
+        ConfigError: Spark cannot be started.
     """
     if find_spec("pyspark") is None:
         raise ConfigError("engine: spark requires a package that is not installed", hint=SPARK)
@@ -62,7 +62,7 @@ def spark(settings: SparkSettings) -> Engine:
 
 
 class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
-    """A daemon whose events are summed up by `engine`, and come as ranges with their summaries."""
+    """Run a daemon on ranges of events that an engine has summarised."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
 
     def _take(self, records: list[Records]) -> None:
         started, accepted = time.perf_counter(), self._accepted
-        ranges = [part for part in records if isinstance(part, EvaluatedRange)]
-        for part in ranges:
-            self._skip_lost(part.topic, part.partition, part.result.range.start)
-        self._evaluator.fold([Summary.from_bytes(part.result.summary) for part in ranges])
-        for part in ranges:
-            self._count_range(part.result)
+        ranges = [evaluated for evaluated in records if isinstance(evaluated, EvaluatedRange)]
+        for evaluated in ranges:
+            self._skip_lost(evaluated.topic, evaluated.partition, evaluated.result.range.start)
+        self._evaluator.fold([Summary.from_bytes(evaluated.result.summary) for evaluated in ranges])
+        for evaluated in ranges:
+            self._count_range(evaluated.result)
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
         duration = self._batches.batch_duration.add(np.array([ranges[0].seconds]))
         self._batches, self._read_at = EngineStatus(duration, self._accepted - accepted), ranges[0].read_at
@@ -110,10 +110,10 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
         self._count(result.events, result.delays, result.rejected)
 
     def _skip_lost(self, topic: str, partition: int, start: int) -> None:
-        """Let the evaluator pass over offsets that the log has lost, as the source has found.
+        """Let the evaluator pass over offsets that the source reports as lost.
 
         Raises:
-            SourceError: The log goes back behind what was counted: it was cut or replaced.
+            SourceError: The log starts before the offsets that are counted already, because it was cut or replaced.
         """
         expected = self._evaluator.offset(partition)
         self._evaluator.skip(partition, start)
@@ -124,7 +124,7 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
             )
 
     def caught_up(self, at: float) -> None:
-        """Note that every event that was in the log at this time counts."""
+        """Note that every event counts that was in the log at this time."""
         self._read_at = at
 
     def _engine_status(self, at: float) -> EngineStatus:
@@ -139,14 +139,14 @@ def daemon(
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = KafkaPythonClient,
     load: Callable[[], Config] | None = None,
 ) -> EngineDaemon:
-    """The daemon of a configuration with an engine, ready to run, from the newest snapshot if there is one.
+    """Return the daemon of a configuration with an engine, ready to run, from the newest snapshot if there is one.
 
     Args:
-        config: The configuration.
-        reset: Start from zero.
-        open_engine: Starts the engine.
-        connect: Makes the client that asks for the ends of the topic.
-        load: Reads the configuration again, on SIGHUP.
+        config: the configuration
+        reset: whether to start from zero
+        open_engine: starts the engine
+        connect: makes the client that asks for the ends of the topic
+        load: reads the configuration again on SIGHUP
 
     Raises:
         ConfigError: There is no state to reset, or the engine cannot be started.
@@ -217,10 +217,13 @@ def _assemble(
 
 
 class EngineReload:
-    """Reads the configuration again, and applies its candidates; new ones start from zero.
+    """Read the configuration again on request, and apply its candidates. New candidates start from zero.
 
-    One that is invalid, or changes something else, changes nothing. A batch that is under way starts again. `cancel`:
-    cancels it.
+    A configuration that is invalid or changes something else is refused. A running batch starts again.
+
+    Attributes:
+        config: the configuration in use
+        cancel: cancels a running batch
     """
 
     def __init__(self, config: Config, evaluator: PartitionedEvaluator, load: Callable[[], Config]) -> None:
@@ -229,13 +232,13 @@ class EngineReload:
         self.cancel: Callable[[], None] = lambda: None
 
     def task(self) -> BatchTask:
-        """How the ranges of the next batch are evaluated."""
-        of = self._evaluator
-        most = max(1, MAX_SUMS // len(of.policies)) * of.config.block
-        return BatchTask(self._pickled, pickle.dumps(of.config), of.knowledge(), of.rests(), most)
+        """Return the task that tells executors how to evaluate the next batch."""
+        evaluator = self._evaluator
+        most = max(1, MAX_SUMS // len(evaluator.policies)) * evaluator.config.block
+        return BatchTask(self._pickled, pickle.dumps(evaluator.config), evaluator.knowledge(), evaluator.rests(), most)
 
     def __call__(self) -> Change | None:
-        """The change for the daemon; None when it is refused, which is logged with the reason."""
+        """Return the change for the daemon, or None after a refusal, which is logged with the reason."""
         try:
             config = self._load()
             require_reloadable(self.config, config)

@@ -1,4 +1,4 @@
-"""The work of an executor: reads the messages of a range of offsets, decodes them, and sums them up (half 1)."""
+"""Do the work of an executor: read the messages of a range of offsets, decode them, and sum them up (half 1)."""
 
 from __future__ import annotations
 
@@ -27,22 +27,30 @@ from streameval.service.status import NO_DELAYS, Histogram
 
 POLL_TIMEOUT = 0.5  # seconds
 EVENTS_AT_ONCE = 10_000
-"""Messages that are summed up together: enough to keep numpy busy, few enough to keep an executor small."""
+"""Set the number of messages summed up together: enough to keep numpy busy, few enough to keep an executor small."""
 LITTLE_AHEAD: Mapping[str, Mapping[str, int]] = {
     "confluent": {"max.partition.fetch.bytes": 128 * 1024, "queued.min.messages": EVENTS_AT_ONCE},
     "kafka-python": {"max_partition_fetch_bytes": 128 * 1024},
 }
-"""Options of each client. Messages that it fetches beyond the end of a range are lost, and fetched again for the next
-one: with the options of a daemon, they can be half as many as a range of 50,000 has."""
-MOST_REJECTED, MOST_REJECTED_BYTES = MAX_DEAD_LETTERS, 4 * 2**20
-"""Dead letters that a range returns to the driver, which writes them; further ones are dropped and counted."""
+"""Let each client fetch little ahead.
+
+Messages beyond the end of a range are thrown away and fetched again for the next range. With the options of a daemon
+they can be half as many as in a range of 50,000.
+"""
+MAX_REJECTED, MAX_REJECTED_BYTES = MAX_DEAD_LETTERS, 4 * 2**20
+"""Limit of dead letters that a range returns to the driver, which writes them. Further ones are dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of a partition from `start` up to, but not including, `end`.
+    """Hold the offsets of a partition from `start` up to, but not including, `end`.
 
-    `epoch`: that of the leader that wrote the last message before `start`, if known.
+    Attributes:
+        topic: the topic
+        partition: the number of the partition
+        start: the first offset
+        end: the offset after the last one
+        epoch: the epoch of the leader that wrote the last message before `start`, None if unknown
     """
 
     topic: str
@@ -54,10 +62,14 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """How all ranges of a batch are evaluated.
+    """Tell executors how to evaluate all ranges of a batch.
 
-    `config`: a pickled `Config`, which reads and decodes. `evaluator`: a pickled `EvaluatorConfig`. `knowledge` and
-    `rests`: of its `PartitionedEvaluator`. `most`: the offsets that it has at most, which limits the memory for sums.
+    Attributes:
+        config: a pickled `Config`, for reading and decoding
+        evaluator: a pickled `EvaluatorConfig`
+        knowledge: see `PartitionedEvaluator.knowledge`
+        rests: see `PartitionedEvaluator.rests`, by partition
+        most: the largest number of offsets of the batch, which limits the memory for sums
     """
 
     config: bytes
@@ -66,14 +78,20 @@ class BatchTask:
     rests: Mapping[int, bytes] = field(default_factory=dict)
     most: int | None = None
 
-    def of_partition(self, partition: int) -> BatchTask:
-        """The task for the ranges of a partition."""
+    def select_partition(self, partition: int) -> BatchTask:
+        """Return the task for the ranges of one partition."""
         return replace(self, rests={number: rest for number, rest in self.rests.items() if number == partition})
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """A range to evaluate; `now`: the time of its batch in epoch seconds."""
+    """Hold a range to evaluate.
+
+    Attributes:
+        batch: the task of the batch
+        range: the offsets
+        now: the time of the batch in epoch seconds
+    """
 
     batch: BatchTask
     range: OffsetRange
@@ -82,12 +100,19 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """The result of an executor for a range.
+    """Hold the result of an executor for a range.
 
-    `summary`: the bytes of a `Summary`. `events`: how many counted; `delays`: the
-    seconds from their times to that of the batch. `rejected`: messages by reason, with one of its details in
-    `examples`. `dead_letters` of them, and how many more there were. `problems`: fields that estimators need and no
-    event has. `epoch`: that of the last message.
+    Attributes:
+        range: the offsets
+        summary: the bytes of a `Summary`
+        events: the number of counted events
+        delays: seconds from the times of events to the time of the batch
+        rejected: the number of rejected messages by reason
+        examples: one detail for each reason
+        dead_letters: rejected messages, up to a limit
+        dropped: the number of rejected messages beyond the limit
+        problems: fields that estimators need and no event has
+        epoch: the epoch of the last message, None if unknown
     """
 
     range: OffsetRange
@@ -104,13 +129,17 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class RangeGone:
-    """The log no longer has a range; `resume`: see `OffsetsGoneError`."""
+    """Report that the log no longer has a range.
+
+    Attributes:
+        resume: see `OffsetsGoneError`
+    """
 
     resume: Mapping[int, int | None]
 
 
 def evaluate(task: RangeTask) -> RangeResult | RangeGone:
-    """Read and evaluate a range; what a configuration needs is kept for the next range of this process."""
+    """Read and evaluate a range. The process keeps what the configuration needs for its next range."""
     config = task.batch.config
     if config not in _evaluators:
         for other in _evaluators.values():
@@ -121,17 +150,17 @@ def evaluate(task: RangeTask) -> RangeResult | RangeGone:
 
 
 _evaluators: dict[bytes, RangeEvaluator] = {}
-"""That of the last range of this process, by its pickled configuration."""
+"""Hold the evaluator of the last range of this process, by its pickled configuration."""
 
 
 @lru_cache(maxsize=16)
 def _evaluator_config(pickled: bytes) -> EvaluatorConfig:
-    found: EvaluatorConfig = pickle.loads(pickled)
-    return found
+    config: EvaluatorConfig = pickle.loads(pickled)
+    return config
 
 
 class RangeEvaluator:
-    """Evaluates ranges one after another by one configuration and through one client."""
+    """Evaluate ranges one after another by one configuration and through one client."""
 
     def __init__(
         self, config: Config, connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = connect
@@ -144,10 +173,10 @@ class RangeEvaluator:
         self._client: Client | None = None
 
     def __call__(self, range: OffsetRange, now: float, batch: BatchTask) -> RangeResult | RangeGone:
-        """The result of a range.
+        """Return the result of a range.
 
         Raises:
-            ClientError: Its messages cannot be read or decoded now; the next call connects again.
+            ClientError: The messages cannot be read or decoded now. The next call connects again.
         """
         self._client = client = self._client or self._connect(self._settings, CONNECT_TIMEOUT, ConnectionGroup())
         try:
@@ -162,40 +191,40 @@ class RangeEvaluator:
             raise
 
     def close(self) -> None:
-        """Close the connections; the next range opens others."""
+        """Close the connections. The next range opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def _evaluated(self, range: OffsetRange, messages: Iterator[Records], now: float, task: BatchTask) -> RangeResult:
-        place = range.partition, range.start
+        position = range.partition, range.start
         summariser = Summariser(
-            _evaluator_config(task.evaluator), *place, task.knowledge, task.rests.get(range.partition)
+            _evaluator_config(task.evaluator), *position, task.knowledge, task.rests.get(range.partition)
         )
         pipeline = pipeline_of(self._config, located=True)
         dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
 
-        def decoded(part: Records) -> EventBatch:
-            batch = pipeline.take([part], {}, now)
-            dead_letters.add([part], batch)
+        def decoded(records: Records) -> EventBatch:
+            batch = pipeline.take([records], {}, now)
+            dead_letters.add([records], batch)
             return batch
 
         for batch in _gathered(messages, decoded):
             if len(batch) and not events:
-                problems += [f"{each}; {each.hint}" for each in summariser.missing_fields(batch)]
+                problems += [f"{missing}; {missing.hint}" for missing in summariser.missing_fields(batch)]
             summariser.update(batch)
             delays, events = delays.add(now - batch.timestamp), events + len(batch)
-            for each in batch.rejected:
-                rejected[each.reason] += 1
-                examples[each.reason] = each.detail
-        found = range, summariser.summary(range.end).to_bytes(), events, delays, dict(rejected), examples
-        return RangeResult(*found, dead_letters.kept, dead_letters.dropped, problems)
+            for rejection in batch.rejected:
+                rejected[rejection.reason] += 1
+                examples[rejection.reason] = rejection.detail
+        columns = range, summariser.summary(range.end).to_bytes(), events, delays, dict(rejected), examples
+        return RangeResult(*columns, dead_letters.kept, dead_letters.dropped, problems)
 
 
 class KeptDeadLetters:
-    """Dead letters up to a number and a size."""
+    """Keep dead letters up to a number and a size."""
 
     def __init__(self, *, wanted: bool) -> None:
         self.kept: list[DeadLetter] = []
@@ -205,18 +234,23 @@ class KeptDeadLetters:
         """Keep a dead letter of each rejected message of these records."""
         for dead_letter in dead_letters_of(records, batch.rejected) if self._wanted else ():
             self._bytes += len(dead_letter.value)
-            if self._bytes > MOST_REJECTED_BYTES or len(self.kept) == MOST_REJECTED:
+            if self._bytes > MAX_REJECTED_BYTES or len(self.kept) == MAX_REJECTED:
                 self.dropped += 1
             else:
                 self.kept.append(dead_letter)
 
 
 def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator[Records]:
-    """The messages of a range; its last offsets may be transaction markers, which have none.
+    """Yield the messages of a range. Its last offsets may be transaction markers, which have no message.
+
+    Args:
+        client: reads the messages
+        range: the offsets
+        patience: seconds without a message after which the client is unblocked
 
     Raises:
         OffsetsGoneError: The log no longer has the range.
-        ClientError: It cannot be read, or nothing has come for `patience` seconds.
+        ClientError: The range cannot be read, or nothing has come for `patience` seconds.
     """
     partition, reached, moved_at = range.partition, range.start, time.monotonic()
     client.pause([])
@@ -225,10 +259,10 @@ def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator
         parts, position = client.poll(POLL_TIMEOUT), client.position(partition)
         if position >= range.end:
             client.pause([partition])  # nothing more is fetched while the last messages are evaluated
-        for part in parts:
-            row = bisect_left(part.offsets, range.end)
+        for records in parts:
+            row = bisect_left(records.offsets, range.end)
             if row:
-                yield _first(part, row)
+                yield _first(records, row)
         if position > reached:
             reached, moved_at = position, time.monotonic()
         elif time.monotonic() > moved_at + patience:
@@ -236,21 +270,21 @@ def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator
             moved_at = time.monotonic()
 
 
-def _first(part: Records, rows: int) -> Records:
-    times = None if part.timestamps is None else part.timestamps[:rows]
-    return replace(part, offsets=part.offsets[:rows], values=part.values[:rows], timestamps=times)
+def _first(records: Records, rows: int) -> Records:
+    times = None if records.timestamps is None else records.timestamps[:rows]
+    return replace(records, offsets=records.offsets[:rows], values=records.values[:rows], timestamps=times)
 
 
 def _gathered(messages: Iterator[Records], decoded: Callable[[Records], EventBatch]) -> Iterator[EventBatch]:
-    """The events of at least `EVENTS_AT_ONCE` messages each time, and last those of all others.
+    """Yield events in batches of at least `EVENTS_AT_ONCE` messages, then the remaining ones.
 
     Messages are decoded as they come, while they are in the processor's cache.
     """
     batches: list[EventBatch] = []
     count = 0
-    for part in messages:
-        batches.append(decoded(part))
-        count += len(part)
+    for records in messages:
+        batches.append(decoded(records))
+        count += len(records)
         if count >= EVENTS_AT_ONCE:
             yield EventBatch.concat(batches)
             batches, count = [], 0

@@ -1,4 +1,4 @@
-"""Apache Spark as the engine: a batch is a job, and a task of it has one range of offsets or several."""
+"""Run Apache Spark as the engine: a batch is a job, and each of its tasks has one or several ranges of offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streameval.service.process import COLLECT_AFTER
 
 GROUP = "streameval"
 DISMISSED = "killed by driver"
-"""In the reason of Spark for the end of an executor that it no longer needs."""
+"""Occur in the reason that Spark gives for the end of an executor that it no longer needs."""
 DEFAULTS = {
     "spark.app.name": "streameval",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # Java only passes bytes on
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Spark:
-    """Runs the tasks of a batch as one Spark job, which repeats those of executors that end."""
+    """Run the tasks of a batch as one Spark job. Spark repeats the tasks of executors that end."""
 
     def __init__(self, settings: SparkSettings) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -75,14 +75,17 @@ class Spark:
         return len(self._lost)
 
     def has_ended(self) -> bool:
-        """Whether Java has: our child process, or spark-submit, whose child we are and which passes no signal on."""
+        """Tell whether Java has ended.
+
+        Java is a child process of this one, or it is spark-submit, the parent process, which passes no signal on.
+        """
         return os.getppid() != self._parent if self._process is None else self._process.poll() is not None
 
     def _note_lost(self) -> None:
-        """Remember the executors that have ended; Spark forgets them in time."""
-        known = self._context._jsc.sc().statusStore().executorList(False)
-        for place in range(known.size()):
-            executor = known.apply(place)
+        """Remember the executors that have ended, because Spark forgets them in time."""
+        executors = self._context._jsc.sc().statusStore().executorList(False)
+        for index in range(executors.size()):
+            executor = executors.apply(index)
             if not executor.isActive() and DISMISSED not in str(executor.removeReason()):
                 self._lost.add(executor.id())
 
@@ -101,14 +104,14 @@ def _evaluated(task: RangeTask) -> RangeResult | RangeGone:
 def _collect_less() -> None:
     """Let the garbage collector rarely walk over messages, which leave no cycles, and never over loaded modules.
 
-    Spark calls the collector after each task, too.
+    Spark also calls the collector after each task.
     """
     gc.set_threshold(*COLLECT_AFTER)
     gc.freeze()
 
 
 def _reason(error: Exception) -> str:
-    """The last line of an error of an executor, or of Spark."""
+    """Return the last line of an error of an executor or of Spark."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if "Error: " in line and not line.startswith("at ")]
     return (ours or lines)[-1]

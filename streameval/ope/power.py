@@ -1,4 +1,4 @@
-"""Statistical power: the events needed to detect a lift of each candidate, forecast from a log."""
+"""Forecast from a log how many events it takes to detect a lift of each candidate (statistical power)."""
 
 from __future__ import annotations
 
@@ -23,29 +23,33 @@ from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
 NEVER_LOGGED = 0.005
-"""Probability of actions that are never logged, above which a lift may be wrong by more than noise."""
+"""Probability of actions that are never logged above which a lift may be wrong by more than noise."""
 FAR_OFF = 4.0
-"""Standard errors that a mean weight may differ from 1."""
+"""Allowed difference of a mean weight from 1, in standard errors."""
 WEIGHT_EDGES = 2.0 ** np.arange(0, 24)
-"""The bins of weights: up to 1, to 2, to 4, ..."""
-MOST_OF_IT = 0.8
-"""The smallest share of the noise that large weights must have: with less, they can hardly halve it."""
-RARE = 0.2
-"""The largest share of events to spend on rare actions: more would change the rest of the log."""
+"""Bins of weights: up to 1, to 2, to 4, ..."""
+MIN_NOISE_SHARE = 0.8
+"""Smallest share of the noise that large weights must have. With less, they can hardly halve it."""
+MAX_RARE_SHARE = 0.2
+"""Largest share of events to spend on rare actions. More would change the rest of the log."""
 TIMES = np.geomspace(1.05, 50, 400)
-FEWEST_IN_CLASS = 10
-"""The fewest events with large weights: the noise of fewer may be one wrong propensity."""
+MIN_LARGE_EVENTS = 10
+"""Smallest number of events with large weights. The noise of fewer events may be one wrong propensity."""
 
 
 def events_needed(deviation: float, design_effect: float, lift: float, confidence: float, power: float) -> float:
-    """`D s^2 (z_c + z_p)^2 / lift^2` events show a lift of this size with this power.
+    """Return the number of events that show a lift of this size: `D s^2 (z_c + z_p)^2 / lift^2`.
 
-    A lift is shown once the lower bound of its normal interval is above 0; other intervals are wider and need more
-    events. `z_c` is the quantile of the two-sided interval of this confidence, `z_p` that of the power. Where every
-    weight is 1 this is the sample size of a paired experiment.
+    A lift is shown once the lower bound of its normal interval is above 0. Other intervals are wider and need more
+    events. `z_c` is the quantile of the two-sided interval of this confidence, and `z_p` the quantile of the power. If
+    every weight is 1, this is the sample size of a paired experiment.
 
-    `deviation`: s, the standard deviation of one event's paired difference to production. `design_effect`: D, the
-    number of dependent events worth one independent event, 1 or more.
+    Args:
+        deviation: s, the standard deviation of one event's paired difference to production
+        design_effect: D, the number of dependent events worth one independent event, 1 or more
+        lift: the size of the lift
+        confidence: of the two-sided interval
+        power: the probability that the lift is shown
 
     >>> round(events_needed(0.5, 1.0, lift=0.01, confidence=0.95, power=0.8))
     19622
@@ -56,7 +60,7 @@ def events_needed(deviation: float, design_effect: float, lift: float, confidenc
 
 
 def smallest_lift(deviation: float, design_effect: float, events: float, confidence: float, power: float) -> float:
-    """The lift that this many events show with this power, the inverse of `events_needed`."""
+    """Return the lift that this many events show with this power, the inverse of `events_needed`."""
     return deviation * _quantiles(confidence, power) * math.sqrt(max(1.0, design_effect) / events)
 
 
@@ -66,7 +70,12 @@ def _quantiles(confidence: float, power: float) -> float:
 
 
 class TargetLift(NamedTuple):
-    """A lift: `size` in units of the reward, or, where it is `relative`, times production's value."""
+    """Hold a lift to detect.
+
+    Attributes:
+        size: in units of the reward, or as a factor of production's value
+        relative: whether it is such a factor
+    """
 
     size: float
     relative: bool = False
@@ -91,7 +100,10 @@ class TargetLift(NamedTuple):
         return cls(size, relative)
 
     def absolute(self, production: float | None, reward_range: tuple[float, float]) -> float:
-        """In units of the reward. Unless production's value is above 0, a relative lift is a share of the range."""
+        """Return the lift in units of the reward.
+
+        If production's value is not above 0, a relative lift is a share of the range.
+        """
         if not self.relative:
             return self.size
         low, high = reward_range
@@ -99,13 +111,17 @@ class TargetLift(NamedTuple):
 
 
 USUAL = tuple(TargetLift(size, relative=True) for size in (0.02, 0.05, 0.1, 0.2))
-"""The default targets."""
+"""Default targets."""
 
 
 class ExplorationAdvice(msgspec.Struct, frozen=True):
-    """Half as many events suffice if actions with weights above `over` are taken `times` as often.
+    """Advise that half as many events suffice if actions with large weights are taken more often.
 
-    `events_share`: the share of events with such weights. `noise_share`: their share of the noise.
+    Attributes:
+        over: the weight above which actions are meant
+        events_share: the share of events with such weights
+        noise_share: their share of the noise
+        times: how many times as often they should be taken
     """
 
     over: float
@@ -115,13 +131,16 @@ class ExplorationAdvice(msgspec.Struct, frozen=True):
 
 
 class LogSummary:
-    """Sums over the events of a log: event times, sampling, and products of weights and rewards by size of weight.
+    """Sum up a log: event times, sampling, and products of weights and rewards by size of weight.
 
-    The noise of a lift is the variance of one event's paired difference; an event with importance weight w adds to it
-    about `w^2`. If actions with large weights were taken c times as often, their weights and their share of the noise
-    would be c times smaller, for the same rewards.
+    The noise of a lift is the variance of one event's paired difference. An event with importance weight w adds about
+    `w^2` to it. If actions with large weights were taken c times as often, their weights and their share of the noise
+    would be c times smaller, for equal rewards.
 
-    `policies`: production first. `coded`: the policies in code, which are evaluated on every event.
+    Args:
+        policies: production first
+        coded: the policies in code, which are evaluated on every event
+        reward_range: the lowest and the highest reward
 
     Raises:
         ConfigError: A policy learns from the stream.
@@ -144,11 +163,14 @@ class LogSummary:
         self._products = np.zeros((len(self.policies), len(WEIGHT_EDGES) + 1, 5, 5))
 
     def update(self, batch: EventBatch) -> None:
-        """Add events; of those with a reward out of range, only the times count."""
-        known = batch.timestamp[~np.isnan(batch.timestamp)]
-        if len(known):
-            self._first, self._last = min(self._first, float(known.min())), max(self._last, float(known.max()))
-            self._timed += len(known)
+        """Add events. If a reward is out of range, only the event's time counts."""
+        timestamps = batch.timestamp[~np.isnan(batch.timestamp)]
+        if len(timestamps):
+            self._first, self._last = (
+                min(self._first, float(timestamps.min())),
+                max(self._last, float(timestamps.max())),
+            )
+            self._timed += len(timestamps)
         low, high = self.reward_range
         batch = batch.take((batch.reward >= low) & (batch.reward <= high))
         if not len(batch):
@@ -156,45 +178,49 @@ class LogSummary:
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         evidence = Evidence.from_batch(fill(named, self._coded)[0], self.policies, len(batch))
         other, reward = evidence.importance_weight[:, 0], evidence.reward
-        for place in range(1, len(self.policies)):
-            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, place], 0.0)
-            self._sampling[place] += np.count_nonzero(q), q.sum(), q @ q
-            weight = evidence.importance_weight[:, place]
+        for index in range(1, len(self.policies)):
+            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, index], 0.0)
+            self._sampling[index] += np.count_nonzero(q), q.sum(), q @ q
+            weight = evidence.importance_weight[:, index]
             columns = np.column_stack([np.ones_like(weight), weight, weight * reward, other, other * reward])
             products = q[:, None, None] * columns[:, :, None] * columns[:, None, :]
-            np.add.at(self._products[place], np.searchsorted(WEIGHT_EDGES, weight), products)
+            np.add.at(self._products[index], np.searchsorted(WEIGHT_EDGES, weight), products)
 
     @property
     def events_per_second(self) -> float | None:
-        """The rate of the log; None where times are unknown or equal."""
+        """Return the rate of the log, or None if times are unknown or equal."""
         return (self._timed - 1) / (self._last - self._first) if self._last > self._first else None
 
     def unevenness(self, policy: str) -> float:
-        """`n sum(q^2) / (sum q)^2`: the factor by which uneven sampling increases the events needed."""
+        """Return `n sum(q^2) / (sum q)^2`, the increase of the events needed by uneven sampling."""
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
 
     def advice(self, policy: str) -> ExplorationAdvice | None:
-        """The exploration that would halve the events needed; None where no such advice can be given.
+        """Return the exploration that would halve the events needed, or None without such advice.
 
-        A few events must have most of the noise, and halving it must leave the rest of the log nearly unchanged: if
+        A few events must have most of the noise, and halving it must leave the rest of the log nearly unchanged. If
         those events are c times as frequent, the others are rarer by as much, and their weights larger.
         """
         products = self._products[self.policies.index(policy)]
         events, noise = (column[::-1].cumsum()[::-1] for column in (products[:, 0, 0], _noise(products)))
         if not (events[0] > 0 and noise[0] > 0):
             return None
-        large = int(np.flatnonzero(noise >= MOST_OF_IT * noise[0])[-1])
-        if large == 0 or events[large] < FEWEST_IN_CLASS:
+        large = int(np.flatnonzero(noise >= MIN_NOISE_SHARE * noise[0])[-1])
+        if large == 0 or events[large] < MIN_LARGE_EVENTS:
             return None
-        share, part = float(events[large] / events[0]), float(noise[large] / noise[0])
-        rest = part / TIMES + (1 - part) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
-        enough = TIMES[(TIMES * share <= RARE) & (rest <= 0.5)]
-        return ExplorationAdvice(float(WEIGHT_EDGES[large - 1]), share, part, float(enough[0])) if len(enough) else None
+        share, noise_share = float(events[large] / events[0]), float(noise[large] / noise[0])
+        rest = noise_share / TIMES + (1 - noise_share) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
+        enough = TIMES[(TIMES * share <= MAX_RARE_SHARE) & (rest <= 0.5)]
+        return (
+            ExplorationAdvice(float(WEIGHT_EDGES[large - 1]), share, noise_share, float(enough[0]))
+            if len(enough)
+            else None
+        )
 
 
 def _noise(products: Array) -> Array:
-    """Sums of `(w (r - E) / sum(w) - v (r - P) / sum(v))^2` by size of weight; E and P are the values by `snips`."""
+    """Sum `(w (r - E) / sum(w) - v (r - P) / sum(v))^2` by size of weight, with the `snips` values E and P."""
     _, weight, rewarded, other, other_rewarded = products[:, 0].sum(axis=0)
     if not (weight > 0 and other > 0):
         return np.zeros(len(products))
@@ -203,7 +229,7 @@ def _noise(products: Array) -> Array:
 
 
 class EventsNeeded(msgspec.Struct, frozen=True):
-    """The number of events that show a lift of this size, and the seconds they take at the rate of the log."""
+    """Hold the number of events that show a lift of this size, and the seconds they take at the rate of the log."""
 
     lift: float
     events: float
@@ -211,7 +237,7 @@ class EventsNeeded(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """The smallest lift that an average with the weight of this many events can ever show."""
+    """Hold the smallest lift that an average with the weight of this many events can ever show."""
 
     average: str
     events: float
@@ -219,11 +245,22 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class CandidatePower(msgspec.Struct, frozen=True):
-    """The events needed to show a lift of one candidate, by the first estimator with evidence.
+    """Hold the events needed to show a lift of one candidate, by the first estimator with evidence.
 
-    `reason`: why no number can be given. `effective_share`: effective sample size per event, 1 where the candidate acts
-    like the log. `deviation`: of one event's paired difference to production. `detectable`: the smallest lift that the
-    events so far show with the requested power.
+    Attributes:
+        policy: the candidate
+        events: the number of its events
+        reason: why no number can be given, None if one can
+        estimator: the estimator in use
+        value: the estimate of the value
+        lift: the estimate of the lift, with its bounds in the next fields
+        effective_share: effective sample size per event, 1 if the candidate acts like the log
+        deviation: the standard deviation of one event's paired difference to production
+        design_effect: the number of dependent events worth one independent event
+        detectable: the smallest lift that the events so far show with the requested power
+        needed: the events needed for each target
+        limits: the smallest lift for each average that forgets
+        relief: advice on exploration
     """
 
     policy: str
@@ -244,7 +281,7 @@ class CandidatePower(msgspec.Struct, frozen=True):
 
 
 class PowerReport(msgspec.Struct, frozen=True):
-    """The forecast for a log; `streameval plan --json` prints it."""
+    """Hold the forecast for a log, which `streameval plan --json` prints."""
 
     production: str
     value: float | None
@@ -256,7 +293,7 @@ class PowerReport(msgspec.Struct, frozen=True):
     candidates: tuple[CandidatePower, ...]
 
     def to_json(self) -> bytes:
-        """The report as JSON."""
+        """Return the report as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -268,15 +305,20 @@ def forecast_power(
     power: float,
     horizons: Mapping[str, float],
 ) -> PowerReport:
-    """The forecast after a log.
+    """Forecast after a log.
 
-    `report`: of one average, on which every event counts the same. `estimators`: by label, the preferred one first.
-    `horizons`: by label of an average that forgets, the number of events that it is worth.
+    Args:
+        report: the Report of one average that weighs all events equally
+        log: the sums over the log
+        estimators: by label, the preferred one first
+        targets: the lifts to detect
+        power: the probability that a lift is shown
+        horizons: the number of events that each average that forgets is worth, by label
     """
     production = _best(report, report.production, estimators)
     value = None if production is None else production.value
     lifts = {target.absolute(value, log.reward_range) for target in targets}
-    found = PowerReport(
+    forecast = PowerReport(
         production=report.production,
         value=value,
         confidence=report.confidence,
@@ -293,31 +335,39 @@ def forecast_power(
         if reason or estimate is None:
             candidates.append(CandidatePower(counts.policy, counts.events, reason))
             continue
-        candidate = _candidate(counts, estimate, found, log.unevenness(counts.policy), horizons)
+        candidate = _candidate(counts, estimate, forecast, log.unevenness(counts.policy), horizons)
         relief = log.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None
         candidates.append(structs.replace(candidate, relief=relief))
-    return structs.replace(found, candidates=tuple(candidates))
+    return structs.replace(forecast, candidates=tuple(candidates))
 
 
 def _weights_only(estimator: AnyEstimator) -> bool:
-    """Whether the noise of an unbiased estimator grows with the weights, because no model reduces it."""
+    """Tell whether the noise of an unbiased estimator grows with the weights, because no model reduces it."""
     return not (estimator.is_biased_by_design or estimator.needs)
 
 
 def _best(report: Report, policy: str, estimators: Mapping[str, AnyEstimator]) -> Estimate | None:
-    """The estimate by the first estimator that has the evidence.
+    """Return the estimate by the first estimator that has the evidence.
 
-    An estimator with less than half of the effective sample size of the importance weights of all events is skipped:
-    most events lack the fields that it needs.
+    An estimator with less than half of the effective sample size of the importance weights of all events is skipped,
+    because most events lack the fields that it needs.
     """
-    known = {each.estimator: each for each in report.estimates if each.policy == policy and each.value is not None}
-    sizes = {label: each.effective_sample_size or 0.0 for label, each in known.items()}
-    most = max((sizes[name] for name in known if name in estimators and _weights_only(estimators[name])), default=0.0)
-    return next((known[label] for label in estimators if label in known and sizes[label] >= most / 2), None)
+    by_estimator = {
+        estimate.estimator: estimate
+        for estimate in report.estimates
+        if estimate.policy == policy and estimate.value is not None
+    }
+    sizes = {label: estimate.effective_sample_size or 0.0 for label, estimate in by_estimator.items()}
+    largest = max(
+        (sizes[name] for name in by_estimator if name in estimators and _weights_only(estimators[name])), default=0.0
+    )
+    return next(
+        (by_estimator[label] for label in estimators if label in by_estimator and sizes[label] >= largest / 2), None
+    )
 
 
 def _obstacle(counts: PolicyCounts, estimate: Estimate | None) -> str | None:
-    """Why no number of events can be given for a candidate."""
+    """Return why no number of events can be given for a candidate, or None."""
     if not counts.events:
         return "no event carries its probability"
     if estimate is None or not estimate.importance_weight_max:
@@ -337,7 +387,7 @@ def _obstacle(counts: PolicyCounts, estimate: Estimate | None) -> str | None:
 
 
 def _weight_error(estimate: Estimate, events: int) -> float:
-    """Standard error of the mean weight, from the effective sample size `n mean(w)^2 / mean(w^2)`."""
+    """Return the standard error of the mean weight, from the effective sample size `n mean(w)^2 / mean(w^2)`."""
     size = estimate.effective_sample_size or 0.0
     if not size:
         return math.inf
@@ -346,14 +396,14 @@ def _weight_error(estimate: Estimate, events: int) -> float:
 
 
 def _candidate(
-    counts: PolicyCounts, estimate: Estimate, found: PowerReport, unevenness: float, horizons: Mapping[str, float]
+    counts: PolicyCounts, estimate: Estimate, forecast: PowerReport, unevenness: float, horizons: Mapping[str, float]
 ) -> CandidatePower:
     effect = estimate.details.get("lift_design_effect") or 1.0
     noise = (estimate.details["lift_deviation"], max(1.0, effect) * unevenness)
-    certainty = (found.confidence, found.power)
-    share, rate = counts.events / max(found.events, 1), found.events_per_second
+    certainty = (forecast.confidence, forecast.power)
+    share, rate = counts.events / max(forecast.events, 1), forecast.events_per_second
     needed = []
-    for lift in found.lifts:
+    for lift in forecast.lifts:
         events = events_needed(*noise, lift, *certainty)
         needed.append(EventsNeeded(lift, math.ceil(events), events / rate / share if rate else None))
     return CandidatePower(

@@ -1,4 +1,4 @@
-"""The Report: one immutable value, which metrics, HTTP, tables and files read."""
+"""Hold all results in one immutable value, the Report, which metrics, HTTP, tables and files read."""
 
 from __future__ import annotations
 
@@ -36,11 +36,18 @@ __all__ = [
 ]
 
 THIN, RICHER = 100.0, 10.0
-"""Effective sample size below which a row is thin, and the factor by which another row must exceed it."""
+"""Effective sample size below which a row is thin, and the ratio of a richer row to it."""
 
 
 class EventCounts(msgspec.Struct, frozen=True):
-    """Events since the start of the state: accepted, rejected by reason, newest and oldest event time (seconds)."""
+    """Count events since the start of the state.
+
+    Attributes:
+        accepted: the number of accepted events
+        rejected: the number of rejected events by reason
+        last_timestamp: the newest event time in epoch seconds
+        first_timestamp: the oldest event time in epoch seconds
+    """
 
     accepted: int
     rejected: Mapping[str, int]
@@ -49,7 +56,7 @@ class EventCounts(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Events for which a policy in code returned no valid distribution: a reason, the count and the first example."""
+    """Count events without a valid distribution by a policy in code, for one reason, with the first example."""
 
     reason: str
     count: int
@@ -57,10 +64,15 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class PolicyCounts(msgspec.Struct, frozen=True):
-    """Events since the start that carried the policy's probability (`events`) and that did not (`missing`).
+    """Count the events of a policy since the start.
 
-    `failures`: why events are missing for a policy in code. `drift_detections`: how often the drift detector found a
-    change in the policy's value; None without a detector.
+    Attributes:
+        policy: the name of the policy
+        production: whether it is production
+        events: events that carried the policy's probability
+        missing: events that did not
+        failures: why events are missing for a policy in code
+        drift_detections: how often the drift detector found a change in the policy's value, None without a detector
     """
 
     policy: str
@@ -72,11 +84,28 @@ class PolicyCounts(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The value of `policy` for one `reward`, by `estimator` on `average`, with its interval and diagnostics.
+    """Hold the value of `policy` for one `reward`, by `estimator` on `average`, with its interval and diagnostics.
 
-    Unknown numbers are None. `lift_ratio`: the lift over the size of production's value, known where the interval of
-    that value is away from 0. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
-    `propensity`: `logged`, or `estimated`, whose error is not in the interval.
+    Unknown numbers are None.
+
+    Attributes:
+        policy: the name of the policy
+        estimator: the label of the estimator
+        average: the label of the average
+        value: the estimated value
+        lower: the lower bound of the interval of the value
+        upper: the upper bound of the interval of the value
+        kind: the kind of the interval
+        anytime: whether the interval is valid under continuous monitoring
+        covers: `average`, `current` or `estimand`, see `Interval`
+        effective_sample_size: the number of equally weighted events with as much evidence
+        importance_weight_mean: 1 is expected
+        importance_weight_max: the largest importance weight
+        lift: the estimated difference to production, with its bounds in the next fields
+        lift_ratio: the lift over the size of production's value, known if the interval of that value excludes 0
+        details: diagnostics of the average and the interval (tau, alpha, k, horizon, ...)
+        reward: the name of the reward
+        propensity: `logged`, or `estimated` with an error that the interval leaves out
     """
 
     policy: str
@@ -103,14 +132,20 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def interval(self) -> Interval:
-        """The interval around `value`; its bounds are None while it is withheld."""
+        """Return the interval around `value`, with bounds of None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
 
 
 class GuardrailCheck(msgspec.Struct, frozen=True):
-    """Whether a candidate keeps a guardrail: whether the decision bound of its lift is above `-max_loss`, and why.
+    """Tell whether a candidate keeps a guardrail: the decision bound of its lift must be above `-max_loss`.
 
-    `reward`: the guardrail. `lift`: the estimated lift of this reward; `lower`: its decision bound by the rule.
+    Attributes:
+        reward: the guardrail
+        max_loss: the largest loss that is allowed
+        ok: whether the candidate keeps it
+        reason: why (not)
+        lift: the estimated lift of this reward
+        lower: its decision bound by the rule
     """
 
     reward: str
@@ -122,22 +157,38 @@ class GuardrailCheck(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Literal["kept", "not kept yet", "not kept"]:
-        """`not kept` where the lift itself is too large a loss; `not kept yet` where more events may help."""
+        """Return `not kept` if the lift itself is too large a loss, and `not kept yet` if more events may help."""
         if self.ok:
             return "kept"
         return "not kept" if self.lift is not None and self.lift <= -self.max_loss else "not kept yet"
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether a candidate may replace production by a promotion rule, and why (not).
+    """Tell whether a candidate may replace production by a promotion rule, and why (not).
 
-    `lift`: the estimated lift; `lower`: the bound that the rule compares with the margin. `events` of the candidate.
-    `held`: the number of block ends in a row at which it passed. `since_...`: when it became promotable, by the rule
-    and the weights alone, in events since the start and in epoch seconds; `first_...`: the same for the first time,
-    with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
-    became promotable; `promotable_events`: for how many events in total. `estimator`, `average`: those whose lift
-    decides, once it is known. `reward`: the goal. `more`: how many more events are needed, at the present rate; None
-    if it is not known. `propensity`: as of an `Estimate`. `guardrails`: the rewards that it must not lose.
+    Attributes:
+        policy: the candidate
+        rule: the label of the rule
+        promotable: whether it may replace production
+        reason: why (not)
+        lift: the estimated lift
+        lower: the bound that the rule compares with the margin
+        events: the number of events of the candidate
+        held: the number of block ends in a row at which it passed
+        since_event: when it became promotable by the rule and the weights alone, in events since the start
+        since_timestamp: likewise in epoch seconds
+        first_event: when it became promotable for the first time
+        first_timestamp: likewise in epoch seconds
+        first_lift: the estimated lift at that time
+        lift_since: the mean of the estimated lift at all block ends since that time
+        times: how often it became promotable
+        promotable_events: for how many events in total it was promotable
+        estimator: the estimator of the deciding lift, None until it is known
+        average: the average of the deciding lift, None until it is known
+        more: how many more events are needed at the current rate, None if unknown
+        reward: the primary reward
+        propensity: as in `Estimate`
+        guardrails: the rewards that it must not lose
     """
 
     policy: str
@@ -165,7 +216,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
-    """Whether a policy passes one trust check, and why; while one fails, nothing is promotable."""
+    """Tell whether a policy passes one trust check, and why. While one fails, nothing is promotable."""
 
     policy: str
     check: str
@@ -174,11 +225,19 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """The moment, in events since the start and epoch seconds, when a candidate became promotable or ceased to be.
+    """Hold the moment when a candidate became promotable or ceased to be.
 
-    `lift`, `lift_lower`, `lift_upper`: the estimated lift and its interval then, which reaches from the decision bound
-    of the rule to as far above the lift; None where the rule has no bound. `place`: topic, partition and offset of the
-    event after which the rule decided; None where the log has no offsets.
+    Attributes:
+        policy: the candidate
+        rule: the label of the rule
+        event: the number of events since the start
+        timestamp: in epoch seconds
+        promotable: whether it became promotable
+        lift: the estimated lift at that moment
+        lift_lower: the decision bound of the rule, None without one
+        lift_upper: as far above the lift as the decision bound is below, None without one
+        reason: why
+        place: topic, partition and offset of the event after which the rule decided, None in a log without offsets
     """
 
     policy: str
@@ -194,11 +253,16 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class NewVersion(msgspec.Struct, frozen=True):
-    """A frozen copy of a policy that learns, which is a candidate from now on.
+    """Announce a frozen copy of a policy that learns, which is a candidate from now on.
 
-    `of`: the policy that was copied, after `event` events since the start. `timestamp`: the newest event time then, in
-    epoch seconds. `retired`: the copies that stopped being candidates. `place`: as in `Transition`. `file`: the
-    name of its policy file; None where it has none.
+    Attributes:
+        policy: the name of the copy
+        of: the policy that was copied
+        event: the number of events since the start at that moment
+        timestamp: the newest event time at that moment, in epoch seconds
+        retired: the copies that stopped being candidates
+        place: as in `Transition`
+        file: the name of its policy file, None without one
     """
 
     policy: str
@@ -211,13 +275,18 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 class Learner(msgspec.Struct, frozen=True):
-    """A candidate that learns from the stream, or a frozen copy of one.
+    """Describe a candidate that learns from the stream, or a frozen copy of one.
 
-    `learns`: whether it keeps learning, which a copy does not. `steps`: how often it has learned. `version`: the
-    number of its newest frozen copy; of a copy, its own number; None without any. `regret`: the cumulative value of
-    production less that of this policy, by the first estimator of the lift between them; below 0 the policy is
-    better. `step_norm`: the Euclidean length of its last step, and `learning_rate`: the factor of its steps; None
-    where it has no such step. `failures`: the number of events that code could not learn from.
+    Attributes:
+        policy: the name of the candidate
+        steps: how often it has learned
+        version: the number of its newest frozen copy, its own number for a copy, or None
+        regret: the cumulative value of production minus this policy's, by the first estimator of the lift between them,
+            below 0 if the policy is better
+        step_norm: the Euclidean length of its last step, None if there is no such step
+        learning_rate: the factor of its steps, None if there is none
+        failures: the number of events that code could not learn from
+        learns: whether it keeps learning, which a copy does not
     """
 
     policy: str
@@ -231,12 +300,20 @@ class Learner(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """Whether an estimate has come true: the value of a policy on its own events, and as estimated from others.
+    """Compare the value of a policy on its own events with the value estimated from others' events.
 
-    `value`, `lower`, `upper`: the mean reward of the events that the policy chose itself, over the average, with its
-    interval. `estimated`: the estimate from the events that other policies chose. `error`: estimated less seen.
-    `lift_...`: the same over production's own events, or over those of all others where production is `logging`; None
-    for production. Unknown numbers are None. `propensity`: `logged`, or `estimated`, whose error is in no interval.
+    Unknown numbers are None.
+
+    Attributes:
+        policy: the name of the policy
+        average: the label of the average
+        value: the mean reward of the events that the policy chose itself, with its interval in `lower` and `upper`
+        estimated: the estimate from the events that other policies chose
+        error: the estimated minus the seen value, with its interval in the next fields
+        lift_estimated: the estimated lift, None for production
+        lift: the lift over production's own events, or over all others' events if production is `logging`, None for
+            production, with its interval in the next fields
+        propensity: `logged`, or `estimated` with an error that no interval includes
     """
 
     policy: str
@@ -256,12 +333,17 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 class PropensityModel(msgspec.Struct, frozen=True):
-    """How well a model predicts the logged actions, each before it learned from it; its predictions are propensities.
+    """Measure how well a model predicts the logged actions, each before it learned from it.
 
-    `events`: those that it learned from; `unknown`: those among them without an estimate, which are missing for all
-    candidates. `log_loss`: the mean of `-ln p` over the last 100,000 events with an estimate; `baseline_log_loss`: that
-    of the shares of the actions, whatever the context. A model that a context helps is below it. `failures`: events
-    that a classifier did not learn from, because it raised.
+    Its predictions serve as propensities.
+
+    Attributes:
+        model: the name of the model
+        events: the number of events that it learned from
+        unknown: events without an estimate, which are missing for all candidates
+        log_loss: the mean of `-ln p` over the last 100,000 events with an estimate
+        baseline_log_loss: the mean for the shares of the actions, whatever the context. A useful model is below it.
+        failures: events that a classifier did not learn from, because it raised
     """
 
     model: str
@@ -273,12 +355,24 @@ class PropensityModel(msgspec.Struct, frozen=True):
 
 
 class SegmentEstimate(msgspec.Struct, frozen=True):
-    """The value of `policy` for the events of one value of a segment, by one of the estimators on one of the averages.
+    """Hold the value of `policy` for the events of one value of a segment.
 
-    `segment`, `segment_value`: e.g. `country` and `de`. `share`: the share of the averaged events. `events`: the number
-    of equally weighted events that would carry as much evidence. The shares times the lifts of all values of a segment
-    add up to the lift of the estimate with this `estimator` and `average`, where every event has a value. Intervals of
-    one policy hold together with the confidence of the Report. Unknown numbers are None; lifts of production are.
+    The shares times the lifts of all values of a segment add up to the lift of the estimate with this `estimator` and
+    `average`, if every event has a value. Intervals of one policy hold together with the confidence of the Report.
+    Unknown numbers are None, and lifts of production are None.
+
+    Attributes:
+        policy: the name of the policy
+        segment: the name of the segment, e.g. `country`
+        segment_value: e.g. `de`
+        estimator: the label of the estimator
+        average: the label of the average
+        share: the share of the averaged events
+        events: the number of equally weighted events that would carry as much evidence
+        value: the estimated value, with its interval in `lower` and `upper`
+        lift: the estimated difference to production, with its interval in the next fields
+        kind: the kind of the interval
+        propensity: as in `Estimate`
     """
 
     policy: str
@@ -299,12 +393,12 @@ class SegmentEstimate(msgspec.Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Whether the policy is worse than production on these events: the interval of its lift is below 0."""
+        """Tell whether the policy is worse than production on these events: the interval of its lift is below 0."""
         return self.lift_upper is not None and self.lift_upper < 0
 
     @property
     def lift_over_error(self) -> float | None:
-        """The lift over half the width of its interval."""
+        """Return the lift over half the width of its interval."""
         if self.lift is None or self.lift_lower is None or self.lift_upper is None:
             return None
         half = (self.lift_upper - self.lift_lower) / 2
@@ -312,7 +406,7 @@ class SegmentEstimate(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """How often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
+    """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
     rank: int
     value: float
@@ -324,15 +418,15 @@ Entry = TypeVar("Entry")
 
 
 def grouped(entries: Iterable[Entry], attribute: str) -> dict[Any, list[Entry]]:
-    """Entries of a Report by one of their attributes, in order of first appearance."""
+    """Group entries of a Report by one of their attributes, in order of first appearance."""
     groups: dict[Any, list[Entry]] = {}
-    for each in entries:
-        groups.setdefault(getattr(each, attribute), []).append(each)
+    for entry in entries:
+        groups.setdefault(getattr(entry, attribute), []).append(entry)
     return groups
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything known at one moment; `to_json` is the contract of `replay --json` and `/api/v1/report`."""
+    """Hold everything known at one moment. `to_json` is the contract of `replay --json` and `/api/v1/report`."""
 
     confidence: float
     production: str
@@ -351,10 +445,10 @@ class Report(msgspec.Struct, frozen=True):
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:
-        """The estimate with these labels; by default that of the goal.
+        """Return the estimate with these labels, by default for the primary reward.
 
         Raises:
-            KeyError: There is no such estimate; the message lists those that exist.
+            KeyError: There is no such estimate. The message lists the existing ones.
         """
         for estimate in self.estimates:
             labels_of = (estimate.policy, estimate.estimator, estimate.average)
@@ -365,25 +459,25 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def goal(self) -> str:
-        """The name of the first reward, which decides."""
+        """Return the name of the first reward, which decides."""
         return self.estimates[0].reward if self.estimates else "reward"
 
     @property
     def rewards(self) -> list[str]:
-        """The names of all rewards, the goal first."""
-        return list(dict.fromkeys(each.reward for each in self.estimates))
+        """Return the names of all rewards, the primary reward first."""
+        return list(dict.fromkeys(estimate.reward for estimate in self.estimates))
 
     @property
     def caution(self) -> str:
-        """The error that no number includes; empty where propensities are logged."""
+        """Describe the error that no number includes, or return an empty text if propensities are logged."""
         if self.propensity_model is None:
             return ""
         return f"propensities are estimated ({self.propensity_model.model}): intervals leave out their error"
 
     @property
     def caution_about_learners(self) -> str:
-        """The meaning of the bounds of candidates that keep learning; empty where there is none."""
-        names = [each.policy for each in self.learners if each.learns]
+        """Explain the bounds of candidates that keep learning, or return an empty text without any."""
+        names = [learner.policy for learner in self.learners if learner.learns]
         if not names:
             return ""
         return (
@@ -392,36 +486,40 @@ class Report(msgspec.Struct, frozen=True):
         )
 
     def of_goal(self) -> Report:
-        """The Report with the estimates of the goal alone."""
+        """Return the Report with the estimates of the primary reward alone."""
         return self if len(self.rewards) < 2 else self.of_reward(self.goal)
 
     def of_reward(self, reward: str) -> Report:
-        """The Report with the estimates of one reward alone."""
-        return msgspec.structs.replace(self, estimates=tuple(each for each in self.estimates if each.reward == reward))
+        """Return the Report with the estimates of one reward alone."""
+        return msgspec.structs.replace(
+            self, estimates=tuple(estimate for estimate in self.estimates if estimate.reward == reward)
+        )
 
     def segments_by_lift(self) -> list[SegmentEstimate]:
-        """The rows of candidates by segment: the lowest lift over its error first, and last those that have none."""
-        rows = [each for each in self.segments if each.policy != self.production]
-        return sorted(rows, key=lambda each: math.inf if each.lift_over_error is None else each.lift_over_error)
+        """Return the rows of candidates by segment, ordered by lift over error. Rows without one come last."""
+        rows = [row for row in self.segments if row.policy != self.production]
+        return sorted(rows, key=lambda row: math.inf if row.lift_over_error is None else row.lift_over_error)
 
     def thin(self) -> frozenset[tuple[str, str]]:
-        """Pairs of an estimator and an average that most events had no evidence for, so that displays skip them.
+        """Return pairs of an estimator and an average without evidence from most events, so that displays skip them.
 
-        For production, such a pair has an effective sample size under 100, and another estimator on the same average
-        has ten times as much.
+        For production, such a pair has an effective sample size under 100, and another estimator on this average has
+        ten times as much.
         """
         sizes = {
-            (each.estimator, each.average): each.effective_sample_size or 0.0
-            for each in self.estimates
-            if each.policy == self.production and each.reward == self.goal
+            (estimate.estimator, estimate.average): estimate.effective_sample_size or 0.0
+            for estimate in self.estimates
+            if estimate.policy == self.production and estimate.reward == self.goal
         }
-        most = {average: max(size for (_, on), size in sizes.items() if on == average) for _, average in sizes}
+        largest = {average: max(size for (_, label), size in sizes.items() if label == average) for _, average in sizes}
         return frozenset(
-            pair for pair, size in sizes.items() if size < min(THIN, most[pair[1]]) and size * RICHER <= most[pair[1]]
+            pair
+            for pair, size in sizes.items()
+            if size < min(THIN, largest[pair[1]]) and size * RICHER <= largest[pair[1]]
         )
 
     def to_json(self, indent: int = 0) -> bytes:
-        """The Report as JSON."""
+        """Return the Report as JSON."""
         encoded = msgspec.json.encode(self)
         return msgspec.json.format(encoded, indent=indent) if indent else encoded
 
@@ -433,9 +531,9 @@ class Report(msgspec.Struct, frozen=True):
     def to_frame(
         self, library: Literal["pandas", "polars"] = "pandas", rows: Literal["estimates", "segments"] = "estimates"
     ) -> Any:
-        """The estimates, or those by segment, as a data frame; unknown numbers are missing values.
+        """Return the estimates (without `details`), or the segments, as a data frame.
 
-        Estimates are without their `details`.
+        Unknown numbers are missing values.
 
         Raises:
             InputError: The library is not installed.
@@ -447,7 +545,7 @@ class Report(msgspec.Struct, frozen=True):
             hint = f"pip install {library}"
             raise InputError(f"to_frame needs {library}, which is not installed", hint=hint) from error
         kinds = (SegmentEstimate if rows == "segments" else Estimate).__annotations__
-        columns = {field: [getattr(each, field) for each in getattr(self, rows)] for field in kinds}
+        columns = {field: [getattr(row, field) for row in getattr(self, rows)] for field in kinds}
         columns.pop("details", None)
         numbers = {  # NaN where it is None
             field: np.array(columns[field], dtype=float) for field in columns if kinds[field] == "float | None"
@@ -455,30 +553,30 @@ class Report(msgspec.Struct, frozen=True):
         return module.DataFrame(columns | numbers, **options)
 
     def _repr_html_(self) -> str:
-        """The estimates as a table, as notebooks show it."""
-        decimals = decimals_for(each.value for each in self.estimates)
+        """Return the estimates as a table, as notebooks show it."""
+        decimals = decimals_for(estimate.value for estimate in self.estimates)
         interval = f"{self.confidence * 100:g}% interval"
         several = len(self.rewards) > 1
         named = ("policy", "reward") if several else ("policy",)
         headings = (*named, "estimator", "average", "value", interval, "lift", interval, "effective events")
         lines = [_row("th", headings)]
-        for each in self.estimates:
-            name = f"{each.policy} (production)" if each.policy == self.production else each.policy
-            bounds = f"{decimal(each.lower, decimals)} … {decimal(each.upper, decimals)}"
+        for estimate in self.estimates:
+            name = f"{estimate.policy} (production)" if estimate.policy == self.production else estimate.policy
+            bounds = f"{decimal(estimate.lower, decimals)} … {decimal(estimate.upper, decimals)}"
             lift, low, high = (
-                decimal(one, decimals, signed=True) for one in (each.lift, each.lift_lower, each.lift_upper)
+                decimal(one, decimals, signed=True) for one in (estimate.lift, estimate.lift_lower, estimate.lift_upper)
             )
             cells = (
                 name,
-                *((each.reward,) if several else ()),
-                each.estimator,
-                each.average,
-                decimal(each.value, decimals),
+                *((estimate.reward,) if several else ()),
+                estimate.estimator,
+                estimate.average,
+                decimal(estimate.value, decimals),
                 bounds,
                 lift,
                 f"{low} … {high}",
             )
-            lines.append(_row("td", (*cells, decimal(each.effective_sample_size, 0))))
+            lines.append(_row("td", (*cells, decimal(estimate.effective_sample_size, 0))))
         caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
         caption = "; ".join(filter(None, (caption, self.caution, self.caution_about_learners)))
         return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"

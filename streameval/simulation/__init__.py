@@ -1,8 +1,10 @@
-"""Worlds with known values and drift: a recommender whose users change their preferences.
+"""Simulate worlds with known values and drift: a recommender with users who change their preferences.
 
-Users belong to clusters. One interaction: a cluster is drawn from the mixture of the moment, a user from that cluster,
-one item that the user likes, and 24 others. A policy chooses one of the 25 and earns 1 for the liked one.
-The experiment is that of Jagerman, Markov and de Rijke, "When people change their mind" (WSDM 2019).
+Users belong to clusters. In each interaction, a cluster is drawn from the current mixture, then a user from that
+cluster, one item that the user likes, and 24 other items. A policy chooses one of the 25 items and earns 1 for the
+liked one.
+
+Source: Jagerman, Markov & de Rijke, When people change their mind, WSDM 2019.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The world of a list recommender: pages of items, a ranker with interventions, candidates, and their exact values.
+"""Simulate a list recommender: pages of items, a ranker with interventions, candidates, and their exact values.
 
-A page shows items drawn at random, in the order of production. A user looks at rank k with probability `1 / k`, and
-clicks an item that he looks at with a probability that depends on the item and on his cluster.
+A page shows items drawn at random, in the order of production. A user looks at rank k with probability `1 / k`. The
+user clicks an examined item with a probability that depends on the item and on the cluster of the user.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ CATALOGUE, FEATURES, LENGTH = 200, 8, 6
 
 @dataclass(frozen=True, eq=False)
 class ListWorld:
-    """Items whose attractiveness depends on the cluster of the user, production, and candidates.
+    """Hold items with an attractiveness for each cluster of users, and the scores of all policies.
 
     Attributes:
-        attractiveness: [clusters, items] the probability of a click on an item at which the user looks
-        scores: [1 + candidates, items] by which policies rank items, production first
-        exploration: the probability that production changes a page by chance. `swaps`: it exchanges the items of rank 1
-            and of another rank; `shuffles`: it puts all items into random order
+        attractiveness: the probability of a click on an item that the user looks at [clusters, items]
+        scores: policies rank items by these scores, production first [1 + candidates, items]
+        candidates: the names of the candidates
+        exploration: the probability that production changes a page by chance
+        interventions: `swaps` exchanges the items of rank 1 and of another rank, `shuffles` puts all items into random
+            order
     """
 
     attractiveness: Array
@@ -47,7 +49,7 @@ class ListWorld:
         exploration: float = 0.2,
         interventions: InterventionKind = "swaps",
     ) -> ListWorld:
-        """A world in which candidate k is the best for cluster k, and production for equal shares of all clusters."""
+        """Return a world in which candidate k is the best for cluster k, and production the best for equal shares."""
         random = np.random.default_rng(seed)
         clusters = max(2, len(candidates))
         taste = random.normal(size=FEATURES) + 1.5 * random.normal(size=(clusters, FEATURES))
@@ -58,12 +60,12 @@ class ListWorld:
 
     @property
     def clusters(self) -> int:
-        """The number of clusters."""
+        """Return the number of clusters."""
         return len(self.attractiveness)
 
     @cached_property
     def placement(self) -> Array:
-        """The probability that the item of a rank of production is shown at each rank, [LENGTH, LENGTH]."""
+        """Return the probability that the item of a rank of production is shown at each rank [LENGTH, LENGTH]."""
         if self.interventions == "shuffles":
             changed = np.full((LENGTH, LENGTH), 1.0 / LENGTH)
         else:
@@ -74,21 +76,21 @@ class ListWorld:
 
     @cached_property
     def value(self) -> Array:
-        """[clusters, 1 + candidates]: the expected DCG of each policy's order of a page, of production as it is shown.
+        """Return the expected DCG of each policy, of production with its interventions [clusters, 1 + candidates].
 
-        Of the others on its page, an item has j better ones with a hypergeometric probability.
+        The number of better items among the others on a page is hypergeometric.
         """
         gain = 1.0 / np.log2(np.arange(2.0, LENGTH + 2.0))
         columns = []
         for policy, scores in enumerate(self.scores):
             better = np.argsort(np.argsort(-scores))
-            of_rank = gain if policy else self.placement @ gain
-            gains = sum(of_rank[ahead] * _chance(better, ahead) for ahead in range(LENGTH))
+            gain_by_rank = gain if policy else self.placement @ gain
+            gains = sum(gain_by_rank[ahead] * _chance(better, ahead) for ahead in range(LENGTH))
             columns.append(self.attractiveness @ (gains * LENGTH / CATALOGUE))
         return np.stack(columns, axis=1)
 
     def draw(self, cluster: Integers, random: np.random.Generator) -> ShownPages:
-        """One page for a user of each of the given clusters."""
+        """Draw one page for a user of each given cluster [n]."""
         count, row = len(cluster), np.arange(len(cluster))[:, None]
         drawn = np.argpartition(random.random((count, CATALOGUE)), LENGTH, axis=1)[:, :LENGTH]
         ranked = drawn[row, np.argsort(-self.scores[0][drawn], axis=1)]
@@ -109,14 +111,15 @@ class ListWorld:
 
 @dataclass(frozen=True, eq=False)
 class ShownPages:
-    """Pages that production showed, with their clicks.
+    """Hold pages that production showed, with their clicks.
 
     Attributes:
-        shown: [n, LENGTH] the item at each rank
-        clicked: [n, LENGTH] whether it was clicked
-        ranks: [candidates, n, LENGTH] those of candidates
-        origin: [n, LENGTH] the place at which production would show the item without an intervention, from 0
-        swap: [n] the rank whose item was exchanged with that of rank 1; 0 for none
+        world: the world of the pages
+        shown: the item at each rank [n, LENGTH]
+        clicked: whether it was clicked [n, LENGTH]
+        ranks: the rank of each shown item under each candidate [candidates, n, LENGTH]
+        origin: the position of the item without an intervention, from 0 [n, LENGTH]
+        swap: the rank that was exchanged with rank 1, 0 for none [n]
     """
 
     world: ListWorld
@@ -127,14 +130,14 @@ class ShownPages:
     swap: Integers
 
     def marginals(self) -> Array:
-        """The probability of each item at its rank, and at the next one, [n, LENGTH, 2]."""
+        """Return the probability of each item at its rank and at the next rank [n, LENGTH, 2]."""
         later = np.column_stack([self.world.placement, np.zeros(LENGTH)])
-        place = np.arange(LENGTH)
-        return np.stack([later[self.origin, place], later[self.origin, place + 1]], axis=-1)
+        rank = np.arange(LENGTH)
+        return np.stack([later[self.origin, rank], later[self.origin, rank + 1]], axis=-1)
 
 
 def _chance(better: Integers, ahead: int) -> Array:
-    """The probability that `ahead` of the other items of a page are better, [items]."""
+    """Return the probability that `ahead` of the other items of a page are better [items]."""
     worse = CATALOGUE - 1 - better
     pages = log_choose(np.array([CATALOGUE - 1]), LENGTH - 1)
     return np.exp(log_choose(better, ahead) + log_choose(worse, LENGTH - 1 - ahead) - pages)

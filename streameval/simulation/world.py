@@ -1,6 +1,6 @@
-"""The world of a recommender: clusters of users, items with features, linear policies, and their exact values.
+"""Simulate a recommender: clusters of users, items with features, linear policies, and their exact values.
 
-Under drift, a stream of interactions comes from it, with the true values over time.
+Under drift, it gives a stream of interactions with the true values over time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from streameval.events import EventBatch
 
 
 def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, actions: int) -> Array:
-    """[likes]: the probability that a liked item has the best score among `actions - 1` items its user does not like.
+    """Return the probability that a liked item has the best score in a set with unliked items [likes].
 
-    The others are drawn without replacement. With `l` unliked items below the liked one, `e` of equal score (ties are
-    broken evenly), `N` unliked items in all, and sets of `A`:
-    `sum_t C(e, t) C(l, A-1-t) / (t+1) / C(N, A-1) = (C(l+e+1, A) - C(l, A)) / (e+1) / C(N, A-1)`.
+    The `actions - 1` other items are drawn without replacement. Let `l` unliked items lie below the liked one, let `e`
+    have the same score (ties are broken evenly), let there be `N` unliked items in all, and `A` items in a set. Then it
+    is `sum_t C(e, t) C(l, A-1-t) / (t+1) / C(N, A-1) = (C(l+e+1, A) - C(l, A)) / (e+1) / C(N, A-1)`.
 
-    One user who likes item 2 of 4, sets of 2: it beats the items 0 and 1, not item 3.
+    Args:
+        scores: the score of each item [items]
+        liked_start: the position of the first liked item of each user, and the end [users + 1]
+        liked_items: the liked items, user by user [likes]
+        actions: the number of items in a set
+
+    One user who likes item 2 of 4 gets sets of 2. The item beats the items 0 and 1, not item 3.
 
     >>> chance_of_best(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 1]), np.array([2]), 2).round(9)
     array([0.66666667])
@@ -33,9 +39,9 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
     liked = np.diff(liked_start)
     user = np.repeat(np.arange(len(liked)), liked)
     distinct, rank = np.unique(scores, return_inverse=True)
-    own = rank[liked_items]
-    below, level = _below_and_equal(np.sort(rank), own)
-    key = user * len(distinct) + own
+    liked_rank = rank[liked_items]
+    below, level = _below_and_equal(np.sort(rank), liked_rank)
+    key = user * len(distinct) + liked_rank
     liked_below, liked_level = _below_and_equal(np.sort(key), key)
     lower = below - (liked_below - liked_start[user])
     equal = level - liked_level
@@ -45,7 +51,7 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
 
 
 def softmax(scores: Array) -> Array:
-    """The probabilities of each row, in proportion to exp(score)."""
+    """Return probabilities in proportion to exp(score), row by row."""
     unnormalised = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(unnormalised / unnormalised.sum(axis=1, keepdims=True))
 
@@ -56,7 +62,7 @@ def _below_and_equal(ordered: Integers, values: Integers) -> tuple[Integers, Int
 
 
 def log_choose(n: Integers, k: int) -> Array:
-    """The logarithm of "n choose k"; -inf where k > n."""
+    """Return the logarithm of "n choose k", -inf if k > n."""
     log_factorial = np.array([math.lgamma(number + 1.0) for number in range(int(n.max()) + 1)])
     chosen = log_factorial[n] - log_factorial[np.maximum(n - k, 0)] - math.lgamma(k + 1.0)
     return np.where(n >= k, chosen, -np.inf)
@@ -67,12 +73,22 @@ _CORRECTION_SETS = 40_000
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Users with preferences, items with features, and linear policies: the logging policy, then the candidates.
+    """Hold users with preferences, items with features, and linear policies: the logging policy, then the candidates.
 
-    User u likes `liked_items[liked_start[u]:liked_start[u + 1]]`. `theta` [1 + candidates, features] scores items. An
-    action set holds `actions` items. The user likes exactly one of them; choosing it earns 1. The logging policy takes
-    its best item, or with probability `exploration` any item. Candidates are greedy, or with a `temperature` softmax
-    of score / temperature.
+    Each action set holds `actions` items. The user likes exactly one of them, and choosing it earns 1. The logging
+    policy takes its best item, or any item with probability `exploration`. Candidates are greedy, or softmax of score /
+    temperature.
+
+    Attributes:
+        item_features: [items, features]
+        liked_start: user u likes `liked_items[liked_start[u]:liked_start[u + 1]]` [users + 1]
+        liked_items: [likes]
+        user_cluster: the cluster of each user [users]
+        theta: the weights of the features in the scores of policies [1 + candidates, features]
+        candidates: the names of the candidates
+        exploration: the probability that the logging policy takes any item
+        actions: the number of items in a set
+        temperature: None for greedy candidates
     """
 
     item_features: Array
@@ -94,9 +110,13 @@ class World:
         exploration: float = 0.2,
         temperature: float | None = None,
     ) -> World:
-        """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta`, e.g. from `np.load`.
+        """Return a prepared world, e.g. from `np.load`.
 
-        `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on.
+        Args:
+            arrays: `item_features`, `user_indptr`, `user_items`, `user_cluster` and `theta`
+            candidates: names for the rows of `theta` after row 0, in order, by default all, `candidate-1` and so on
+            exploration: the probability that the logging policy takes any item
+            temperature: the temperature of softmax candidates, None for greedy ones
 
         Raises:
             ValueError: The arrays do not fit together.
@@ -128,7 +148,7 @@ class World:
         exploration: float = 0.2,
         temperature: float | None = None,
     ) -> World:
-        """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
+        """Return a world of the same structure that needs no data: candidate k is trained on the users of cluster k.
 
         There are at most `clusters` candidates (by default as many). Equal arguments make equal worlds.
 
@@ -154,27 +174,28 @@ class World:
 
     @property
     def clusters(self) -> int:
-        """The number of clusters."""
+        """Return the number of clusters."""
         return int(self.user_cluster.max()) + 1
 
     @cached_property
     def scores(self) -> Array:
-        """[1 + candidates, items]: the score of each item under each policy."""
+        """Return the score of each item under each policy [1 + candidates, items]."""
         return np.ascontiguousarray(self.theta @ self.item_features.T)
 
     @cached_property
     def value(self) -> Array:
-        """[clusters, 1 + candidates]: expected reward of each policy as deployed, the exploring logging policy first.
+        """Return the expected reward of each policy, the exploring logging policy first [clusters, 1 + candidates].
 
-        Exact for greedy candidates, by counting action sets. For softmax candidates: the exact greedy value plus the
-        mean difference of the two on 40,000 action sets per cluster (standard error at most .002, mostly below .001).
+        It is exact for greedy candidates, by counting action sets. For softmax candidates it is the exact greedy value
+        plus the mean difference of the two on 40,000 action sets per cluster (standard error at most .002, mostly below
+        .001).
         """
         likes, starts = np.diff(self.liked_start), self.liked_start[:-1]
         columns = []
         for scores in self.scores:
-            of_like = chance_of_best(scores, self.liked_start, self.liked_items, self.actions)
-            of_user = np.add.reduceat(of_like, starts) / likes
-            columns.append([of_user[members].mean() for members in self._members])
+            like_chance = chance_of_best(scores, self.liked_start, self.liked_items, self.actions)
+            user_value = np.add.reduceat(like_chance, starts) / likes
+            columns.append([user_value[members].mean() for members in self._members])
         value = np.stack(columns, axis=1)
         value[:, 0] = (1 - self.exploration) * value[:, 0] + self.exploration / self.actions
         if self.temperature is not None:
@@ -182,12 +203,12 @@ class World:
         return value
 
     def draw(self, cluster: Integers, random: np.random.Generator) -> Interactions:
-        """One interaction with a user of each of the given clusters, logged by the exploring policy."""
-        items, place = self.offer(cluster, random)
+        """Draw one interaction with a user of each given cluster, logged by the exploring policy."""
+        items, liked_index = self.offer(cluster, random)
         best = self.scores[0][items].argmax(axis=1)
         explore = random.random(len(items)) < self.exploration
         action = np.where(explore, random.integers(self.actions, size=len(items)), best)
-        return Interactions(self, items, best, action, (action == place).astype(np.float64))
+        return Interactions(self, items, best, action, (action == liked_index).astype(np.float64))
 
     @cached_property
     def _members(self) -> list[Integers]:
@@ -200,9 +221,12 @@ class World:
         return table
 
     def offer(self, cluster: Integers, random: np.random.Generator) -> tuple[Integers, Integers]:
-        """Action sets for users of the given clusters, and the place of the liked item in each.
+        """Draw action sets for users of the given clusters.
 
         A set with a collision is drawn again as a whole, so that all sets of unliked items are equally likely.
+
+        Returns:
+            The items of each set [n, actions], and the position of the liked item in it [n].
         """
         size = np.array([len(members) for members in self._members])
         nth = (np.cumsum(size) - size)[cluster] + _below(size[cluster], random)
@@ -215,25 +239,38 @@ class World:
             others.sort(axis=1)
             twice = (others[:, 1:] == others[:, :-1]).any(axis=1)
             redo = redo[twice | self._likes[user[redo, None], others].any(axis=1)]
-        row, place = np.arange(len(user)), random.integers(self.actions, size=len(user))
-        items[:, 0] = items[row, place]
-        items[row, place] = self.liked_items[self.liked_start[user] + _below(np.diff(self.liked_start)[user], random)]
-        return items, place
+        row, position = np.arange(len(user)), random.integers(self.actions, size=len(user))
+        items[:, 0] = items[row, position]
+        items[row, position] = self.liked_items[
+            self.liked_start[user] + _below(np.diff(self.liked_start)[user], random)
+        ]
+        return items, position
 
     def _softmax_less_greedy(self, cluster: int) -> Array:
         random = np.random.default_rng([cluster, _CORRECTION_SETS])
-        items, place = self.offer(np.full(_CORRECTION_SETS, cluster), random)
+        items, liked_index = self.offer(np.full(_CORRECTION_SETS, cluster), random)
         row = np.arange(len(items))
-        on_offer = (scores[items] for scores in self.scores[1:])
+        offered_scores = (scores[items] for scores in self.scores[1:])
         assert self.temperature is not None
         return np.array(
-            [(softmax(s / self.temperature)[row, place] - (s.argmax(axis=1) == place)).mean() for s in on_offer]
+            [
+                (softmax(s / self.temperature)[row, liked_index] - (s.argmax(axis=1) == liked_index)).mean()
+                for s in offered_scores
+            ]
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Action sets [n, actions], the positions of the logging policy's best and of its logged action, and rewards."""
+    """Hold action sets with the decision of the logging policy.
+
+    Attributes:
+        world: the world that they were drawn from
+        items: [n, actions]
+        best: the position of the best item under the logging policy [n]
+        action: the position of the logged action [n]
+        reward: [n]
+    """
 
     world: World
     items: Integers
@@ -245,30 +282,34 @@ class Interactions:
         return len(self.action)
 
     def propensity(self) -> Array:
-        """[n]: the propensity of the logged action."""
-        return self._of_action(self.propensities())
+        """Return the propensity of the logged action [n]."""
+        return self._select_logged(self.propensities())
 
     def propensities(self) -> Array:
-        """[n, actions]: the distribution of the logging policy."""
+        """Return the distribution of the logging policy [n, actions]."""
         explored = self.world.exploration / self.world.actions
         return _one_hot(self.best, self.world.actions) * (1 - self.world.exploration) + explored
 
     def distribution(self, candidate: int) -> Array:
-        """[n, actions]: the distribution of the candidate with that index (from 0)."""
+        """Return the distribution of a candidate, by its index from 0 [n, actions]."""
         scores = self.world.scores[1 + candidate][self.items]
         if self.world.temperature is None:
             return _one_hot(scores.argmax(axis=1), self.world.actions)
         return softmax(scores / self.world.temperature)
 
     def probability(self, candidate: int) -> Array:
-        """[n]: the probability of the logged action under the candidate."""
-        return self._of_action(self.distribution(candidate))
+        """Return the probability of the logged action under a candidate, by its index from 0 [n]."""
+        return self._select_logged(self.distribution(candidate))
 
-    def _of_action(self, distribution: Array) -> Array:
+    def _select_logged(self, distribution: Array) -> Array:
         return np.asarray(distribution[np.arange(len(self)), self.action])
 
     def columns(self, *, action_sets: bool = False) -> EventBatch:
-        """The interactions as events: compact, or with whole action sets (features, propensities, distributions)."""
+        """Return the interactions as events.
+
+        Args:
+            action_sets: whether events list features, propensities and distributions of all actions
+        """
         names = enumerate(self.world.candidates)
         if not action_sets:
             chances = {name: self.probability(candidate) for candidate, name in names}
@@ -283,34 +324,37 @@ class Interactions:
 
 
 def numbered(candidates: int) -> list[str]:
-    """The names of candidates without names: `candidate-1` and so on."""
+    """Name candidates without names: `candidate-1` and so on."""
     return [f"candidate-{number}" for number in range(1, candidates + 1)]
 
 
 def _below(limit: Integers, random: np.random.Generator) -> Integers:
-    """A uniform integer below each limit."""
+    """Draw a uniform integer below each limit."""
     return (random.random(len(limit)) * limit).astype(np.int64)
 
 
-def _one_hot(place: Integers, width: int) -> Array:
-    return np.eye(width)[place]
+def _one_hot(index: Integers, width: int) -> Array:
+    return np.eye(width)[index]
 
-
-# --- Streams of interactions under drift ---
 
 DriftKind = Literal["smooth", "abrupt", "stationary"]
 
-BATCH = 100  # interactions that share one mixture of clusters
-DRAW_SIZE = 2_000  # interactions drawn at once from their own seed: a stream can start at any block
+BATCH = 100  # interactions with one mixture of clusters
+DRAW_SIZE = 2_000  # interactions drawn at once from a seed of their own, so that a stream can start at any block
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How the mixture of clusters moves with the number n of interactions so far.
+    """Describe how the mixture of clusters moves with the number n of interactions so far.
 
-    `smooth`: linearly from cluster k to cluster k + 1 within `span` interactions, and so on. `abrupt`: cluster k for
-    `span` interactions, then the next. `stationary`: equal shares. After the last cluster it stays there, or with
-    `cycle` returns to the first one. Before the first interaction (n < 0) the shares are equal.
+    Before the first interaction (n < 0) the shares are equal.
+
+    Attributes:
+        kind: `smooth` moves linearly from cluster k to cluster k + 1 within `span` interactions. `abrupt` stays at
+            cluster k for `span` interactions, then takes the next. `stationary` keeps equal shares.
+        clusters: the number of clusters
+        span: interactions per cluster
+        cycle: whether the first cluster follows the last one, which otherwise stays
 
     >>> Drift("smooth", clusters=3, span=100).mixture([50, 100, 175, 900])
     array([[0.5 , 0.5 , 0.  ],
@@ -325,7 +369,7 @@ class Drift:
     cycle: bool = False
 
     def mixture(self, n: ArrayLike) -> Array:
-        """Shares of the clusters ([..., clusters]) after `n` interactions ([...])."""
+        """Return the shares of the clusters after `n` interactions, [...] to [..., clusters]."""
         count = np.asarray(n, dtype=np.int64)
         uniform = np.full((*count.shape, self.clusters), 1 / self.clusters)
         if self.kind == "stationary":
@@ -342,9 +386,12 @@ class Drift:
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A batch and the value of each policy ([1 + candidates], the deployed logging policy first).
+    """Hold a batch with the value of each policy, the deployed logging policy first.
 
-    `drawn`: in the world that the events came from. `truth`: in the world after them; estimates are compared with it.
+    Attributes:
+        events: the batch
+        drawn: values in the world that the events came from [1 + candidates]
+        truth: values in the world after the events, which estimates are compared with [1 + candidates]
     """
 
     events: EventBatch
@@ -353,9 +400,16 @@ class Moment:
 
 
 def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool = False) -> Iterator[Moment]:
-    """`n` interactions in batches of 100 (the last may be shorter), each with the true values.
+    """Yield `n` interactions in batches of 100 (the last may be shorter), each with the true values.
 
-    A longer run starts with the events of a shorter one. `action_sets` adds features and full distributions.
+    A longer run starts with the events of a shorter one.
+
+    Args:
+        world: the world to draw from
+        drift: how the mixture of clusters moves
+        n: the number of interactions
+        seed: the seed of the stream
+        action_sets: whether events list features and full distributions
     """
     for start in range(0, n, DRAW_SIZE):
         events = draw_block(world, drift, start // DRAW_SIZE, seed).columns(action_sets=action_sets)
@@ -368,22 +422,25 @@ Drawn = TypeVar("Drawn", covariant=True)
 
 
 class AnyWorld(Protocol[Drawn]):
-    """A world that draws interactions with users of clusters, and knows the values of its policies."""
+    """Draw interactions with users of clusters, and know the values of policies."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The names of the candidates."""
+        """Return the names of the candidates."""
 
     @property
     def value(self) -> Array:
-        """[clusters, 1 + candidates]: the value of each policy, production first."""
+        """Return the value of each policy, production first [clusters, 1 + candidates]."""
 
     def draw(self, cluster: Integers, random: np.random.Generator) -> Drawn:
-        """One interaction with a user of each of the given clusters."""
+        """Draw one interaction with a user of each given cluster."""
 
 
 def draw_block(world: AnyWorld[Drawn], drift: Drift, block: int, seed: int) -> Drawn:
-    """The 2,000 interactions of one block (0-based) of the stream; equal arguments draw equal interactions."""
+    """Draw the 2,000 interactions of one block of the stream, by its number from 0.
+
+    Equal arguments draw equal interactions.
+    """
     random = np.random.default_rng([seed, block])
     upper = np.cumsum(mixtures(drift, block * DRAW_SIZE, DRAW_SIZE // BATCH), axis=1)[:, None, :-1]
     cluster = (random.random((DRAW_SIZE // BATCH, BATCH, 1)) >= upper).sum(axis=2)
@@ -391,11 +448,14 @@ def draw_block(world: AnyWorld[Drawn], drift: Drift, block: int, seed: int) -> D
 
 
 def mixtures(drift: Drift, start: int, batches: int) -> Array:
-    """[batches, clusters]: each batch is drawn with the mixture of the batch before it, the first with equal shares."""
+    """Return the mixture of each batch [batches, clusters].
+
+    A batch is drawn with the mixture of the batch before it, and the first one with equal shares.
+    """
     return drift.mixture(start - BATCH + BATCH * np.arange(batches))
 
 
 def truth_after(world: AnyWorld[object], drift: Drift, n: int) -> dict[str, float]:
-    """The value of each policy after `n` interactions, that of the logging policy as `logging`."""
+    """Return the value of each policy after `n` interactions, for the logging policy under the name `logging`."""
     values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
     return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))

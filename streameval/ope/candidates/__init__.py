@@ -1,4 +1,4 @@
-"""Candidates: policies of every kind, and frozen copies of those that learn."""
+"""Define candidates: policies of every kind, and frozen copies of policies that learn."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ _POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
 
 
 def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Candidates by name: those of a list are logged, those of a mapping are policies, or their kind or settings.
+    """Return candidates by name. A list names logged candidates, and a mapping gives policies, their kinds or settings.
 
     >>> named_policies({"even": "uniform", "shadow": Logged()})
     {'even': Uniform(), 'shadow': Logged()}
     """
     if isinstance(candidates, Mapping):
-        spelled = {name: {"kind": each} if isinstance(each, str) else each for name, each in candidates.items()}
-        return {name: _POLICY.validate_python(each) for name, each in spelled.items()}
+        spelled = {
+            name: {"kind": candidate} if isinstance(candidate, str) else candidate
+            for name, candidate in candidates.items()
+        }
+        return {name: _POLICY.validate_python(candidate) for name, candidate in spelled.items()}
     return dict.fromkeys(candidates, Logged())

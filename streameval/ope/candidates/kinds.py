@@ -1,4 +1,7 @@
-"""The kinds of candidates that learn: without the folder `learning`, and the import and the name here, others work."""
+"""List the kinds of candidates that learn.
+
+The rest works without the folder `learning`, its import and its name here.
+"""
 
 from __future__ import annotations
 

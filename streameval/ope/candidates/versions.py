@@ -1,4 +1,4 @@
-"""Frozen copies of a policy that learns: candidates that are what it was at one event, and stay so."""
+"""Freeze copies of a policy that learns: candidates that stay what the policy was at one event."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ from streameval.ope.policies.policy_file import POLICY_SUFFIX
 
 @dataclass(frozen=True, config=strict)
 class VersionsOf(metaclass=Configurable):
-    """A frozen copy of a policy that learns after every `every` of its events; the last `keep` of them are candidates.
+    """Freeze a copy of a policy that learns after every `every` of its events. The last `keep` copies are candidates.
 
     The copy after `3 every` events of `{frozen: {kind: versions_of, ...}}` is called `frozen-3`. It starts with the
-    next event, from zero, on events that it has not learned from; it gets the next share of the error that candidates
-    share. The copy before the last `keep` ones is then forgotten. `every` is a multiple of the block.
+    next event, from zero, on events that it has not learned from. It gets the next share of the error that candidates
+    share. The copy before the last `keep` ones is then forgotten.
+
+    Args:
+        policy: the name of the candidate that learns
+        every: the number of events after which a copy is made, a multiple of the block
+        keep: the number of newest copies that are candidates
     """
 
     policy: Annotated[str, Field(min_length=1, description="the name of the candidate that learns")]
@@ -35,10 +40,14 @@ class VersionsOf(metaclass=Configurable):
     def check(self, name: str, policies: Mapping[str, Any], block: int, model_is_external: bool = False) -> None:
         """Check that there is such a policy, and that versions are made at ends of blocks.
 
-        `policies`: all candidates by name. `model_is_external`: the reward model is code.
+        Args:
+            name: the name of these versions
+            policies: all candidates by name
+            block: the number of events in a block
+            model_is_external: whether the reward model is code
 
         Raises:
-            ValueError: A part does not fit; the message names it.
+            ValueError: A part does not fit. The message names it.
         """
         policy = policies.get(self.policy)
         if not learns(policy):
@@ -51,25 +60,31 @@ class VersionsOf(metaclass=Configurable):
             raise ValueError(f"{name}: every must be a multiple of {counted(block, 'event')}, found {self.every}")
         if "/" in name or name.startswith("."):
             raise ValueError(f"{name}: versions are also files with this name: it has no slash, and no dot in front")
-        taken = [each for each in policies if number_of(each, name) is not None]
-        if taken:
-            raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken[0]}")
+        taken_names = [other for other in policies if number_of(other, name) is not None]
+        if taken_names:
+            raise ValueError(f"{name}: its versions are called {name}-1, {name}-2, ...; rename {taken_names[0]}")
 
 
 if TYPE_CHECKING:
     CopiedPolicy: TypeAlias = LearningPolicy
 else:
     CopiedPolicy = Annotated[Union[LEARNERS], Field(discriminator="kind")]  # noqa: UP007
-    """The policies that have frozen copies: all that learn."""
+    """Policies that have frozen copies: all that learn."""
 CONTENT_SUFFIX = ".bin"
-"""Of the file of a copy of code, which has the content that the code gives."""
+"""Suffix of the file of a copy of code, with the content that the code gives."""
 
 
 @dataclass(frozen=True, config=strict)
 class FrozenPolicy(LearningPolicy):
-    """One frozen copy, the one with this number of `VersionsOf` called `of`: what `policy` was after these `events`.
+    """Hold one frozen copy.
 
-    Its state is that of the policy then, or of the reward model that the policy followed, and does not change.
+    Its state is the policy's state at that event, or the state of the reward model it followed.
+
+    Attributes:
+        of: the name of the `VersionsOf`
+        number: the number of the copy, from 1
+        events: the number of events that the policy had learned from
+        policy: the policy that was copied
     """
 
     of: str
@@ -80,12 +95,12 @@ class FrozenPolicy(LearningPolicy):
 
     @property
     def name(self) -> str:
-        """The name of the candidate."""
+        """Return the name of the candidate."""
         return f"{self.of}-{self.number}"
 
     @property
     def file(self) -> str:
-        """The name of its file, if it has one: of its weights, or of the content that code gives."""
+        """Return the name of its file, if it has one, with its weights or the content that code gives."""
         return f"{self.name}{CONTENT_SUFFIX if self.is_external else POLICY_SUFFIX}"
 
     @property
@@ -105,43 +120,46 @@ class FrozenPolicy(LearningPolicy):
         return self.policy.needs_raw_fields
 
     def start(self) -> State:
-        """A state of the right form: the real one is given."""
+        """Return a state of the right form. The real state is set later."""
         return self.policy.start()
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
-        """The distributions, and the state, which stays as it is."""
+        """Return the distributions, and the unchanged state."""
         return self.policy.predict(state, log), state
 
     def to_state(self, state: State) -> State:
-        """The state, of code with the content of its file."""
-        kept = self.policy.to_state(state)
-        return {**kept, "content": self.policy.content(state)} if isinstance(self.policy, ExternalPolicy) else kept
+        """Return the state. For code it includes the content of its file."""
+        saved = self.policy.to_state(state)
+        return {**saved, "content": self.policy.content(state)} if isinstance(self.policy, ExternalPolicy) else saved
 
     def written(
-        self, own: State, coefficients: Callable[[Any], Array | None], reward_range: tuple[float, float]
+        self, state: State, coefficients: Callable[[Any], Array | None], reward_range: tuple[float, float]
     ) -> bytes | None:
-        """Return the content of its file in this state, live or saved; None if it has no file. See `Copied`."""
-        if "content" in own:
-            content: bytes | None = own["content"]
+        """Return the content of its file in this state, live or saved, or None if it has no file. See `Copied`."""
+        if "content" in state:
+            content: bytes | None = state["content"]
             return content
-        return self.policy.file_content(own, Copied(self.events, coefficients, reward_range))
+        return self.policy.file_content(state, Copied(self.events, coefficients, reward_range))
 
     def from_state(self, saved: State) -> State:
-        return self.policy.from_state({name: part for name, part in saved.items() if name != "content"})
+        return self.policy.from_state({name: value for name, value in saved.items() if name != "content"})
 
 
 def is_trusted(name: str, policy: object, named: Mapping[str, Any]) -> bool:
-    """Whether a policy is our own code, or is `named`; a frozen copy is, where the policy that it copies is."""
+    """Tell whether a policy is our own code, or is in `named`.
+
+    A frozen copy is trusted if the policy that it copies is.
+    """
     if not (isinstance(policy, LearningPolicy) and policy.is_external):
         return True
     return policy.policy in named.values() if isinstance(policy, FrozenPolicy) else named.get(name) == policy
 
 
 def number_of(name: str, versions: str) -> int | None:
-    """The number of the version with this name; None if it is not called as those of `versions` are.
+    """Return the number of the version with this name, or None if it is not a version of `versions`.
 
     >>> number_of("frozen-3", "frozen"), number_of("frozen-b", "frozen")
     (3, None)
     """
-    of, _, number = name.rpartition("-")
-    return int(number) if of == versions and number.isdecimal() else None
+    prefix, _, number = name.rpartition("-")
+    return int(number) if prefix == versions and number.isdecimal() else None

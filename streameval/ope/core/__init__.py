@@ -1,6 +1,6 @@
-"""The core of the evaluator: sums over blocks of events, and the averages, variances and mixtures made of them.
+"""Compute sums over blocks of events, and the averages, variances and mixtures made of them.
 
-`kernel.py` has its loops, which the build compiles.
+`kernel.py` has the loops, which the build compiles.
 """
 
 from __future__ import annotations

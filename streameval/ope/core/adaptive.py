@@ -51,11 +51,13 @@ class WindowState(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Adaptive(Average):
-    """The objective that adaptive window and adaptive decay share.
+    """Define the objective that adaptive window and adaptive decay share.
 
-    `drift_span`: the distance in events between two values, which differ by the drift. `objective`: `mse`
-    minimises `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default
-    weight 5e-5), which ignores the variance.
+    Args:
+        bias_weight: the weight of the squared bias, by default 1 for `mse` and 5e-5 for `published`
+        drift_span: the distance in events between two values that are compared for drift
+        objective: `mse` minimises `bias_weight bias^2 + variance`. `published` is the rule of the published code, which
+            ignores the variance.
     """
 
     smoothing: ClassVar[Smoothing]
@@ -89,11 +91,13 @@ class Adaptive(Average):
 
 @dataclass(frozen=True, config=strict)
 class AdaptiveWindow(Adaptive):
-    """A window that follows the drift: between 500 and 500,000 events long, 10,000 until the drift is known.
+    """Follow the drift with a window of 500 to 500,000 events, 10,000 until the drift is known.
 
-    `growth`: `by_event` lets a window that shrank grow back by one event per event, because events before a change stay
-    stale. With `immediate` it reaches back at once. Kept as sums over blocks,
-    which grow coarser with age: a window is right to 1 % of its length.
+    The window is kept as sums over blocks, which grow coarser with age, so it is right to 1 % of its length.
+
+    Args:
+        growth: `by_event` lets a window that shrank grow back by one event per event, because events before a change
+            stay stale. `immediate` lets it reach back at once.
     """
 
     growth: Literal["by_event", "immediate"] = "by_event"
@@ -142,13 +146,13 @@ class AdaptiveWindow(Adaptive):
         grown = (state.length if self.growth == "by_event" else state.events[:, None]) + late
         counts = np.floor((np.minimum(grown, state.tau) - late) / bank.block).astype(int)
         counts = np.maximum(counts, late == 0).ravel()  # finished blocks inside the window of each column
-        places = np.searchsorted(lengths, counts, side="right")
+        indices = np.searchsorted(lengths, counts, side="right")
         moments = np.zeros((len(counts), bank.moment_table.shape[1]))
         maxima = ring.is_maximum(bank.power)
-        for place in np.unique(places).tolist():
-            columns = np.flatnonzero(places == place)
-            moments[columns] = bank.moments(ring.total(buckets[:, :place][:, ::-1], maxima))[columns]
-        events = np.append(0, lengths)[places] * bank.block + float(late)
+        for index in np.unique(indices).tolist():
+            columns = np.flatnonzero(indices == index)
+            moments[columns] = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))[columns]
+        events = np.append(0, lengths)[indices] * bank.block + float(late)
         if tail is not None:
             own = bank.layout.power[bank.layout.moment_table[0]]
             rows = tail.rows[0][:, bank.layout.moment_table]
@@ -182,11 +186,13 @@ class DecayState(Sums):
 
 @dataclass(frozen=True, config=strict)
 class AdaptiveDecay(Adaptive, Fading):
-    """A decay that follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
+    """Follow the drift with a decay with horizons of 500 to 500,000 events, 10,000 until the drift is known.
 
-    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, newer
-    events outweigh older ones within one new horizon. `bias`: the published bound on the bias, which explodes for small
-    t, or the exact one (better early).
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code. After alpha has fallen, newer
+    events outweigh older ones within one new horizon.
+
+    Args:
+        bias: the published bound on the bias, which explodes for small t, or the exact one (better early)
     """
 
     bias: Bias = "published"
@@ -205,9 +211,9 @@ class AdaptiveDecay(Adaptive, Fading):
         added = size * np.arange(1.0, len(path.rate) + 1)
         noise, chosen = self.variance(state.recent, path, bank), np.empty_like(path.rate)
         for events in np.unique(state.events):  # policies that were added together
-            own = state.events == events
-            rate, spread = (each[:, own].reshape(len(added), -1) for each in (path.rate, noise))
-            chosen[:, own] = self.choose(rate, spread, events + added).reshape(len(added), -1, bank.columns)
+            is_equal = state.events == events
+            rate, spread = (array[:, is_equal].reshape(len(added), -1) for array in (path.rate, noise))
+            chosen[:, is_equal] = self.choose(rate, spread, events + added).reshape(len(added), -1, bank.columns)
         alpha = np.concatenate([state.alpha[None], chosen[:-1]])
         state.alpha = chosen[-1].copy()
         return _step(alpha, size)

@@ -1,4 +1,4 @@
-"""What the averages of some estimators share."""
+"""Hold what the averages of some estimators share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Bank"]
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """What all averages of some estimators share: layout, tables, and numbers that do not change.
+    """Hold what all averages of some estimators share: layout, tables, and numbers that do not change.
 
     Args:
         layout: the rows of block sums

@@ -1,4 +1,4 @@
-"""The base of averages: a frozen value that folds the sums of blocks into a state, and reads moments from it."""
+"""Define the base of averages: a frozen value that folds the sums of blocks into a state, and reads moments from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streameval.ope.core.summary import BlockSeries, BlockSums, View
 
 
 class Path(NamedTuple):
-    """What is known about the terms of some blocks, at the end of each.
+    """Hold what is known about the terms of some blocks, at the end of each.
 
     Attributes:
         sums: the sums of the blocks
@@ -39,12 +39,12 @@ class Path(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How an average takes in a block: `moments = factor moments + share block`.
+    """Say how an average takes in a block: `moments = factor moments + share block`.
 
     Each is one number, or one a block, or [B, P, E].
 
     Attributes:
-        factor: by which everything before the block counts less
+        factor: the weight of everything before the block
         share: the weight of an event of the block
         memory: the horizon of the average in events, a tenth of the horizon of its variance
     """
@@ -56,13 +56,15 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Average(Component):
-    """How terms are averaged over time. An average does not know what its columns stand for.
+    """Average terms over time, without knowing what the columns stand for.
 
-    `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
-    the components of a term apart, starts from recent evidence, and reports lifts that promotion can use.
-    `drift_on_request`: the drift rate is measured only if an interval includes it.
-    `preference`: plots show the average with the lowest number. `weighting`: how events are weighted if
-    `last_events` is unknown, as the predicate of a sentence about the average.
+    Attributes:
+        default_interval: the kind of interval that the coverage study recommends
+        mixes_components: whether the average keeps the components of a term apart, starts from recent evidence, and
+            reports lifts that promotion can use
+        drift_on_request: whether the drift rate is measured only if an interval includes it
+        preference: plots show the average with the lowest number
+        weighting: how events are weighted if `last_events` is unknown, as the predicate of a sentence about the average
     """
 
     default_interval: ClassVar[str] = "empirical_likelihood"
@@ -84,7 +86,7 @@ class Average(Component):
 
     @property
     def factor(self) -> float | None:
-        """The factor by which an event counts less with each event that follows, if it is fixed. 1 if none does."""
+        """Return the weight of an event relative to the next one, if it is fixed. It is 1 if events count alike."""
         return None
 
     @property
@@ -150,9 +152,10 @@ class Sums(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Fading(Average):
-    """An average that fades from block to block. `step` says how, and is all that a subclass must have.
+    """Average with weights that fade from block to block. A subclass must only define `step`.
 
-    `alike`: all estimators of a policy fade alike, and share their moments.
+    Attributes:
+        alike: whether all estimators of a policy fade alike, and share their moments
     """
 
     def step(self, path: Path, state: Any, bank: Bank) -> Step:

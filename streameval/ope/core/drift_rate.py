@@ -1,8 +1,6 @@
-"""The drift rate (the Lipschitz constant of the value), the window or decay that suits it, and the bias it leaves.
+"""Estimate the drift rate (the Lipschitz constant of the value), the memory that suits it, and the bias it leaves.
 
 "Published" is the rule in the code of the paper, "mse" the one in its text.
-
-Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis).
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ class DriftState(msgspec.Struct):
 class DriftRateEstimator:
     """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends. Unknown for the first `span` events.
 
-    `V` is smoothed by a window of 10,000 events or a decay of 0.99995.
-    `only_full`: leave out the values of a window that is not full: its events are later than the ones of a full window.
+    `V` is smoothed by a window of 10,000 events or a decay of 0.99995. `only_full`: leave out the values of a window
+    that is not full: its events are later than the ones of a full window.
     """
 
     smoothing: Smoothing

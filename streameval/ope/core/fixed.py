@@ -53,10 +53,10 @@ class CumulativeSums(Sums):
 
 @dataclass(frozen=True, config=strict)
 class Cumulative(Fading):
-    """All events since the start count alike: the smallest variance in a stationary world, which hardly follows drift.
+    """Count all events since the start alike: the smallest variance in a stationary world, which hardly follows drift.
 
     The drift rate is measured if an interval includes drift. If the value moves by at most `k_i` at event i, the bias
-    after t events is at most `sum i k_i / t`: with a constant rate `k (t - 1) / 2`. The rate `k` of a Report is the
+    after t events is at most `sum i k_i / t`, with a constant rate `k (t - 1) / 2`. The rate `k` of a Report is the
     mean of the measured rates, in which the rate of event i counts i times. It stands in for rates that are unknown.
 
     Source: Jagerman's thesis, lemma 5.3.3.
@@ -136,14 +136,15 @@ class TimeBuckets(msgspec.Struct):
 
 @dataclass(frozen=True, config=strict)
 class Window(Average):
-    """The last `tau` events count alike (equation 5.8 of Jagerman's thesis).
+    """Count the last `tau` events alike (equation 5.8 of Jagerman's thesis).
 
-    Kept as bucket sums of `resolution` events: 1 is exact at every event. Otherwise the window holds between
-    `tau - resolution` and `tau` events and is exact at the ends of buckets. `resolution` must divide the block (100
-    events) or be a multiple of it. By default it makes about a hundred buckets.
-
-    With a `span`, a duration such as `1h`, in place of `tau` the events of that time count: of the last 99 to 100
-    hundredths of it, as sums over buckets of time.
+    Args:
+        tau: the number of events
+        resolution: the window is kept as sums over buckets of this many events. 1 is exact at every event. Otherwise
+            the window holds between `tau - resolution` and `tau` events and is exact at the ends of buckets. It must
+            divide the block (100 events) or be a multiple of it. By default there are about a hundred buckets.
+        span: a duration such as `1h` in place of `tau`. The events of the last 99 to 100 hundredths of it count, as
+            sums over buckets of time.
 
     >>> Window(tau=10_000).bucket(block=100), Window(tau=4).bucket(block=100)
     (100, 1)
@@ -178,7 +179,7 @@ class Window(Average):
         return self.last_events
 
     def bucket(self, block: int) -> int:
-        """Events in a bucket.
+        """Return the number of events in a bucket.
 
         Raises:
             ValueError: The resolution does not fit the block.
@@ -344,10 +345,14 @@ class TimedSums(Sums):
 
 @dataclass(frozen=True, config=strict)
 class Decay(Fading):
-    """An event that is `age` events old counts `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
+    """Count an event that is `age` events old `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
 
-    `alpha` in (0, 1), default 0.9999, or a `half_life` in events, or as a duration such as `30m`. An event that is
-    `age` seconds old then counts `0.5^(age / half_life)`. The horizon, `1 / (1 - alpha)`, is the mean age plus one.
+    The horizon, `1 / (1 - alpha)`, is the mean age plus one.
+
+    Args:
+        alpha: in (0, 1), by default 0.9999
+        half_life: in events, or a duration such as `30m`. An event that is `age` seconds old then counts `0.5^(age /
+            half_life)`.
 
     >>> round(Decay(half_life=100).decay ** 100, 12)
     0.5
@@ -379,7 +384,7 @@ class Decay(Fading):
 
     @property
     def decay(self) -> float:
-        """Return the factor by which an event counts less with each event that follows.
+        """Return the weight of an event relative to the next one.
 
         Raises:
             ValueError: The average decays by the clock.

@@ -1,8 +1,8 @@
 """Compute the loops of the core: sums over blocks, and what is carried from block to block.
 
-The file is Cython in pure Python mode. Compiled, it runs at the speed of C. It also runs as it is, with the same
-results, many times slower. Every sum is added up in one fixed order, so that the results do not depend on the machine,
-nor on how the stream is cut into batches.
+The file is Cython in pure Python mode. Compiled, it runs at the speed of C. It also runs as it is, with equal results,
+many times slower. Every sum is added up in one fixed order, so that the results depend neither on the machine nor on
+how the stream is cut into batches.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def extremes(
         edges: the limits of the pieces [B + 1], in events
         terms: numbers of some series [M]
         apart: 1 if a series takes the weights `both`, else 0 [M]
-        largest: becomes the largest weight, the largest importance weight, and the largest `q |u|` of each term,
-            [B, P, 2 + M]
+        largest: becomes the largest weight, the largest importance weight, and the largest `q |u|` of each term, [B, P,
+            2 + M]
         counts: becomes the number of events with a weight, with a weight in `both`, and with `q u` other than 0 of each
             term, [B, P, 2 + M]; nothing is counted if it is empty
         squares: becomes the sums of squares of both weights, [B, P, 2]
@@ -549,15 +549,15 @@ def mix(
 
     Args:
         decays: weight, total, age and excess loss of each decay, changed in place [P, C, 4, J]
-        columns: six recent sums of moments, the prior, its square and two sums of the trend, changed in place
-            [P, C, 10]
+        columns: six recent sums of moments, the prior, its square and two sums of the trend, changed in place [P, C,
+            10]
         overlap: sums of the products of two decays' weights, changed in place [P, J, J]
         events: the number of events of each policy before the blocks, becomes the one after them [P]
         size: events in each block
         terms: sums of `q, q u, q v, q u^2, q u v, q v^2` of each block [B, P, C, 6]
         squares: sums of `q^2` of each block [B, P]
-        priors: the initial value of each component, and the second moment assumed for it, after each block
-            [B, P, C + 1]
+        priors: the initial value of each component, and the second moment assumed for it, after each block [B, P, C +
+            1]
         ratios: 1 if a component has a denominator, else 0 [C]
         pools: the pool of each policy [P]: the losses of a pool are added up
         rates: the learning rate of each pool [G]

@@ -1,4 +1,4 @@
-"""The layout of block sums: the products of series that a block keeps, and the row of each.
+"""Lay out block sums: list the products of series that a block keeps, and the row of each.
 
 A series is one number per event and policy. The importance weight is series 0. Estimators add their numerators and
 denominators, and the components of terms that an average may keep apart. A block keeps sums of products of two series,
@@ -37,7 +37,7 @@ SUM, SQUARES, FADING_MAXIMUM, MAXIMUM = 1, 2, 3, 0
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a term that has its own average: the numbers of its series, and of the difference to production.
+    """Hold a part of a term that has its own average: the numbers of its series, and of the difference to production.
 
     `denominator` is ONE without a denominator. A component with a denominator has no series of differences.
     """
@@ -52,7 +52,7 @@ Product = tuple[bool, int, int]
 """Whether a product counts with the weights of both policies, and the numbers of its series."""
 
 
-class _Places(Generic[Name]):
+class _Numbering(Generic[Name]):
     """Number names in the order in which they are asked for."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Places(Generic[Name]):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The rows of block sums for some estimators.
+    """Lay out the rows of block sums for some estimators.
 
     Args:
         columns: the estimators, one column of each policy each
@@ -179,11 +179,11 @@ class Layout:
     @cached_property
     def viewed(self) -> int:
         """Return the number of products, from the first, that averages read under other weights of the events."""
-        place: _Places[Product] = _Places()
+        number: _Numbering[Product] = _Numbering()
         for column in self.columns:
             for product in self._read(column):
-                place(product)
-        return len(place.names)
+                number(product)
+        return len(number.names)
 
     def _read(self, column: Estimator) -> list[Product]:
         """Return the products behind the moments of a column."""
@@ -198,33 +198,33 @@ class Layout:
     @cached_property
     def products(self) -> dict[Product, int]:
         """Return the row of each product."""
-        place: _Places[Product] = _Places()
+        number: _Numbering[Product] = _Numbering()
         for column in self.columns:
             for product in self._read(column):
-                place(product)
+                number(product)
         if self.mixed:
-            place(self._product(True, ONE, ONE))
+            number(self._product(True, ONE, ONE))
             for product in self.of_weights(True):
-                place(product)
+                number(product)
             for column, components in zip(self.columns, self.components, strict=True):
                 difference = self.difference(column)
                 for product in () if difference is None else self.of_difference(difference):
-                    place(product)
+                    number(product)
                 for component in components:
                     for product in self.of_component(component):
-                        place(product)
+                        number(product)
                     further = (
                         self.of_ratio(component)
                         if component.difference is None
                         else self.of_difference(component.difference)
                     )
                     for product in further:
-                        place(product)
-        return place.names
+                        number(product)
+        return number.names
 
     @cached_property
     def factors(self) -> tuple[Integers, Integers, Integers]:
-        """The numbers of both series of each product, and whether it counts with the weights of both policies."""
+        """Return the numbers of both series of each product, and whether it uses the weights of both policies."""
         apart, first, second = np.array(list(self.products), dtype=np.int64).T
         return np.ascontiguousarray(first), np.ascontiguousarray(second), np.ascontiguousarray(apart)
 
@@ -240,7 +240,7 @@ class Layout:
 
     @cached_property
     def numerators(self) -> list[tuple[int, bool]]:
-        """The series with a largest term and a number of terms that are not 0, and whether they count for both."""
+        """Return the series with a largest term and a number of non-zero terms, and whether they count for both."""
         own = [(self.numerator(column), False) for column in self.columns]
         found = [self.difference(column) for column in self.columns]
         return list(dict.fromkeys([*own, *((each, True) for each in found if each is not None)]))
@@ -331,10 +331,10 @@ class Layout:
 
     @cached_property
     def moment_table(self) -> Integers:
-        """The row of each moment of each column, in the order of `MomentRow` and then of `PairRow`, [E, rows]."""
+        """Return the row of each moment of each column, in the order of `MomentRow` and then of `PairRow` [E, rows]."""
         table = np.zeros((len(self.columns), ALL_ROWS if self.paired else ROWS), dtype=np.int64)
-        for place, column in enumerate(self.columns):
-            row, u = table[place], self.numerator(column)
+        for index, column in enumerate(self.columns):
+            row, u = table[index], self.numerator(column)
             row[: MomentRow.VV + 1] = [self.row(product) for product in self._own(column)]
             row[MomentRow.IMPORTANCE : MomentRow.IMPORTANCE_SQUARE + 1] = [
                 self.row(product) for product in self.of_weights(False)
@@ -383,15 +383,15 @@ class Layout:
     @cached_property
     def totals(self) -> dict[tuple[bool, int], int]:
         """Return the sums by which blocks are compared: whether of both policies, and the number of the series."""
-        place: _Places[tuple[bool, int]] = _Places()
+        number: _Numbering[tuple[bool, int]] = _Numbering()
         for column in self.columns:
             u, v = self.numerator(column), self.denominator(column)
             for series in (u, v):
-                place((False, series))
+                number((False, series))
             if self.paired or (self.mixed and column.ratio and column.parts == 1):
                 for series in (u, v, self.production(u), self.production(v)):
-                    place((self.apart, series))
-        return place.names
+                    number((self.apart, series))
+        return number.names
 
     @cached_property
     def total_rows(self) -> Integers:
@@ -400,12 +400,12 @@ class Layout:
 
     @cached_property
     def compared(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """The products of contrasts: both totals and whether they are of both policies [K]. Then the table [E, rows].
+        """Return the products of contrasts, and the table of each column [E, rows].
 
-        The table gives the places among the two weights and the products, as in `past.OWN_SQUARES` and
-        `past.PAIR_SQUARES`.
+        A product is both totals and whether they are of both policies [K]. The table gives the indices among the two
+        weights and the products, as in `past.OWN_SQUARES` and `past.PAIR_SQUARES`.
         """
-        place: _Places[tuple[bool, int, int]] = _Places()
+        number: _Numbering[tuple[bool, int, int]] = _Numbering()
         tables = []
         for column in self.columns:
             u, v = self.numerator(column), self.denominator(column)
@@ -413,7 +413,7 @@ class Layout:
             def products(both: bool, series: Sequence[int]) -> list[int]:
                 totals = [self.totals[(both, each)] for each in series]
                 return [
-                    2 + place((both, totals[one], totals[other]))
+                    2 + number((both, totals[one], totals[other]))
                     for one in range(len(totals))
                     for other in range(one, len(totals))
                 ]
@@ -422,7 +422,7 @@ class Layout:
             if self.paired:
                 table += [1, *products(self.apart, (u, v, self.production(u), self.production(v)))]
             tables.append(table)
-        apart, first, second = np.array(list(place.names), dtype=np.int64).T
+        apart, first, second = np.array(list(number.names), dtype=np.int64).T
         columns = tuple(np.ascontiguousarray(each) for each in (first, second, apart))
         return (*columns, np.array(tables, dtype=np.int64))  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""The mixture: it learns how long to remember from how well decays with many horizons predicted the next block."""
+"""Mix decays: learn how long to remember from how well decays with many horizons predicted the next block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streameval.common.arrays import (
     Integers,
     Mask,
     State,
-    beyond_rounding,
+    clear_rounding,
     ratio,
 )
 from streameval.common.component import strict
@@ -40,8 +40,8 @@ LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
 """Horizon of the differences of losses between each decay and the next one, in events."""
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
-SMALLEST_VARIANCE = 1e-6
-FEWEST_POOLED = 3
+MIN_VARIANCE = 1e-6
+MIN_POOLED = 3
 PRIOR_HORIZONS = 1e4, 4e5
 """Before any loss, the weight of a decay grows with its horizon between these two, in events."""
 DIAGNOSTIC_ROWS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
@@ -50,7 +50,7 @@ POOLED_RATE, SOLO_RATE = 0.4, 1.0
 
 
 class Decays(msgspec.Struct):
-    """The decays of a mixture of values, or of lifts. Axis 0 counts policies.
+    """Hold the decays of a mixture of values, or of lifts, with policies on axis 0.
 
     Attributes:
         decays: weight, sum of block means, age and excess loss of each decay [P, C, 4, J]
@@ -73,7 +73,13 @@ class Decays(msgspec.Struct):
 
 
 class MixtureState(msgspec.Struct):
-    """The mixtures of values and of lifts over production. `history`: the last blocks of lifts."""
+    """Hold the mixtures of values and of lifts over production.
+
+    Attributes:
+        values: of values
+        lifts: of lifts
+        history: the last blocks of lifts
+    """
 
     values: Decays
     lifts: Decays
@@ -81,7 +87,7 @@ class MixtureState(msgspec.Struct):
 
 
 class _Mixed(NamedTuple):
-    """The mixture of a bank of decays.
+    """Hold the mixture of a bank of decays.
 
     Attributes:
         path: see `kernel.mix` [B, P, C, 5]
@@ -100,7 +106,7 @@ class _Mixed(NamedTuple):
 
 @plain_dataclass(frozen=True)
 class _Blocks:
-    """What a bank of decays takes in, [B, P, ...].
+    """Hold what a bank of decays takes in [B, P, ...].
 
     Args:
         size: events in a block
@@ -121,14 +127,13 @@ class _Blocks:
 
 @dataclass(frozen=True, config=strict)
 class Mixture(Average):
-    """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
+    """Mix decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
-    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`; the
-    estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
-    pooled over them and the rate is 0.4, else 1 for each policy alone (`rate` overrides both).
+    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ p_j exp(-rate (Loss_j - min Loss))`. The
+    estimate is `sum om_j E_j`, summed over the components of the estimator.
 
-    The longer two horizons are, the less their losses differ per event, so they are compared over more events: the
+    The longer two horizons are, the less their losses differ per event, so they are compared over more events. The
     difference of the losses of neighbours fades with twice the longer horizon, from 100,000 to a million events, and
     `Loss_j` is the sum of the differences from j to the longest. Besides, longer horizons have more weight before any
     loss: `p_j` is the square root of the horizon, or of the number of events so far if that is less, from 10,000 to
@@ -136,6 +141,10 @@ class Mixture(Average):
     block ends.
 
     Lifts are a mixture of their own, of the differences to production, with its own state.
+
+    Args:
+        rate: the learning rate. By default it is 0.4 with three candidates or more, with losses pooled over them, and
+            otherwise 1 for each policy alone.
 
     Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
     """
@@ -191,7 +200,7 @@ class Mixture(Average):
         pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if of_lifts else np.array(bank.candidates))
         count, policies, components = blocks.terms.shape[:3]
         decays, every = len(HORIZONS), bank.layout.every_component
-        constants = PSEUDO_EVENTS, NOISE_EVENTS, SMALLEST_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
+        constants = PSEUDO_EVENTS, NOISE_EVENTS, MIN_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
         path, estimates = np.empty((count, policies, components, 5)), np.empty((policies, components, decays))
         shares, values = np.empty((len(rates), components, decays)), np.empty((2, policies, components))
         kernel.mix(
@@ -219,7 +228,7 @@ class Mixture(Average):
 
     def _pools(self, pooled: Mask) -> tuple[Integers, Array]:
         """Return the pool of each policy, and the learning rate of each pool."""
-        if pooled.sum() < FEWEST_POOLED:
+        if pooled.sum() < MIN_POOLED:
             return np.arange(len(pooled)), np.full(len(pooled), self.rate or SOLO_RATE)
         rates = [self.rate or POOLED_RATE] + [self.rate or SOLO_RATE] * int((~pooled).sum())
         return np.where(pooled, 0, np.cumsum(~pooled)), np.array(rates)
@@ -393,7 +402,7 @@ def _linear(form: Array, sums: Array) -> tuple[Array, Mask]:
     products[..., 0, :] = products[..., :, 0] = sums[..., :5]
     products[..., 1 + first, 1 + second] = products[..., 1 + second, 1 + first] = sums[..., 5:15]
     parts = form[..., :, None] * form[..., None, :] * products
-    square = beyond_rounding(parts.sum(axis=(-2, -1)), np.abs(parts).sum(axis=(-2, -1)))
+    square = clear_rounding(parts.sum(axis=(-2, -1)), np.abs(parts).sum(axis=(-2, -1)))
     terms = form * sums[..., :5]
     total, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
     total = np.where(np.abs(total) > ROUNDING * size, total, 0.0)
@@ -407,12 +416,12 @@ def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], known: Mas
     found = sums.signed_differences[:, 1:]
     signed = np.concatenate([found[:, :, -1:], found[:, :, :-1]], axis=2)
     first = 0
-    for place, own in enumerate(layout.components):
+    for index, own in enumerate(layout.components):
         if first in forms:
             names = _ratio_totals(layout, own[0])
             terms = np.concatenate([found[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
             form = np.where(known[..., None], forms[first], 0.0)
-            signed[:, :, 1 + place] = (form[..., None] * terms).sum(axis=2)
+            signed[:, :, 1 + index] = (form[..., None] * terms).sum(axis=2)
         first += len(own)
     return np.where(known[..., None, None], signed, 0.0)
 
@@ -429,18 +438,18 @@ def _lift_tables(columns: int) -> Tables:
     sums = np.arange(9 * columns, dtype=np.int64)[None]
     squares = np.arange(2 + 3 * columns, dtype=np.int64)[None]
     signed = np.arange((1 + columns) * past.SIGNS, dtype=np.int64)[None]
-    places = np.arange(columns)
+    indices = np.arange(columns)
     read = (
         np.arange(9 * columns).reshape(columns, 9),
-        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * places, 3 + 3 * places, 4 + 3 * places], axis=1),
-        np.stack([1 + places, np.zeros(columns, dtype=np.int64)], axis=1),
+        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * indices, 3 + 3 * indices, 4 + 3 * indices], axis=1),
+        np.stack([1 + indices, np.zeros(columns, dtype=np.int64)], axis=1),
     )
     return Tables(sums, squares, signed, read)
 
 
 def _compared(columns: int) -> tuple[Integers, Integers, Integers]:
     """Return the products of contrasts of lifts: `d d`, `d q` and `q q` of each column."""
-    pairs = [pair for place in range(1, columns + 1) for pair in ((place, place), (place, 0), (0, 0))]
+    pairs = [pair for index in range(1, columns + 1) for pair in ((index, index), (index, 0), (0, 0))]
     first, second = np.array(pairs, dtype=np.int64).T
     return np.ascontiguousarray(first), np.ascontiguousarray(second), np.zeros(len(first), dtype=np.int64)
 
@@ -514,7 +523,7 @@ class DecayReading:
         shorter, longer = _moved(self.mixed.share[..., ::-1])[..., ::-1], _moved(self.mixed.share)
         kernel = ratio(shorter - longer, self.weight)
         ages = kernel * self.state.decays[:, :, 2]
-        span = beyond_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
+        span = clear_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
         slope = ratio((kernel * self.state.decays[:, :, 1]).sum(axis=-1), span)
         return slope, ratio(self.mixed.noise * self._squares_of(kernel), span**2)
 

@@ -17,7 +17,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
+from streameval.common.arrays import ROUNDING, Array, clear_rounding, ratio
 
 TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then of production's."""
@@ -50,13 +50,13 @@ OWN_VARIANCE = slice(0, 8)
 NONZERO = 8
 """Row of a variance: events with u != 0."""
 PAIR_VARIANCE = slice(9, 26)
-"""The same rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
+"""Rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
 TAIL_ROWS = [*range(7), NONZERO, *range(9, 25)]
 """The rows of a variance without the blocks, to which the unfinished block adds."""
 OWN_TOTALS = [6, 1, 2]
-"""Rows of a variance from which blocks are compared: squared weight and terms."""
+"""Rows of a variance that compares blocks: squared weight and terms."""
 BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
-"""The same with a pair: both squared weights, TERMS, and then u and v."""
+"""Rows of such a variance with a pair: both squared weights, TERMS, and then u and v."""
 
 
 upper_triangle = cache(np.triu_indices)
@@ -85,7 +85,7 @@ def sum_of_squares(form: Array, products: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         parts = twice * form[..., first] * form[..., second] * products
         square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
-    return beyond_rounding(square, size)
+    return clear_rounding(square, size)
 
 
 def linearised_variance(sums: Array, terms: int) -> Array:
@@ -97,8 +97,8 @@ def linearised_variance(sums: Array, terms: int) -> Array:
 def squares_of_denominators(sums: Array, terms: int) -> Array:
     """Sums of the squares of the denominators among the first `terms` of TERMS, [..., terms / 2]."""
     products = list(combinations_with_replacement(range(terms), 2))
-    places = [1 + terms + products.index((place, place)) for place in range(1, terms, 2)]
-    return np.asarray(sums[..., places])
+    indices = [1 + terms + products.index((index, index)) for index in range(1, terms, 2)]
+    return np.asarray(sums[..., indices])
 
 
 def effective_denominators(sums: Array, terms: int) -> Array:
@@ -182,4 +182,4 @@ def variance(sums: Array) -> Array:
     value = ratio(sums[..., MomentRow.U], sums[..., MomentRow.V])
     size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]
     square = size - 2 * value * sums[..., MomentRow.UV]
-    return ratio(beyond_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)
+    return ratio(clear_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)

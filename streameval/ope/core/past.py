@@ -5,9 +5,9 @@ a variance from the same events fail together (88 % coverage of nominal 95 % int
 
 Dependent events inflate it; drift does not, so blocks are compared with their neighbours. The difference of two
 successive blocks, over `sqrt(2)`, has the variance of one block, with what all events of the same minutes share, and
-hardly any drift. Dependence at a distance of hundreds of events, as in parallel sessions, is in the second
-differences of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after
-division by one plus its relative standard error, where that is the larger one.
+hardly any drift. Dependence at a distance of hundreds of events, as in parallel sessions, is in the second differences
+of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after division by one
+plus its relative standard error, where that is the larger one.
 
 Units (a user, a session) detect parallel sessions by name. With the residual `e` of each event, its averaging weight
 `q` and the 64 random signs `s_k` of its unit, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in
@@ -19,8 +19,8 @@ neighbours:
     blocks + units - (units inside of blocks)
 
 In simulations of sessions of 20 events with an intra-class correlation of .2, consecutive or 50 in parallel, with or
-without shocks to whole blocks, normal intervals covered 93 to 96 %. With the larger of both variances, they covered
-88 % for parallel sessions with shocks.
+without shocks to whole blocks, normal intervals covered 93 to 96 %. With the larger of both variances, they covered 88
+% for parallel sessions with shocks.
 
 Source: Cameron, Gelbach & Miller, Bootstrap-based improvements for inference with clustered errors, 2008; Robust
 inference with multiway clustering, 2011; for signs in one pass, Alon, Matias & Szegedy, The space complexity of
@@ -66,9 +66,9 @@ __all__ = ["History", "Past", "Steps", "start_history", "start_signs", "steps_of
 
 LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
-LEAST_VISIBLE = 0.1
+MIN_VISIBLE = 0.1
 """Rounding must be smaller than this, in squares of a weight of 1, for a sum of squares to show another reward."""
-FEWEST_BLOCKS = 10
+MIN_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
 SIGNS = 64
 """The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
@@ -111,8 +111,8 @@ def unit_signs(state: UnitState, units: Identity | None, events: int, block: int
     if not after.seen:
         return None, after
     named = np.full(events, NO_IDENTITY) if units is None else units
-    places = np.arange(state.events, state.events + events, dtype=np.uint64)
-    signs = signs_of(np.where(named == NO_IDENTITY, mix64(places * STEP + STEP), named))
+    numbers = np.arange(state.events, state.events + events, dtype=np.uint64)
+    signs = signs_of(np.where(named == NO_IDENTITY, mix64(numbers * STEP + STEP), named))
     if not state.seen:
         signs[: int(np.argmax(named != NO_IDENTITY)) // block * block] = 0.0
     return signs, after
@@ -130,7 +130,7 @@ def signs_of(units: Identity) -> Array:
 
 
 class History(msgspec.Struct):
-    """The last blocks, with which the next ones are compared.
+    """Hold the last blocks, which the next ones are compared with.
 
     Attributes:
         totals: sums of terms [P, 29, T]
@@ -440,14 +440,14 @@ def never_varied(rows: Array, terms: int) -> Mask:
     sides = np.eye(terms // 2).repeat(2, axis=1)
     squares = [sum_of_squares(np.where(side, form, 0.0), products) for side in sides]
     hidden = ROUNDING * squares_of_denominators(rows, terms).max(axis=-1)
-    return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
+    return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < MIN_VISIBLE))
 
 
 def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
-    """Variance of contrasts of blocks over that of independent events; NaN before ten blocks.
+    """Return the variance of contrasts of blocks over the variance for independent events, NaN before ten blocks.
 
-    Events of one session are correlated, which inflates the variance of their mean by this factor. Where events have
-    units, the factor includes units that spread over many blocks. `parts`: those of a state that fade, [..., rows].
+    Events of one session are correlated, which inflates the variance of their mean by this factor. If events have
+    units, the factor includes units that spread over many blocks. `parts` holds the fading sums of a state [..., rows].
     """
     rows, terms = _side(parts["sums"], of_lift)
     form, blocks, independent = linear_form(rows, terms), rows[..., -1], linearised_variance(rows, terms)
@@ -457,7 +457,7 @@ def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
             name: ratio(sum_of_squares(form, each[..., 1:]), independent * each[..., 0])
             for name, each in squares.items()
         }
-        effect = np.where(blocks >= FEWEST_BLOCKS, effects["near"], np.nan)
+        effect = np.where(blocks >= MIN_BLOCKS, effects["near"], np.nan)
         if "signed" in parts:
             covered = independent * parts["covered"][..., -1 if of_lift else 0]
             units = ratio(_squares_of_units(parts["signed"], form), covered) - effects["inside"]

@@ -24,14 +24,17 @@ from streameval.ope.core.moments import variance as variance_of
 
 
 class Lift(NamedTuple):
-    """The paired difference to production on a mixture after each block, [blocks, candidates].
+    """Hold the paired difference to production on a mixture after each block [blocks, candidates].
 
-    An average gives it for every estimator, [blocks, columns] without columns of production.
+    An average gives it for every estimator, [blocks, columns] without columns of production. All numbers are NaN in
+    blocks that were left out because no event had the fields that the estimator needs.
 
-    `sampling_variance`: with the design effect; it falls with more events. `drift_square`: the squared error from
-    drift, which does not: as an average reports it, the squared disagreement of its decays; as rules read it, see
-    `promotion.lift.known`. `events`: those that both policies have, in the block, or for rules until then. All are NaN
-    in blocks that were left out because no event had the fields that the estimator needs.
+    Attributes:
+        value: the difference
+        sampling_variance: with the design effect, falls with more events
+        drift_square: the squared error from drift, which does not fall. An average reports the squared disagreement of
+            its decays. For rules see `promotion.lift.add_errors`.
+        events: the number of events that both policies have, in the block, or for rules so far
     """
 
     value: Array
@@ -41,17 +44,20 @@ class Lift(NamedTuple):
 
 
 class Reading:
-    """The numbers of an average at one time, one entry per column; NaN where unknown or without evidence.
+    """Hold the numbers of an average at one time, one entry per column, NaN if unknown or without evidence.
 
-    `moments` [columns, rows]: those of the estimate; with `pairs` [columns, rows of pairs], those of a lift, with value
-    and variance of the linearised difference. `bias`: bound on the bias from drift. `details`: diagnostics of the
-    average. `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the present value,
-    where the average knows them. `knows_units`: whether the design effect includes the dependence within units.
+    Attributes:
+        moments: of the estimate [columns, rows]
+        pairs: of a lift, with value and variance of the linearised difference [columns, rows of pairs]
+        bias: bound on the bias from drift
+        details: diagnostics of the average
+        parts: the standard deviations `se`, `spread` and `drift` that make up the error of the current value, if known
+        knows_units: whether the design effect includes the dependence within units
 
     Args:
         spread: the parts of a past, see `past.expanded`
         tail: the rows that the unfinished block adds to the past [columns, rows]
-        lift: the reading of the differences to production, where the average keeps it
+        lift: the reading of the differences to production, if the average keeps it
 
     >>> sums = np.array([[4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]])
     >>> reading = Reading(sums, {}, tail=None)
@@ -148,9 +154,10 @@ class Reading:
 
     @property
     def value(self) -> Array:
-        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square.
+        """Return the estimate `U / V`, for a lift `U / V - PU / PV`.
 
-        Of a lift `U / V - PU / PV`, 0 where it is only rounding.
+        It is unknown once the evidence has faded below what floating point can square. A lift that is only rounding is
+        0.
         """
         if self.pairs is None:
             value = ratio(self._row(MomentRow.U), self._row(MomentRow.V))
@@ -160,7 +167,7 @@ class Reading:
 
     @property
     def count(self) -> Array:
-        """`n_eff = S0^2 / S2`: the number of equally weighted events with the same variance."""
+        """Return `n_eff = S0^2 / S2`, the number of equally weighted events with equal variance."""
         return ratio(self._row(MomentRow.WEIGHT) ** 2, self._row(MomentRow.WEIGHT_SQUARE))
 
     @property

@@ -1,4 +1,4 @@
-"""The recent past as sums over buckets of blocks, only ever added up."""
+"""Keep the recent past as sums over buckets of blocks, only ever added up."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def _places(buckets: int, limit: int) -> int:
 def append(ring: Ring, buckets: Array) -> None:
     """Add full buckets [buckets, P, rows], which take the places of the oldest ones."""
     written, capacity = ring.written + len(buckets), ring.capacity
-    policies, places, rows = ring.full.shape
-    if places < min(written, capacity):
+    policies, indices, rows = ring.full.shape
+    if indices < min(written, capacity):
         grown = np.zeros((policies, _places(written, capacity), rows))
-        grown[:, :places] = ring.full
+        grown[:, :indices] = ring.full
         ring.full = grown
     kept = buckets[-capacity:]
     ring.full[:, np.arange(written - len(kept), written) % capacity] = kept.swapaxes(0, 1)
@@ -75,14 +75,14 @@ def push(ring: Ring, blocks: Array, size: int, resolution: int, maxima: Mask) ->
     if per_bucket == 1:
         append(ring, blocks)
         return
-    place = ring.open_events // size
+    index = ring.open_events // size
     for block in blocks:
         ring.open = merge(ring.open, block, maxima)
-        place += 1
-        if place == per_bucket:
+        index += 1
+        if index == per_bucket:
             append(ring, ring.open[None])
-            ring.open, place = np.zeros_like(ring.open), 0
-    ring.open_events = place * size
+            ring.open, index = np.zeros_like(ring.open), 0
+    ring.open_events = index * size
 
 
 def padded(ring: Ring, written: int) -> Ring:
@@ -188,10 +188,10 @@ def laid_out(ladder: Ladder, like: Ladder, maxima: Mask) -> Ladder:
     """Return the same blocks in the buckets of a ladder with more blocks: each bucket goes to the one at its middle."""
     rows, ends = unrolled(ladder)
     _, edges = unrolled(like)
-    places = np.searchsorted(edges, (ends + np.append(0, ends)[:-1]) / 2)
+    indices = np.searchsorted(edges, (ends + np.append(0, ends)[:-1]) / 2)
     added, largest = np.zeros((2, len(edges), len(rows), rows.shape[2]))
-    np.add.at(added, places, rows.swapaxes(0, 1))
-    np.maximum.at(largest, places, rows.swapaxes(0, 1))
+    np.add.at(added, indices, rows.swapaxes(0, 1))
+    np.maximum.at(largest, indices, rows.swapaxes(0, 1))
     every = np.where(maxima, largest, added).swapaxes(0, 1)
     levels, start = [], 0
     for level, (kept, number, first) in enumerate(zip(like.levels, like.numbers, like.first, strict=True)):
@@ -207,7 +207,7 @@ def unrolled(ladder: Ladder) -> tuple[Array, Integers]:
     parts, lengths = [], []
     for level, (kept, number) in enumerate(zip(ladder.levels, ladder.numbers, strict=True)):
         limit = _limit(level)
-        places = (ladder.first[level] + np.arange(number)) % limit
-        parts.append(kept[:, places[::-1]])
+        indices = (ladder.first[level] + np.arange(number)) % limit
+        parts.append(kept[:, indices[::-1]])
         lengths += [2**level] * number
     return np.concatenate(parts, axis=1), np.cumsum(np.array(lengths, dtype=np.int64))

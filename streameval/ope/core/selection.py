@@ -37,7 +37,7 @@ class Selection:
     def components(self) -> list[int]:
         """Return the places of their components."""
         first = np.cumsum([0, *map(len, self.whole.layout.components)]).tolist()
-        return [place for column in self.columns for place in range(first[column], first[column + 1])]
+        return [index for column in self.columns for index in range(first[column], first[column + 1])]
 
     @cached_property
     def kept(self) -> Integers:
@@ -97,9 +97,9 @@ class Selection:
 
     def history(self, state: History, totals: Sequence[int] | None = None) -> History:
         """Return the last blocks of some columns."""
-        places = self.totals if totals is None else totals
-        signed = None if state.signed is None else _signed(state.signed, places)
-        return History(np.ascontiguousarray(state.totals[..., list(places)]), state.squares, signed, state.covered)
+        indices = self.totals if totals is None else totals
+        signed = None if state.signed is None else _signed(state.signed, indices)
+        return History(np.ascontiguousarray(state.totals[..., list(indices)]), state.squares, signed, state.covered)
 
 
 def _mapped(state: Past, change: Callable[[str, Array], Array]) -> Past:

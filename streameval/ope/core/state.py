@@ -57,8 +57,8 @@ def migrated(plain: Any, migrations: Sequence[Callable[[Any], Any]] = MIGRATIONS
     {'events': 7, 'schema': 31}
     """
     require_schema(plain, FIRST_SCHEMA + len(migrations))
-    for place in range(plain["schema"] - FIRST_SCHEMA, len(migrations)):
-        plain = {**migrations[place](plain), "schema": FIRST_SCHEMA + place + 1}
+    for entry in range(plain["schema"] - FIRST_SCHEMA, len(migrations)):
+        plain = {**migrations[entry](plain), "schema": FIRST_SCHEMA + entry + 1}
     return plain
 
 
@@ -69,7 +69,7 @@ def encode(state: msgspec.Struct) -> dict[str, Any]:
 
 
 def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
-    """Return the inverse of `encode`, to the last bit, with the structs of a fresh state; arrays are writable.
+    """Invert `encode` to the last bit, with the structs of a fresh state and writable arrays.
 
     What is None or empty in the fresh state has the type of its annotation. The length of an axis that is 0 there may
     be any. A fresh table may have more keys in the plain value, and a plain array there stays plain.
@@ -77,19 +77,11 @@ def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
     Args:
         found: the plain value
         fresh: a state with the right types and shapes
-        path: the place of the value, for messages
+        path: the path of the value, for messages
         kind: the annotation of the value
 
     Raises:
         DamagedError: A key is missing, or a type or shape is another one.
-
-    >>> class Sums(msgspec.Struct):
-    ...     total: np.ndarray
-    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(2))).total
-    array([1., 2.])
-    >>> decode(encode(Sums(np.array([1.0, 2.0]))), Sums(np.zeros(3)))
-    Traceback (most recent call last):
-    streameval.errors.DamagedError: wrong content: total is an array <f8 [2], expected an array <f8 [3]
     """
     decoded: Any
     if isinstance(fresh, np.ndarray):
@@ -147,7 +139,7 @@ def _array(kind: Any, plain: Any) -> Any:
 
 
 class Company(NamedTuple):
-    """The numbers of policies when the state of late ones joins another state.
+    """Hold the numbers of policies when the state of late ones joins another state.
 
     Attributes:
         before: policies of the state that they join
@@ -186,16 +178,16 @@ def joined(state: Any, late: Any, company: Company) -> Any:
     return state
 
 
-def of_policies(state: Any, index: Sequence[int]) -> Any:
+def select_policies(state: Any, index: Sequence[int]) -> Any:
     """Return a state for some of its policies, which are axis 0 of every array; all else is shared by policies.
 
-    >>> of_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
+    >>> select_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
     {'events': 7, 'sums': array([1., 3.])}
     """
     if isinstance(state, np.ndarray):
         return state.take(np.asarray(index, dtype=np.int64), axis=0)
     if isinstance(state, msgspec.Struct):
-        return type(state)(**{name: of_policies(getattr(state, name), index) for name in state.__struct_fields__})
+        return type(state)(**{name: select_policies(getattr(state, name), index) for name in state.__struct_fields__})
     if isinstance(state, dict):
-        return {name: of_policies(each, index) for name, each in state.items()}
-    return [of_policies(each, index) for each in state] if isinstance(state, list) else state
+        return {name: select_policies(each, index) for name, each in state.items()}
+    return [select_policies(each, index) for each in state] if isinstance(state, list) else state

@@ -83,16 +83,16 @@ class BlockSums(msgspec.Struct, frozen=True):
             recent: means of recent events after each block
         """
         priors = np.full((len(self), self.policies, len(values) + 1), np.nan)
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if value is not None:
-                priors[..., place] = value
+                priors[..., index] = value
         square = recent.reward_square[:, None]
         priors[..., -1] = recent.weight_square * square
         return msgspec.structs.replace(self, priors=priors, distances=recent.distance_square * square)
 
 
 class BlockSeries:
-    """The series of some events, for all sums over pieces of them.
+    """Hold the series of some events, for all sums over pieces of them.
 
     Args:
         layout: the series and products
@@ -167,8 +167,8 @@ class BlockSeries:
         """Return the time that a tenth of each block has reached [blocks], minus infinity if it is unknown."""
         if self._evidence.timestamp is None or not self.size:
             return np.full(self.blocks, -np.inf)
-        place = self.size - min(math.ceil(REACHED_BY * self._evidence.block), self.size)
-        return np.asarray(np.partition(self.times, place, axis=1)[:, place])
+        index = self.size - min(math.ceil(REACHED_BY * self._evidence.block), self.size)
+        return np.asarray(np.partition(self.times, index, axis=1)[:, index])
 
     def rows(self, kernel_weight: Array | None = None, edges: Integers | None = None) -> Array:
         """Sum up the rows that moments need over pieces of the events, [pieces, P, rows].

@@ -1,4 +1,4 @@
-"""What to average: each estimator turns events into terms."""
+"""Decide what to average: each estimator turns events into terms."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from streameval.ope.estimators.slates import IIPS, RIPS, PseudoInverse, Weighted
 
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
-_OfSlates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
-_OfOutcomes = ScoredIPS | ScoredSNIPS
-_OfClicks = ClickIPS | ClippedClickIPS | ClickSNIPS | ClickCAB
-_Other = _OfSlates | _OfOutcomes | _OfClicks
+_Slates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
+_Outcomes = ScoredIPS | ScoredSNIPS
+_Clicks = ClickIPS | ClippedClickIPS | ClickSNIPS | ClickCAB
+_Other = _Slates | _Outcomes | _Clicks
 AnyEstimator = Annotated[_Interpolated | _Weighted | _Other, Field(discriminator="kind")]
 
 __all__ = ["AnyEstimator", "Estimator", "TermRange", "Terms"]

@@ -1,4 +1,4 @@
-"""The base of all estimators: a frozen value that turns events into terms, independent of time."""
+"""Define the base of all estimators: a frozen value that turns events into terms, independent of time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ Range = tuple[float, float]
 
 
 class Terms(NamedTuple):
-    """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
+    """Hold the columns to average. The value is `mean(numerator)`, or the ratio of both means.
 
-    `components`: terms that add up to this one and may be averaged apart. `lesson`: for each part of the estimator's
-    state, what each block adds to it [blocks, policies, ...]; the state fades by `fading_of` a block.
+    Attributes:
+        numerator: [events, policies]
+        denominator: [events, policies], None for 1
+        components: terms that add up to this one and may be averaged apart
+        lesson: what each block adds to each field of the estimator's state [blocks, policies, ...]. The state fades by
+            `fading_of` a block.
     """
 
     numerator: Array
@@ -32,33 +36,50 @@ class Terms(NamedTuple):
     lesson: Mapping[str, Array] = MappingProxyType({})
 
     def over_production(self, centre: Array, denominator: Array) -> tuple[Array, Mask | None]:
-        """The terms of all policies less that of the first, [n, P - 1], and where it is known; None: everywhere.
+        """Return the terms of all policies minus production's (the first), with a ratio linearised.
 
-        A ratio is linearised. `centre`, `denominator` [blocks, P]: the estimate and the recent mean denominator before
-        each block. Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on
-        one side of 0, as the estimates around which both are linearised differ in their last digit.
+        Rounding in a ratio counts as 0. Otherwise a constant reward would give a lift of 1e-17, always on one side of
+        0, because the two estimates at the centre differ in their last digit.
+
+        Args:
+            centre: the estimate before each block [blocks, P]
+            denominator: the recent mean denominator before each block [blocks, P]
+
+        Returns:
+            The differences [n, P - 1], and a mask of the valid ones, None if all are valid.
         """
         u, v = self.numerator, self.denominator
         if v is None:
             return u[:, 1:] - u[:, :1], None
-        centre, denominator = (np.repeat(each.T, len(u) // len(each), axis=1).T for each in (centre, denominator))
+        centre, denominator = (
+            np.repeat(columns.T, len(u) // len(columns), axis=1).T for columns in (centre, denominator)
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             expected = centre * v
             value = centre + (u - expected) / denominator
             size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
         difference = value[:, 1:] - value[:, :1]
-        known, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
-        return np.where(known & (np.abs(difference) > rounding), difference, 0.0), known
+        is_valid, rounding = np.isfinite(difference), ROUNDING * (size[:, 1:] + size[:, :1])
+        return np.where(is_valid & (np.abs(difference) > rounding), difference, 0.0), is_valid
 
 
 class TermRange(NamedTuple):
-    """The lines that a term lies between, given the importance weight w of its event; one entry a column.
+    """Hold lines that bound a term, given the importance weight w of its event.
 
-    A term lies between `low_offset + low_slope w` and `high_offset + high_slope w`. `heaviest`: the weight up to which
-    that matters, may be infinite. `controlled`: whether the estimate relies on the mean weight being 1 in truth, so
-    that an interval may use it. `width`: largest minus smallest possible term when no weight exceeds the given one; of
-    a ratio, of its linearised term. `ratio`: whether terms have a denominator. `likely_weight`, `possible_weight`: the
-    `largest_weights.limits` of the log, infinite where it has none.
+    A term lies between `low_offset + low_slope w` and `high_offset + high_slope w`. All arrays have one entry per
+    column.
+
+    Attributes:
+        low_offset: of the lower line
+        low_slope: of the lower line
+        high_offset: of the higher line
+        high_slope: of the higher line
+        heaviest: the largest weight that matters, may be infinite
+        controlled: whether the estimate relies on a true mean weight of 1, so that an interval may use it
+        width: the largest minus the smallest possible term up to the weight seen, for a ratio after linearisation
+        ratio: whether terms have a denominator
+        likely_weight: see `largest_weights.limits`, infinite without a limit
+        possible_weight: see `largest_weights.limits`, infinite without a limit
 
     The term `w r` of a reward between 0 and 1:
 
@@ -82,7 +103,15 @@ class TermRange(NamedTuple):
     def between(
         cls, offsets: Range, slopes: Range, heaviest: Array, width: Array, controlled: bool = True
     ) -> TermRange:
-        """The same lines for every column: their lower and higher offsets, and their lower and higher slopes."""
+        """Return equal lines for all columns.
+
+        Args:
+            offsets: the lower and the higher offset
+            slopes: the lower and the higher slope
+            heaviest: the largest weight that matters [columns]
+            width: the largest minus the smallest possible term [columns]
+            controlled: whether the estimate relies on a true mean weight of 1
+        """
         lines = (np.full_like(heaviest, number) for number in (offsets[0], slopes[0], offsets[1], slopes[1]))
         shape, unlimited = heaviest.shape, np.full(heaviest.shape, np.inf)
         masks = np.full(shape, controlled), np.zeros(shape, dtype=bool)
@@ -92,28 +121,35 @@ class TermRange(NamedTuple):
     def by_column(
         cls, estimators: Sequence[Estimator], reward_range: Range, max_weight: Array, limits: Array | None = None
     ) -> TermRange:
-        """Those of all columns; `max_weight` [policies, ...], `limits` [2, policies, ...]. Estimators vary fastest."""
+        """Return the range of every column, with the estimators of a policy adjacent.
+
+        Args:
+            estimators: the estimators of each policy
+            reward_range: the lowest and the highest reward
+            max_weight: the largest weight of each policy [policies, ...]
+            limits: the likely and the possible weight [2, policies, ...], None for infinity
+        """
         likely, possible = np.full((2, *max_weight.shape), np.inf) if limits is None else limits
         ranges = [
-            each.term_range(reward_range, max_weight)._replace(
-                ratio=np.full(max_weight.shape, each.ratio), likely_weight=likely, possible_weight=possible
+            estimator.term_range(reward_range, max_weight)._replace(
+                ratio=np.full(max_weight.shape, estimator.ratio), likely_weight=likely, possible_weight=possible
             )
-            for each in estimators
+            for estimator in estimators
         ]
         return cls._make(
             np.stack(values, axis=1).reshape(-1, *values[0].shape[1:]) for values in zip(*ranges, strict=True)
         )
 
     def lowest(self, weight: Array | float) -> Array:
-        """The lower line at this weight; where that is infinite, its slope."""
+        """Return the lower line at this weight, or its slope if the weight is infinite."""
         return _line(self.low_offset, self.low_slope, weight)
 
     def highest(self, weight: Array | float) -> Array:
-        """The higher line at this weight; where that is infinite, its slope."""
+        """Return the higher line at this weight, or its slope if the weight is infinite."""
         return _line(self.high_offset, self.high_slope, weight)
 
     def linearised(self, mean_denominator: Array) -> TermRange:
-        """The range of the deviations from the estimate, in its units, for ratios that are not `controlled`."""
+        """Return the range of deviations from the estimate, in its units, for ratios that are not `controlled`."""
         linear = self.ratio & ~self.controlled
         with np.errstate(divide="ignore", invalid="ignore"):
             scale = np.where(linear & (mean_denominator > 0), 1.0 / mean_denominator, 1.0)
@@ -121,11 +157,15 @@ class TermRange(NamedTuple):
         return self._replace(**{line: getattr(self, line) * scale for line in lines})
 
     def over_production(self, estimators: int, heaviest: float | Array, width: Array) -> TermRange:
-        """The range of the differences to production, whose terms the first `estimators` columns are.
+        """Return the range of the differences to production.
 
-        A difference may be off by production's term at any weight of the policy: only the slopes are the policy's own.
-        `heaviest`: the largest importance weight of production, 1 where that is the logging policy. `width` [columns]:
-        the widths of all terms in the units of the estimates.
+        Only the slopes belong to the policy alone, because a difference may be off by any term of production at any
+        weight of the policy.
+
+        Args:
+            estimators: the number of columns of production, which come first
+            heaviest: the largest importance weight of production, 1 if production is the logging policy
+            width: the widths of all terms in the units of the estimates [columns]
         """
         weight = np.minimum(self.heaviest, heaviest)
         least = np.minimum(self.lowest(0.0), self.lowest(weight))[:estimators]
@@ -146,15 +186,20 @@ def _line(offset: Array, slope: Array, weight: Array | float) -> Array:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Estimator(Component):
-    """Turns the evidence of whole blocks into terms.
+    """Turn the evidence of whole blocks into terms.
 
-    `is_biased_by_design`: its interval is about its own expectation, not about the value of the policy. `ratio`: its
-    terms have a denominator. `of_clicks`: it estimates rankings from clicks; no other estimator does. `needs`: what
-    events must have beyond the logged action. `parts`: the number of components of its term. `preference`: where
-    several estimators have the evidence, promotion decides by the one with the lowest number, and so do pictures and
-    plans. `sums_over_slots`: the lift of a slate is the sum of the lifts that are known for its slots.
-    `takes_estimated`: it may use propensities that are estimated, since it divides by the mean weight, or corrects a
-    reward model.
+    Attributes:
+        is_biased_by_design: whether the interval covers the estimator's expectation instead of the policy's value
+        averages_weighted_reward: whether it averages the weighted rewards of the evidence
+        divides_by_weight: whether it divides by the mean weight
+        needs: what events must have beyond the logged action
+        ratio: whether its terms have a denominator
+        of_clicks: whether it estimates rankings from clicks, as no other estimator does
+        parts: the number of components of its term
+        preference: promotion, pictures and plans use the available estimator with the lowest number
+        sums_over_slots: whether the lift of a slate is the sum of the known lifts of its slots
+        takes_estimated: whether it may use estimated propensities, because it divides by the mean weight or corrects a
+            reward model
     """
 
     is_biased_by_design: ClassVar[bool] = False
@@ -170,32 +215,39 @@ class Estimator(Component):
 
     @property
     def alternatives(self) -> Mapping[float, Estimator]:
-        """The estimators that one with `cap: auto` chooses from, by their cap, the largest first; else itself alone."""
+        """Return the estimators that `cap: auto` chooses from, by their cap, largest first.
+
+        Without `cap: auto` return this estimator alone.
+        """
         return {math.inf: self}
 
     def start(self, policies: int) -> Any:
-        """Start before the first event: a struct whose arrays have policies as axis 0, None without a state."""
+        """Start before the first event: a struct of arrays with policies on axis 0, or None without a state."""
         return None
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
-        """The terms of these events, and the state after their last complete block.
+        """Return the terms of these events, and the state after their last complete block.
 
-        An estimator that has a state puts what each block adds to it into `Terms.lesson`, by the fields of the state.
+        An estimator with a state puts what each block adds to it into `Terms.lesson`, under the names of its fields.
         """
         raise NotImplementedError
 
     def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
-        """The initial value of each component, from the logging policy's recent mean reward [blocks, 1].
+        """Return the initial value of each component.
 
-        `sums`: the state after each block, each array [blocks, policies, ...].
+        Args:
+            mean_reward: the logging policy's recent mean reward [blocks, 1]
+            sums: the arrays of the state after each block [blocks, policies, ...]
         """
         return (mean_reward,)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """The range of a term; here that of `w r`, which no weight is too heavy for.
+        """Return the range of a term. The default is the range of `w r`, without a limit on w.
 
-        `max_weight` [policies]: the weight that none exceeds as far as is known; the heaviest one where terms have no
-        other limit.
+        Args:
+            reward_range: the lowest and the highest reward
+            max_weight: the largest weight as far as is known, also the largest that matters if terms have no other
+                limit [policies]
         """
         low, high = reward_range
         width = max_weight * (max(high, 0.0) - min(low, 0.0))

@@ -1,8 +1,8 @@
-"""Estimators of rankings from clicks: sums over clicked items in place of weighted rewards.
+"""Estimate rankings from clicks: sums over clicked items replace weighted rewards.
 
-With the gain `lambda` of the rank that a policy gives an item, and the probability `theta` that the user looked at the
-rank at which production showed it, each click counts `lambda / theta`. Production is the order that was shown, so that
-a lift compares both orders on the same clicks.
+Let `lambda` be the gain of the rank that a policy gives an item, and `theta` the probability that the user examined the
+rank that production showed it at. Each click counts `lambda / theta`. Production is the order that was shown, so a lift
+compares both orders on the same clicks.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from streameval.ope.evidence.evidence import Evidence
 
 @dataclass(frozen=True, config=strict)
 class ClickEstimator(Estimator):
-    """The base of estimators from clicks. `limit`: the largest `1 / theta` that counts in full."""
+    """Define the base of estimators from clicks."""
 
     of_clicks: ClassVar[bool] = True
 
     @property
     def limit(self) -> float:
+        """Return the largest `1 / theta` that counts in full."""
         return math.inf
 
     def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
-        """The numbers to average, [n, P]."""
+        """Return the numbers to average [n, P]."""
         return evidence.weighted_reward if math.isinf(self.limit) else clicks.clicked_gain(self.limit)
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
@@ -44,15 +45,15 @@ class ClickEstimator(Estimator):
         return Terms(self.numerator(evidence, evidence.clicks), self.denominator(evidence.clicks)), state
 
     def priors(self, mean_reward: Array, sums: Mapping[str, Array]) -> tuple[Array | None, ...]:
-        """The recent value of production."""
+        """Return the recent value of production."""
         return (None if self.ratio else mean_reward,)
 
     def denominator(self, clicks: Clicks) -> Array | None:
-        """The numbers whose mean divides the mean of the numerators, [n, P]; None for 1."""
+        """Return the numbers with the mean that the mean numerator is divided by [n, P]. None stands for 1."""
         return None
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """A term is 0 or on one side of it, and at most the cap times the full value; no mean weight is assumed."""
+        """Return a range on one side of 0, up to the cap times the full value. No mean weight is assumed."""
         low, high = reward_range
         with np.errstate(invalid="ignore"):
             heaviest = np.fmin(max_weight, self.limit * (high - low))
@@ -62,12 +63,12 @@ class ClickEstimator(Estimator):
 
 @dataclass(frozen=True, config=strict)
 class ClickIPS(ClickEstimator):
-    """The average of the sum over clicked items of `lambda / theta`.
+    """Average the sum over clicked items of `lambda / theta`.
 
-    Its expectation is the metric of the policy if the probabilities of looks are right and above 0 wherever an
-    attractive item is shown, and if production shows all items that the policy ranks above its cut.
+    The expectation is the metric of the policy under two conditions. The examination probabilities are right, and
+    positive wherever an attractive item is shown. Production shows all items that the policy ranks above its cut.
 
-    The policy moves an item that was clicked at rank 3, where every third user looks, to rank 1:
+    In the example the policy moves an item from rank 3, which every third user examines, to rank 1:
 
     >>> from streameval.events import EventBatch
     >>> from streameval.ope.evidence.clicks import Ranking
@@ -86,9 +87,9 @@ class ClickIPS(ClickEstimator):
 
 @dataclass(frozen=True, config=strict)
 class ClippedClickIPS(ClickEstimator):
-    """`click_ips` in which `1 / theta` counts up to `cap`: less noise from low ranks, and a bias towards 0.
+    """Average `min(1 / theta, cap) lambda` over clicks: less noise from low ranks, and a bias towards 0.
 
-    Without a limit it is `click_ips`; `cap` 1 is the metric of the plain clicks.
+    Without a limit it is `click_ips`. With a `cap` of 1 it is the metric of the plain clicks.
     """
 
     is_biased_by_design: ClassVar[bool] = True
@@ -102,9 +103,9 @@ class ClippedClickIPS(ClickEstimator):
 
 @dataclass(frozen=True, config=strict)
 class ClickSNIPS(ClickEstimator):
-    """The sum of `lambda / theta` over all clicks, over the sum of `1 / theta`: the mean gain of attractive items.
+    """Divide the sum of `lambda / theta` over all clicks by the sum of `1 / theta`: the mean gain of attractive items.
 
-    It does not depend on how many items users find attractive; with `average_relevance_position` it is the mean rank.
+    It does not depend on how many items users find attractive. With `average_relevance_position` it is the mean rank.
     """
 
     ratio: ClassVar[bool] = True
@@ -116,7 +117,7 @@ class ClickSNIPS(ClickEstimator):
         return clicks.clicked_weight()
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """The linearised term may be on either side of 0."""
+        """Return a range on both sides of 0 for the linearised term."""
         terms = super().term_range(reward_range, max_weight)
         slope = np.ones_like(max_weight)
         return terms._replace(low_slope=-slope, high_slope=slope, width=2 * terms.width)
@@ -124,11 +125,11 @@ class ClickSNIPS(ClickEstimator):
 
 @dataclass(frozen=True, config=strict)
 class ClickCAB(ClickEstimator):
-    """`clipped_click_ips`, in which a model of attractiveness stands in for what the cap cuts off.
+    """Average `clipped_click_ips`, with a model of attractiveness in place of what the cap cuts off.
 
-    For each item d that was shown, `(1 - min(cap theta, 1)) q(d) lambda` is added; `q` is the reward model's prediction
-    of the item's attractiveness. `click_cab(0)` is the model alone, without a limit it is `click_ips`. It needs the
-    features of the items and whole lists.
+    Each shown item d adds `(1 - min(cap theta, 1)) q(d) lambda`, with the reward model's prediction `q` of its
+    attractiveness. `click_cab(0)` is the model alone, and without a limit it is `click_ips`. It needs the features of
+    the items and whole lists.
 
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019, Table 3.
     """
@@ -146,7 +147,7 @@ class ClickCAB(ClickEstimator):
         return clicks.clicked_gain(self.cap) + clicks.modelled_gain(self.cap)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """That of `clipped_click_ips`, plus a model's part inside the range of the metric."""
+        """Return the range of `clipped_click_ips` plus a model's part inside the range of the metric."""
         terms = super().term_range(reward_range, max_weight)
         return terms._replace(
             low_offset=np.full_like(max_weight, min(reward_range[0], 0.0)),

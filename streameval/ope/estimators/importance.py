@@ -1,8 +1,8 @@
-"""Estimators that average weighted rewards: self-normalised, with a control variate, and stratified.
+"""Average weighted rewards: self-normalised, with a control variate, and stratified.
 
-Few events with large weights carry the noise, many with small ones the drift. A stratified estimator splits its term by
-the weight at a threshold, so that an average that can (`mixture`) remembers each part as long as suits it. Other
-averages add the parts up again.
+Few events with large weights carry the noise, and many events with small weights carry the drift. A stratified
+estimator splits its term by the weight at a threshold. An average that can (`mixture`) then gives each part its own
+memory. Other averages add the parts up again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streameval.ope.evidence.evidence import Evidence, fading_of
 
 @dataclass(frozen=True, config=strict)
 class SelfNormalised(Estimator):
-    """A mean of weighted rewards divided by the mean weight."""
+    """Divide the mean weighted reward by the mean weight."""
 
     ratio: ClassVar[bool] = True
     averages_weighted_reward: ClassVar[bool] = True
@@ -37,14 +37,14 @@ class SelfNormalised(Estimator):
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """As of `ips`; the linearised term is `w (r - value)`, and the value lies inside the reward range."""
+        """Return the range of the linearised term `w (r - value)`, with the value inside the reward range."""
         width = max_weight * (reward_range[1] - reward_range[0])
         return super().term_range(reward_range, max_weight)._replace(width=width)
 
 
 @dataclass(frozen=True, config=strict)
 class WeightedReward(Estimator):
-    """The average of weighted rewards whose mean weight need not be 1."""
+    """Average weighted rewards without assuming a mean weight of 1."""
 
     averages_weighted_reward: ClassVar[bool] = True
 
@@ -52,9 +52,10 @@ class WeightedReward(Estimator):
         return Terms(evidence.weighted_reward), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """The rewards of one sign lie inside the reward range together, and no weight of a part is larger than this.
+        """Return the range of sums of weighted rewards.
 
-        The mean weight is not used: the slot with the reward may have another one.
+        The rewards of one sign add up inside the reward range, and no weight of a part exceeds the largest weight. The
+        mean weight is not used, because the slot with the reward may have another one.
         """
         least, most = min(reward_range[0], 0.0), max(reward_range[1], 0.0)
         width = max_weight * (most - least)
@@ -63,11 +64,11 @@ class WeightedReward(Estimator):
 
 @dataclass(frozen=True, config=strict)
 class SNIPS(SelfNormalised):
-    """Self-normalised IPS: `mean(w r) / mean(w)`.
+    """Divide the mean weighted reward by the mean weight (self-normalised IPS): `mean(w r) / mean(w)`.
 
-    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
-    less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
-    moves too.
+    It stays inside the range of the rewards seen and does not change when a constant is added to all rewards. It has
+    far less variance than `ips`, for a bias of order 1/n. Its interval uses the delta method, so it counts the noise of
+    the denominator too.
 
     >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), None)
     >>> float(terms.numerator.sum() / terms.denominator.sum())
@@ -82,13 +83,13 @@ class SNIPS(SelfNormalised):
 
 
 class SlopeState(Struct, frozen=True, eq=False):
-    """Hold the sums behind a coefficient [P, 5]: see `kernel.controlled_terms`."""
+    """Hold the sums behind a coefficient [P, 5], see `kernel.controlled_terms`."""
 
     slope: Array
 
 
 class StratifiedState(Struct, frozen=True, eq=False):
-    """Hold the sums behind a coefficient [P, 5], and of the weights of common actions [P, 2]."""
+    """Hold the sums behind a coefficient [P, 5], and the sums of the weights of common actions [P, 2]."""
 
     control: Array
     means: Array
@@ -102,11 +103,11 @@ class MeansState(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, config=strict)
 class ControlVariate(Estimator):
-    """IPS with the weight as control variate: the average of `w r - beta (w - 1)`.
+    """Average `w r - beta (w - 1)`: IPS with the weight as control variate.
 
-    `beta = cov(w r, w) / var(w)` from an exponentially decayed past (horizon 100,000 events) that ends one block before
-    the event, so that no reward touches its own coefficient and the estimate stays unbiased. `beta` is 0 at first and
-    where the weight does not vary. Needs full support: without it the mean weight is not 1 and the term is biased.
+    `beta = cov(w r, w) / var(w)` comes from an exponentially decayed past (horizon 100,000 events). The past ends one
+    block before the event, so that no reward touches its own coefficient and the estimate stays unbiased. `beta` is 0
+    at first, and if the weight does not vary. Without full support the mean weight is not 1, and the term is biased.
 
     >>> evidence = Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 0.0], block=2)
     >>> estimator = ControlVariate()
@@ -137,24 +138,30 @@ class ControlVariate(Estimator):
 def controlled_terms(
     evidence: Evidence, recent: Array, threshold: float = -math.inf
 ) -> tuple[tuple[Array, Array, Array], Array, Array]:
-    """Return whole terms and their parts below and above a weight, the sums of each block, and the recent ones.
+    """Return terms with the weight as control variate of their part above a threshold, see `kernel.controlled_terms`.
 
-    See `kernel.controlled_terms`. `recent` [P, 5]: before these events; it stays as it is.
+    Args:
+        evidence: the events
+        recent: the sums before these events, not modified [P, 5]
+        threshold: the largest weight of the part below
+
+    Returns:
+        The whole terms and their parts below and above [n, P], the sums of each block, and the recent sums afterwards.
     """
     (events, policies), blocks, after = evidence.importance_weight.shape, evidence.blocks, recent.copy()
     terms, sums = np.empty((3, policies, events)), np.empty((blocks, policies, 6))
     columns = (evidence.importance_weight, evidence.weighted_reward, evidence.sample_weight)
-    weight, reward, averaging = (np.ascontiguousarray(each.T) for each in columns)
+    weight, reward, averaging = (np.ascontiguousarray(column.T) for column in columns)
     edges, fading = np.linspace(0, events, blocks + 1).astype(np.int64), fading_of(evidence.block)
     kernel.controlled_terms(weight, reward, averaging, edges, threshold, fading, after, terms, sums)
     return (terms[0].T, terms[1].T, terms[2].T), sums, after
 
 
 def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
-    """The range of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 at the start.
+    """Return the range of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 at the start.
 
-    Its slope may go either way, so that an infinite weight could be anything: the heaviest is the largest seen. A beta
-    outside the reward range is possible.
+    The slope may have either sign, so the range has no limit at an infinite weight and the largest weight seen is the
+    heaviest. A `beta` outside the reward range is possible.
     """
     low, high = reward_range
     least, most = min(low, 0.0), max(high, 0.0)
@@ -163,10 +170,13 @@ def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
 
 @dataclass(frozen=True, config=strict)
 class StratifiedIPS(Estimator):
-    """IPS in two parts: `w r 1[w <= c]`, and `w r 1[w > c] - beta (w - 1)` with the weight as control variate.
+    """Average IPS in two parts: `w r 1[w <= c]`, and `w r 1[w > c] - beta (w - 1)` with the weight as control variate.
 
-    `threshold` c > 0 separates the strata. Both parts together are unbiased where support is full. `beta` as in
-    `control_variate`, for the second part alone.
+    Both parts together are unbiased under full support. `beta` is defined as in `control_variate`, for the second part
+    alone.
+
+    Args:
+        threshold: the weight c > 0 between the strata
 
     >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
     >>> estimator = StratifiedIPS()
@@ -199,12 +209,15 @@ class StratifiedIPS(Estimator):
 
 @dataclass(frozen=True, config=strict)
 class StratifiedDR(Estimator):
-    """Doubly robust only where weights are large: a reward model stands in for rare actions, and is corrected.
+    """Average a doubly robust term only at large weights: a reward model stands in for rare actions, and is corrected.
 
-    With `q(x, a)` the reward model's prediction before it saw the event, `W(a) = pi(a|x) / pi0(a|x)` and threshold c:
-    `w r 1[w <= c]`, the model's part `sum over a with W(a) > c of pi(a|x) q(x, a)`, and the correction
-    `1[w > c] w (r - q(x, a))`. Unbiased where support is full, whatever the model says; the better the model, the less
-    noise. Needs full distributions and features of all actions.
+    Let `q(x, a)` be the reward model's prediction before it saw the event, and `W(a) = pi(a|x) / pi0(a|x)`. The term
+    has three parts: `w r 1[w <= c]`, the model's part `sum over a with W(a) > c of pi(a|x) q(x, a)`, and the correction
+    `1[w > c] w (r - q(x, a))`. It is unbiased under full support, whatever the model says. A better model gives less
+    noise. It needs full distributions and features of all actions.
+
+    Args:
+        threshold: the largest weight c > 0 without the model
 
     Source: for the switch between the two, Wang, Agarwal & Dudik, ICML 2017.
     """
@@ -225,7 +238,7 @@ class StratifiedDR(Estimator):
         if actions is None:
             modelled, expected = np.zeros_like(weight), np.zeros(len(weight))
         else:
-            expected = actions.of_logged(actions.prediction)
+            expected = actions.logged_values(actions.prediction)
             stands_in = (actions.importance_weight > self.threshold) * actions.probability
             modelled = actions.sum(stands_in * actions.prediction[:, None])
         correction = np.where(small, 0.0, weight * (evidence.reward - expected)[:, None])
@@ -241,8 +254,11 @@ class StratifiedDR(Estimator):
         return share * mean_reward, None, (1 - share) * mean_reward - modelled
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """A small weight times the reward, or the model's part, inside the reward range, and a correction by weight
-        times reward range to either side."""
+        """Return the range of the three parts.
+
+        A small weight times the reward, or the model's part, lies inside the reward range. A correction adds weight
+        times reward range to either side.
+        """
         low, high = reward_range
         slopes = (min(low, low - high), max(high, high - low))
         least, most = min(low, 0.0), max(high, 0.0)
@@ -251,6 +267,6 @@ class StratifiedDR(Estimator):
 
 
 def _means(sums: Array) -> Array:
-    """Means from sums whose first one is that of the weights, [columns, blocks, P]."""
+    """Divide sums by the sum of weights, the first one: [blocks, P, 1 + columns] to [columns, blocks, P]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.moveaxis(sums[..., 1:] / sums[..., :1], -1, 0)

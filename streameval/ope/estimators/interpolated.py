@@ -1,7 +1,7 @@
-"""Eight estimators of one family, from the reward model alone to the importance weight alone.
+"""Estimate with the reward model alone, the importance weight alone, or something between: eight rows of one table.
 
-With `q(x, a)` the reward model's prediction before it saw the event, and `W(a) = pi(a|x) / pi0(a|x)`, each of them is
-the average of
+Let `q(x, a)` be the reward model's prediction before it saw the event, and `W(a) = pi(a|x) / pi0(a|x)`. Every row
+averages
 
     sum over a of alpha(W(a)) pi(a|x) q(x, a)  +  beta(w) w r  -  corrected beta(w) w q(x, logged action)
 
@@ -16,12 +16,12 @@ the average of
 | `cab` | `1 - min(cap / W, 1)` | `min(cap / w, 1)` | |
 | `cab_dr` | 1 | `min(cap / w, 1)` | yes |
 
-So alpha is 1 where the model is corrected, 0 without a model, and `1 - beta(W)` otherwise. Where the logging policy
-never takes an action that the candidate may take, `W(a)` is infinite: it has no rewards. `dm`, `dr`, `static_blend` and
-`cab_dr` need the candidate's full distribution, `switch` and `cab` those of both policies.
+So alpha is 1 if the model is corrected, 0 without a model, and `1 - beta(W)` otherwise. `W(a)` is infinite, without
+rewards, if the logging policy never takes an action that the candidate may take. `dm`, `dr`, `static_blend` and
+`cab_dr` need the candidate's full distribution, and `switch` and `cab` need both policies' distributions.
 
-The examples below compute the terms of one event with three actions: the logging policy took the first, with a
-propensity of .5, and earned 1; the candidate takes it with .6; the model predicts .7, .2 and .4.
+The examples below compute the terms of one event with three actions. The logging policy took the first action with a
+propensity of .5 and earned 1. The candidate takes it with .6. The model predicts .7, .2 and .4.
 
 Source: Su, Wang, Santacatterina & Joachims, CAB: Continuous Adaptive Blending, ICML 2019, Table 1.
 """
@@ -44,15 +44,15 @@ from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 
 WEIGHTS = np.concatenate([[0.0], np.geomspace(1e-4, 1e8, 2**12)])
-"""The weights at which a row of the table is looked at for its range; neighbours differ by less than .7 %."""
+"""Weights at which the range of a row is evaluated. Neighbours differ by less than .7 %."""
 PREDICTED: Requirements = frozenset({"target", "prediction"})
 WEIGHED: Requirements = frozenset({"target", "prediction", "logging"})
 
 
-def within(weight: Array, cap: float) -> Array:
-    """`min(cap / W, 1)`, the share of a weight that a cap leaves; 0 where W is infinite.
+def capped_share(weight: Array, cap: float) -> Array:
+    """Return `min(cap / W, 1)`, the share of a weight that a cap leaves. It is 0 if W is infinite.
 
-    >>> within(np.array([0.0, 2.0, 8.0, np.inf]), 4.0)
+    >>> capped_share(np.array([0.0, 2.0, 8.0, np.inf]), 4.0)
     array([1. , 1. , 0.5, 0. ])
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -61,9 +61,10 @@ def within(weight: Array, cap: float) -> Array:
 
 @dataclass(frozen=True, config=strict)
 class Interpolated(Estimator):
-    """A row of the table, which `beta` and `needs` define; the terms, their range and the intervals follow.
+    """Define one row of the table by `beta` and `needs`. The terms, their range and the intervals follow from them.
 
-    `corrected`: the model's prediction is subtracted from the reward.
+    Attributes:
+        corrected: whether the model's prediction is subtracted from the reward
     """
 
     corrected: ClassVar[bool] = False
@@ -77,7 +78,7 @@ class Interpolated(Estimator):
         """Return the weight beyond which `w beta(w)` is never larger than before.
 
         It is infinite if the product rises to the end of WEIGHTS, and if it is always 0. A finite limit bounds every
-        term, however large the weights of later events may be. It can make intervals several times narrower, and the
+        term, however large the weights of later events may be. It can make intervals several times narrower. The
         `confidence_sequence` of an estimator that is biased by design then needs no `max_weight`.
 
         The search among WEIGHTS finds a limit that is at most 1.4 % too large. A row that knows its limit overrides
@@ -98,19 +99,19 @@ class Interpolated(Estimator):
         if actions is None or "prediction" not in self.needs:
             return Terms(term), state
         if self.corrected:
-            predicted = actions.of_logged(actions.prediction)
+            predicted = actions.logged_values(actions.prediction)
             term = term + actions.expected_reward - _times(beta, weight * predicted[:, None])
         elif "logging" in self.needs:
             term = term + actions.sum(actions.modelled * (1.0 - self.beta(actions.importance_weight)))
-        else:  # every action counts the same
+        else:  # beta does not depend on the action
             term = term + _times(1.0 - beta, actions.expected_reward)
         return Terms(term), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """The model's part, wherever the weight lies, and the reward or a correction by it up to the limit.
+        """Return the range of the model's part, plus the reward or its correction up to the limit.
 
-        The model's part lies inside the reward range, or at 0. Only `ips` relies on a mean weight of 1. The terms of
-        the others would have no limit at an infinite weight: without a `limit` the heaviest is the largest seen.
+        The model's part lies inside the reward range, or at 0. Only `ips` relies on a mean weight of 1. All other terms
+        would be unlimited at an infinite weight, so without a `limit` the heaviest weight is the largest one seen.
         """
         low, high = reward_range
         least, most = min(low, 0.0), max(high, 0.0)
@@ -135,15 +136,15 @@ class Interpolated(Estimator):
         small only if beta rose and fell again between two neighbours.
 
         Args:
-            beta: at WEIGHTS
+            beta: the factor at each of WEIGHTS
             largest: the largest weight of each policy, up to the limit [policies, ...]
         """
         bounds = np.concatenate([[0.0], WEIGHTS[1:] * np.maximum(beta[1:], beta[:-1])])
-        place = np.searchsorted(WEIGHTS, largest, side="right") - 1
-        last = np.maximum(beta[place], self.beta(largest))
+        index = np.searchsorted(WEIGHTS, largest, side="right") - 1
+        last = np.maximum(beta[index], self.beta(largest))
         with np.errstate(invalid="ignore"):
             product = np.where((last == 0) & np.isinf(largest), 0.0, last * largest)
-        return np.asarray(np.maximum(np.maximum.accumulate(bounds)[place], product))
+        return np.asarray(np.maximum(np.maximum.accumulate(bounds)[index], product))
 
 
 def _times(factor: Array | float, column: Array) -> Array:
@@ -158,15 +159,17 @@ def _a_number(cap: float) -> float:
 
 Cap: TypeAlias = Annotated[float, Field(allow_inf_nan=True), AfterValidator(_a_number)]
 CAPS = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
-"""The caps that `cap: auto` chooses from."""
+"""Caps that `cap: auto` chooses from."""
 
 
 @dataclass(frozen=True, config=strict)
 class Capped(Interpolated):
-    """A row with a cap, the largest weight that counts in full; infinity is allowed.
+    """Define a row with a cap.
 
-    `auto` computes the row for each of the caps 1, 3, 10, ..., 1000 and infinity. A Report chooses one for each
-    policy on each average by SLOPE, from the averaged events alone; see `evaluator.slope`.
+    Args:
+        cap: the largest weight that counts in full, may be infinite. `auto` computes the row for each of the caps 1, 3,
+            10, ..., 1000 and infinity. A Report then chooses one cap for each policy and average by SLOPE, from the
+            averaged events alone, see `evaluator.slope`.
     """
 
     cap: Annotated[Cap, Field(ge=0)] | Literal["auto"]
@@ -177,7 +180,7 @@ class Capped(Interpolated):
         return {cap: replace(self, cap=cap) for cap in CAPS} if self.cap == "auto" else super().alternatives
 
     def beta(self, weight: Array) -> Array:
-        return within(weight, self.limit)
+        return capped_share(weight, self.limit)
 
     @property
     def limit(self) -> float:
@@ -186,12 +189,12 @@ class Capped(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class IPS(Interpolated):
-    """Inverse propensity scoring: the average of `w r`, with `w = pi(a|x) / p`.
+    """Average `w r` with `w = pi(a|x) / p`: inverse propensity scoring.
 
-    Unbiased where the logging policy gives every action the candidate may take a positive probability. Its variance
-    grows with the largest weight: one rare action can dominate the sum.
+    It is unbiased if the logging policy gives every action that the candidate may take a positive probability. Its
+    variance grows with the largest weight, so that one rare action can dominate the sum.
 
-    A candidate twice as likely as the logging policy (p = .3, pi = .6) to take a rewarded action:
+    In the example the candidate takes a rewarded action twice as often as the logging policy (p = .3, pi = .6):
 
     >>> IPS().terms(Evidence.of(importance_weight=[[0.6 / 0.3]], reward=[1.0]), None)[0].numerator
     array([[2.]])
@@ -205,10 +208,13 @@ class IPS(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class ClippedIPS(Capped):
-    """IPS with capped weights: the average of `min(w, cap) r`, cap > 0.
+    """Average `min(w, cap) r`, cap > 0: IPS with capped weights.
 
-    Trades variance for a bias towards zero, so its interval covers its own expectation (`covers: estimand`), not the
+    It trades variance for a bias towards zero. So its interval covers its own expectation (`covers: estimand`), not the
     value of the policy.
+
+    Args:
+        cap: the largest weight, > 0, or `auto`
 
     >>> ClippedIPS(cap=10).terms(Evidence.of(importance_weight=[[125.0]], reward=[1.0]), None)[0].numerator
     array([[10.]])
@@ -222,9 +228,9 @@ class ClippedIPS(Capped):
 
 @dataclass(frozen=True, config=strict)
 class DM(Interpolated):
-    """Direct method: the reward that the model expects, the average of `sum over a of pi(a|x) q(x, a)`.
+    """Average the reward that the model expects, `sum over a of pi(a|x) q(x, a)`: the direct method.
 
-    Has little noise and all of the model's bias: the interval is about the model's own expectation.
+    It has little noise and all of the model's bias. The interval is about the model's own expectation.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> DM().terms(evidence, None)[0].numerator.round(3)  # .42 + .04 + .08
@@ -242,10 +248,11 @@ class DM(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class DR(Interpolated):
-    """Doubly robust: `sum over a of pi(a|x) q(x, a) + w (r - q(x, logged action))`, the model and its correction.
+    """Average a model and its correction, `sum over a of pi(a|x) q(x, a) + w (r - q(x, logged action))`.
 
-    Unbiased where support is full, whatever the model says, because the model predicts before it learns; the better the
-    model, the less noise. For an action that is never logged the model is not corrected.
+    This is the doubly robust estimator. It is unbiased under full support, whatever the model says, because the model
+    predicts before it learns. A better model gives less noise. The model is not corrected for an action that is never
+    logged.
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> DR().terms(evidence, None)[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
@@ -263,7 +270,10 @@ class DR(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class StaticBlend(Interpolated):
-    """A fixed blend: `(1 - tau)` of `dm` and `tau` of `ips`, tau in [0, 1].
+    """Blend `dm` and `ips` in fixed shares: `(1 - tau)` of `dm` and `tau` of `ips`, tau in [0, 1].
+
+    Args:
+        tau: the share of `ips`, in [0, 1]
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> StaticBlend(tau=0.5).terms(evidence, None)[0].numerator.round(3)  # half of .54 and half of 1.2
@@ -283,10 +293,15 @@ class StaticBlend(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class Switch(Capped):
-    """The reward where the weight is small, the model where it is large; cap >= 0.
+    """Use the reward if the weight is at most the cap, and the model if it is larger.
 
-    `switch(0)` is `dm`, without a limit it is `ips`. The model stands in for actions that are never logged, such as the
-    third one here, so that its part of .2 x .4 comes from the model:
+    `switch(0)` is `dm`, and without a limit it is `ips`.
+
+    Args:
+        cap: the largest weight of the reward, >= 0, or `auto`
+
+    The model stands in for actions that are never logged. In the example this is the third action, with a part of .2 x
+    .4:
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> Switch(cap=2).terms(evidence, None)[0].numerator.round(3)  # .08 + 1.2
@@ -306,10 +321,14 @@ class Switch(Capped):
 
 @dataclass(frozen=True, config=strict)
 class CAB(Capped):
-    """Continuous adaptive blending: capped IPS, with the model standing in for what the cap cuts off; cap >= 0.
+    """Cap the weights of IPS, and let the model stand in for what the cap cuts off: continuous adaptive blending.
 
-    `cab(0)` is `dm`, without a limit it is `ips`. Less noise than `ips` and, with any reasonable model, less bias than
-    `clipped_ips`; continuous in the cap, as `switch` is not. The model stands in for actions that are never logged.
+    `cab(0)` is `dm`, and without a limit it is `ips`. It has less noise than `ips` and, with any reasonable model, less
+    bias than `clipped_ips`. Unlike `switch` it is continuous in the cap. The model stands in for actions that are never
+    logged.
+
+    Args:
+        cap: the largest weight, >= 0, or `auto`
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> CAB(cap=1).terms(evidence, None)[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
@@ -324,9 +343,12 @@ class CAB(Capped):
 
 @dataclass(frozen=True, config=strict)
 class CABDR(Capped):
-    """Doubly robust with capped corrections: `sum over a of pi(a|x) q(x, a) + min(w, cap) (r - q(x, logged action))`.
+    """Cap the corrections of DR: average `sum over a of pi(a|x) q(x, a) + min(w, cap) (r - q(x, logged action))`.
 
-    cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`.
+    `cab_dr(0)` is `dm`, and without a limit it is `dr`.
+
+    Args:
+        cap: the largest weight of a correction, >= 0, or `auto`
 
     >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> CABDR(cap=1).terms(evidence, None)[0].numerator.round(3)  # .54 + 1 (1 - .7)

@@ -1,4 +1,4 @@
-"""Compute terms that need a loop over events. Like `ope/core/kernel.py`, this is Cython in pure Python mode."""
+"""Compute terms that need a loop over events, in Cython's pure Python mode like `ope/core/kernel.py`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def controlled_terms(
         weight: importance weights w [P, n]
         reward: `w r` [P, n]
         averaging: averaging weights q [P, n]
-        edges: the limits of the blocks [B + 1], in events
+        edges: the limits of the blocks, in events [B + 1]
         threshold: the largest weight of the part below
         fading: the factor of the sums over one block
         recent: faded sums of `q, q w, q u, q w^2, q u w` for the part above u, changed in place [P, 5]
-        terms: becomes the whole term, the part below, and the part above with its control variate [3, P, n]
-        sums: becomes the sums of each block as in `recent`, and of `q w` up to the threshold [B, P, 6]
+        terms: is set to the whole term, the part below, and the part above with its control variate [3, P, n]
+        sums: is set to the sums of each block as in `recent`, and of `q w` up to the threshold [B, P, 6]
     """
     p: cython.Py_ssize_t
     b: cython.Py_ssize_t

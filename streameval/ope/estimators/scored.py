@@ -1,4 +1,4 @@
-"""Estimators for outcomes that were revealed with a known probability, with a value under each policy."""
+"""Estimate from outcomes that were revealed with a known probability, with a value under each policy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from streameval.ope.evidence.actions import Requirements
 
 @dataclass(frozen=True, config=strict)
 class ScoredIPS(WeightedReward):
-    """The average of `delta / p` over all decisions, for a metric that only a revealed outcome shows.
+    """Average `delta / p` over all decisions, for a metric that only a revealed outcome shows.
 
-    `delta` is the value of the revealed outcome under a policy, such as minus the squared error of its prediction, and
-    `p` the probability that the outcome was revealed; the term of an outcome that was not revealed is 0. Unbiased if
-    the log has an event for each of these, too (`revealed: false`), and every outcome may be revealed. Without them it
-    estimates the mean divided by the share of revealed outcomes: the mean weight is then above 1, and `scored_snips`
-    applies. Production is a named policy with its own values.
+    `delta` is the value of the revealed outcome under a policy, such as minus the squared error of its prediction. `p`
+    is the probability that the outcome was revealed. The term of an outcome that was not revealed is 0. The estimate is
+    unbiased if the log also has events for hidden outcomes (`revealed: false`), and every outcome may be revealed.
+    Without them it estimates the mean divided by the share of revealed outcomes. The mean weight is then above 1, and
+    `scored_snips` applies. Production is a named policy with its own values.
 
     Source: Schnabel et al., Recommendations as treatments, ICML 2016; Swaminathan's thesis, equation 3.10.
     """
@@ -33,7 +33,7 @@ class ScoredIPS(WeightedReward):
 
 @dataclass(frozen=True, config=strict)
 class ScoredSNIPS(SelfNormalised):
-    """The average of `delta / p` divided by that of `1 / p`, with `delta` and `p` as in `scored_ips`.
+    """Divide the average of `delta / p` by the average of `1 / p`, with `delta` and `p` as in `scored_ips`.
 
     It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n.
 
@@ -50,6 +50,6 @@ class ScoredSNIPS(SelfNormalised):
     kind: Literal["scored_snips"] = field(default="scored_snips", kw_only=True, repr=False)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """That of the linearised term `(delta - value) / p`; the mean weight need not be 1."""
+        """Return the range of the linearised term `(delta - value) / p`. The mean weight need not be 1."""
         span = reward_range[1] - reward_range[0]
         return TermRange.between((0.0, 0.0), (-span, span), max_weight, max_weight * span, controlled=False)

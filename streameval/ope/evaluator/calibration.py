@@ -26,12 +26,12 @@ import numpy as np
 from msgspec import Struct, structs
 from pydantic import TypeAdapter
 
-from streameval.common.arrays import Array, Mask, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, Mask, decayed_path, ratio, split_blocks
 from streameval.common.text import significant
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
 from streameval.ope.core import past
 from streameval.ope.core.past import RatioPast
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.estimators import IPS, TermRange, Terms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
@@ -118,7 +118,7 @@ class _Sides(NamedTuple):
 
     def sums(self, column: Array) -> Array:
         """Sum up a column over blocks, [blocks, policies]."""
-        return np.asarray(per_block(column, self.evidence.blocks).sum(axis=-1))
+        return np.asarray(split_blocks(column, self.evidence.blocks).sum(axis=-1))
 
     def each(self, of_blocks: Array) -> Array:
         """Repeat numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
@@ -157,7 +157,9 @@ class _Sides(NamedTuple):
         count, alone = self.sums(self.own), self.sums(self.own**2)
         signs = self.evidence.signs
         if signs is not None:
-            signed = per_block(self.own, self.evidence.blocks) @ signs.reshape(self.evidence.blocks, -1, signs.shape[1])
+            signed = split_blocks(self.own, self.evidence.blocks) @ signs.reshape(
+                self.evidence.blocks, -1, signs.shape[1]
+            )
             alone = np.maximum(alone, np.square(signed).mean(axis=-1))
         return np.asarray(np.nan_to_num(1.0 - ratio(alone, count**2)))
 
@@ -176,8 +178,11 @@ class _Sides(NamedTuple):
             Evidence and terms, m [blocks, policies], and the sums behind the centre after each block.
         """
         blocks = self.evidence.blocks
-        reward, weighted = self.evidence.reward.reshape(blocks, 1, -1), per_block(self.evidence.weighted_reward, blocks)
-        of_own, of_others = per_block(self.own, blocks), per_block(self.others, blocks)
+        reward, weighted = (
+            self.evidence.reward.reshape(blocks, 1, -1),
+            split_blocks(self.evidence.weighted_reward, blocks),
+        )
+        of_own, of_others = split_blocks(self.own, blocks), split_blocks(self.others, blocks)
         own, others = of_own.sum(axis=-1), of_others.sum(axis=-1)
         size = np.nan_to_num(ratio(own * others, own + others))
         middle = ratio((of_own * reward).sum(axis=-1), own) + ratio((of_others * weighted).sum(axis=-1), others)
@@ -188,12 +193,12 @@ class _Sides(NamedTuple):
         around = np.nan_to_num(ratio(known[..., 0], known[..., 1]))[..., None]
         per_own, per_other = (np.nan_to_num(ratio(size, count))[..., None] for count in (own, others))
         u, v = (column.T for column in np.empty((2, *self.own.T.shape)))
-        of_u, of_v = per_block(u, blocks), per_block(v, blocks)
+        of_u, of_v = split_blocks(u, blocks), split_blocks(v, blocks)
         np.multiply(per_other, of_others, out=of_v)
         np.multiply(of_v, weighted - around, out=of_u)
         of_u -= per_own * of_own * (reward - around)
         if self.excess.any():
-            of_u += per_other * self.left[..., None] * per_block(self.excess, blocks) * reward
+            of_u += per_other * self.left[..., None] * split_blocks(self.excess, blocks) * reward
         compared = self.each((size > 0).astype(float))
         evidence = replace(self.evidence, importance_weight=v, sample_weight=compared, weighted=None)
         return evidence, Terms(u, v), size, path
@@ -214,7 +219,7 @@ def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blo
         rest = slice(int(np.argmax(chosen)) // config.block * config.block, None)
         events, names, own, signs = events[rest], names[rest], own[rest], None if signs is None else signs[rest]
         state = fresh(config)
-    by_block = per_block(own, len(events) // config.block).any(axis=-1)
+    by_block = split_blocks(own, len(events) // config.block).any(axis=-1)
     started = np.logical_or.accumulate(np.concatenate([state.started[None], by_block]))[1:]
     named = np.repeat(started.T, config.block, axis=1).T & (names != NO_IDENTITY)[:, None]
     evidence = Evidence.without_rewards(events, config.policies, config.block).of_reward(events.reward)
@@ -263,7 +268,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: CalibrationS
     whole = replace(part, candidates=(True,) * len(before.policies))
     grids = {name: whole.select(each, part, index) for name, each in state.grids.items()}
     others = structs.replace(state, **dict.fromkeys(grids))
-    kept: CalibrationState = structs.replace(of_policies(others, index), **grids)
+    kept: CalibrationState = structs.replace(select_policies(others, index), **grids)
     return kept
 
 

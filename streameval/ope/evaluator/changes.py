@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evaluator import drift_detection, rooms, weighing
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
@@ -75,12 +75,12 @@ def _selected(whole: EvaluatorConfig, state: EvaluatorState, config: EvaluatorCo
     return structs.replace(
         state,
         failures={name: state.failures[name] for name in config.columns if name in state.failures},
-        counts=of_policies(state.counts, index),
-        recent=of_policies(state.recent, index) if mixes else fresh.recent,
-        slates=of_policies(state.slates, index) if weighing.forms(grids) else fresh.slates,
-        weights=of_policies(state.weights, index),
+        counts=select_policies(state.counts, index),
+        recent=select_policies(state.recent, index) if mixes else fresh.recent,
+        slates=select_policies(state.slates, index) if weighing.forms(grids) else fresh.slates,
+        weights=select_policies(state.weights, index),
         predictions=state.predictions if weighing.predicts(config, grids) else fresh.predictions,
-        by_rank=of_policies(state.by_rank, index),
+        by_rank=select_policies(state.by_rank, index),
         drift=None if whole.drift is None or state.drift is None else whole.drift.take(state.drift, index),
         promotion=_selected_promotion(whole, state.promotion, config, index),
         grids=[_selected_grid(whole, state, grid, index) for grid in grids],

@@ -13,7 +13,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Integers
 from streameval.ope.core import adwin
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evidence.evidence import Evidence
 
 CLIPPED_AT = 5.0
@@ -195,7 +195,7 @@ class DriftDetector:
         if isinstance(state, RiverState):
             lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
             return RiverState(state.detections[list(index)], *lists)
-        taken: AdwinState = of_policies(state, index)
+        taken: AdwinState = select_policies(state, index)
         return taken
 
 

@@ -48,8 +48,8 @@ from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import (
     Lift,
     Promotion,
+    add_checks,
     decide,
-    with_checks,
 )
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
@@ -621,7 +621,7 @@ class Evaluator:
         )
         if checks:
             further = list(weighing.further_checks(config, learned, checks))
-            checks, decisions = with_checks(checks, decisions, further, config.policies[0])
+            checks, decisions = add_checks(checks, decisions, further, config.policies[0])
         return Report(
             confidence=config.confidence,
             production=self.policies[0],

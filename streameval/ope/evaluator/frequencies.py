@@ -8,7 +8,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Blocks, Room
 from streameval.ope.evidence import frequencies
 from streameval.ope.evidence.frequencies import FrequencyState
-from streameval.ope.promotion import of_every_policy
+from streameval.ope.promotion import repeat_for_policies
 from streameval.ope.report import TrustCheck
 
 
@@ -31,7 +31,7 @@ def checks(config: EvaluatorConfig, state: FrequencyState, known: Sequence[Trust
     """Yield the trust check of all policies, if there is anything to compare."""
     found = frequencies.judge(state, config.trust_error)
     if found is not None:
-        yield from of_every_policy(known, "propensities", *found)
+        yield from repeat_for_policies(known, "propensities", *found)
 
 
 ROOM = Room("frequencies", start, resume, observe=observe, checks=checks)

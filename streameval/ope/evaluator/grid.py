@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, decayed_path, per_block
+from streameval.common.arrays import Array, Mask, decayed_path, split_blocks
 from streameval.ope.core import AnyAverage, Lift, Reading, past
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
@@ -19,7 +19,7 @@ from streameval.ope.core.layout import Layout
 from streameval.ope.core.mixture import MixtureState
 from streameval.ope.core.past import History
 from streameval.ope.core.selection import Selection
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.core.summary import BlockSeries, BlockSums
 from streameval.ope.estimators import AnyEstimator, Estimator, Terms
 from streameval.ope.evidence.actions import FORMS, Form, Requirements
@@ -204,7 +204,7 @@ class Grid:
         kept = self._kept(state, evidence)
         if not kept.any():
             return GridSums(kept, np.zeros((0, len(self.candidates)), dtype=bool), ())
-        visible = [each.restricted_to(self.needs).of_blocks(kept) for each in evidence]
+        visible = [each.restricted_to(self.needs).select_blocks(kept) for each in evidence]
         if state.seen.all():
             present = np.ones((int(kept.sum()), len(self.candidates)), dtype=bool)
         else:
@@ -232,7 +232,7 @@ class Grid:
         state.seen = state.seen | sums.seen.any(axis=0)
         found = []
         for index, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
-            means = recent[index].of_blocks(sums.kept) if self.mixes_components else None
+            means = recent[index].select_blocks(sums.kept) if self.mixes_components else None
             found.append(self._fold_reward(reward, index, added, means))
         return {pair: self._lifts(pair, sums.kept, found) for pair in own}
 
@@ -411,7 +411,7 @@ class Grid:
         columns = [self.columns.index(column) for column in part.columns]
         selection = Selection(self.bank, part.bank, index)
         return GridState(
-            of_policies(state.seen, index),
+            select_policies(state.seen, index),
             [self._selected(reward, part, selection, columns, number) for number, reward in enumerate(state.rewards)],
         )
 
@@ -425,25 +425,25 @@ class Grid:
             before = state.averages[average.label]
             if isinstance(before, MixtureState):
                 before = MixtureState(
-                    of_policies(before.values, index),
-                    of_policies(before.lifts, lifts),
-                    of_policies(before.history, lifts),
+                    select_policies(before.values, index),
+                    select_policies(before.lifts, lifts),
+                    select_policies(before.history, lifts),
                 )
             else:
-                before = of_policies(before, index)
+                before = select_policies(before, index)
             averages[average.label] = before if same else average.select(before, selection)
-        drift = of_policies({name: state.drift[name] for name in part._drift_estimators}, index)
+        drift = select_policies({name: state.drift[name] for name in part._drift_estimators}, index)
         for each in drift.values():
             for name in ("smoothed", "values", "latest", "mean"):
                 setattr(each, name, np.ascontiguousarray(getattr(each, name)[:, columns]))
         watched = {
-            label: of_policies(of[number].select_groups(state.watched[label]), index)
+            label: select_policies(of[number].select_groups(state.watched[label]), index)
             if label in self.trackers
             else of[number].start(len(index))
             for label, of in part.trackers.items()
         }
-        estimators = {column.label: of_policies(state.estimators[column.label], index) for column in part.columns}
-        history = selection.history(of_policies(state.history, index))
+        estimators = {column.label: select_policies(state.estimators[column.label], index) for column in part.columns}
+        history = selection.history(select_policies(state.history, index))
         return RewardState(estimators, drift, averages, watched, history)
 
 
@@ -458,4 +458,4 @@ def _last(before: Mapping[str, Any], paths: Mapping[str, dict[str, Array]]) -> d
 
 def _present(visible: Evidence) -> Mask:
     """Return whether each policy has an event in each block, [blocks, P]."""
-    return np.asarray((per_block(visible.sample_weight, visible.blocks) != 0).any(axis=-1))
+    return np.asarray((split_blocks(visible.sample_weight, visible.blocks) != 0).any(axis=-1))

@@ -20,7 +20,7 @@ from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, F
 from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.policies.river import Described, inputs_of_context
-from streameval.ope.promotion import of_every_policy
+from streameval.ope.promotion import repeat_for_policies
 from streameval.ope.report import PropensityModel, TrustCheck
 
 FEWEST_LEARNED = 10.0
@@ -367,7 +367,7 @@ def checks(config: EvaluatorConfig, _state: PropensityState, known: Sequence[Tru
     """Yield the trust check `propensities`, which says that nothing is compared."""
     assert config.propensity is not None
     finding = f"not checked: they are estimated ({config.propensity.model.kind}), and intervals leave out their error"
-    yield from of_every_policy(known, "propensities", True, finding)
+    yield from repeat_for_policies(known, "propensities", True, finding)
 
 
 def save(_config: EvaluatorConfig, state: PropensityState) -> PropensityState:

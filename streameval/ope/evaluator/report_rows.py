@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Integers, Mask, part_of, ratio, side_by_side
+from streameval.common.arrays import Array, Integers, Mask, ratio, select_part, side_by_side
 from streameval.events import EventBatch
 from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import AnyEstimator, TermRange
@@ -154,11 +154,11 @@ def _by_average(
                 interval,
                 shared,
                 (chosen[:, index] - others[:, None]).ravel(),
-                {name: part_of(values, policies, several, index) for name, values in numbers.items()},
+                {name: select_part(values, policies, several, index) for name, values in numbers.items()},
                 {
                     **alone.details,
                     **(own.details if own else {}),
-                    **{name: part_of(values, policies, several, index) for name, values in details.items()},
+                    **{name: select_part(values, policies, several, index) for name, values in details.items()},
                 },
             )
 

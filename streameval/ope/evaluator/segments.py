@@ -21,7 +21,7 @@ from streameval.common.arrays import Array, decayed_path, ratio
 from streameval.ope.core import AnyAverage, Reading, kernel, past
 from streameval.ope.core.layout import Layout
 from streameval.ope.core.moments import ALL_ROWS, nothing, pair_weight
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -99,7 +99,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState
         return start(config)
     if (list(config.segments.items()), whole_of(config)) != (list(before.segments.items()), whole_of(before)):
         return start(config)
-    kept: SegmentState = of_policies(state, [before.policies.index(name) for name in config.policies])
+    kept: SegmentState = select_policies(state, [before.policies.index(name) for name in config.policies])
     return kept
 
 

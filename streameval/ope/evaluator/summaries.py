@@ -241,7 +241,7 @@ class Summariser(Evaluator):
         events, items, lesson = state.events, self._count * config.block * _items(config), []
         if blocks is not None and weighing.predicts(config, self._grids):
             pairs = zip(self._before, state.predictions, strict=True)
-            taught = [online.taught(config.reward_model, *pair, items) for pair in pairs]
+            taught = [online.delta(config.reward_model, *pair, items) for pair in pairs]
             lesson = [online.to_state(config.reward_model, each) for each in taught]
         times = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
@@ -391,7 +391,7 @@ class PartitionedEvaluator(Evaluator):
         if summary.lesson:
             taught = [online.from_state(model, each, model) for each in summary.lesson]
             pairs = zip(state.predictions, taught, strict=True)
-            state.predictions = [online.with_taught(model, *pair, events * _items(self.config)) for pair in pairs]
+            state.predictions = [online.apply_delta(model, *pair, events * _items(self.config)) for pair in pairs]
         self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
 
     def _release(self, blocks: Sequence[Ordered], until: float) -> None:

@@ -23,7 +23,7 @@ from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
 from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
 from streameval.ope.policies.coded import Faults
-from streameval.ope.promotion import Lift, PromotionMonitor, of_every_policy
+from streameval.ope.promotion import Lift, PromotionMonitor, repeat_for_policies
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
 from streameval.ope.reward_models.base import LoggedActions
@@ -142,8 +142,8 @@ def keeps_raw_fields(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
     """Return whether a model or a policy that learns reads contexts and names of actions."""
     keeps_model = any(policy.keeps_model for policy in config.learned_policies.values())
     of_rewards = (predicts(config, grids) or keeps_model) and config.reward_model.needs_raw_fields
-    of_policies = any(policy.needs_raw_fields for policy in config.learned_policies.values())
-    return of_rewards or of_policies or config.propensity is not None
+    policies_need = any(policy.needs_raw_fields for policy in config.learned_policies.values())
+    return of_rewards or policies_need or config.propensity is not None
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:
@@ -284,7 +284,7 @@ def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequen
     curve = examination(config)
     if curve is not None and state.examination is not None:
         ok, finding = curve.moved(state.examination)
-        yield from of_every_policy(
+        yield from repeat_for_policies(
             known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
     yield from rooms.checks(config, state.rooms, known)

@@ -1,4 +1,4 @@
-"""Importance weights and the other quantities that estimators read, computed from a batch of events."""
+"""Compute importance weights and the other quantities that estimators read from a batch of events."""
 
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.clicks import Clicks, Ranking

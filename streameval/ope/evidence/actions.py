@@ -1,4 +1,4 @@
-"""Evidence about all available actions, and the requirements of estimators beyond the logged action."""
+"""Hold evidence about all available actions, and define the requirements of estimators beyond the logged action."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from streameval.events.action_sets import Index
 from streameval.ope.policies.logged import LOGGING
 
 Form: TypeAlias = Literal["slots", "slot_rewards", "cascade", "scored"]
-"""The weights of slates slot by slot: of the reward as a whole, of the reward of each slot by its own action, and by
-its action and those before it. An event that is not a slate counts as one with a single slot. `scored`: the weights of
-scored outcomes; other events are missing.
+"""Weights of slates slot by slot.
+
+`slots` weighs the reward as a whole, `slot_rewards` the reward of each slot by its own action, and `cascade` by its
+action and the actions before it. An event that is not a slate counts as one with a single slot. `scored` holds the
+weights of scored outcomes, and other events are missing.
 """
 Requirement: TypeAlias = Literal["target", "logging", "features", "prediction"] | Form
-"""A part of an event without which it is missing for an estimator, or the predictions of the reward model."""
+"""A part that an event must have to count for an estimator, or the predictions of the reward model."""
 Requirements: TypeAlias = Set[Requirement]
 
 NOTHING: Requirements = frozenset()
 FORMS: tuple[Form, ...] = get_args(Form)
 REWARDED: tuple[Form, ...] = ("slot_rewards", "cascade")
-"""The forms without which a slate has no rewards of slots."""
+"""Forms that need the rewards of slots."""
 
 
 def field_of(need: Requirement, policy: str) -> str:
-    """The field of an event that fills the need; where it is about a policy, of this one.
+    """Return the field of an event that fills the need, for a policy if the need is about one.
 
     >>> field_of("target", "challenger"), field_of("logging", "challenger")
     ('`policies.challenger` as a list over `actions`', '`propensities`')
@@ -42,11 +44,15 @@ def field_of(need: Requirement, policy: str) -> str:
 
 @dataclass(frozen=True)
 class Actions:
-    """The available actions of n events, as rows laid end to end.
+    """Hold the available actions of n events, as rows laid end to end.
 
-    `probability` [rows, P] and `propensity` [rows]: the distributions of the policies and of the logging policy, 0
-    where unknown. `targets_known` [n, P], `logging_known` [n]: whether an event has the full distribution. `prediction`
-    [rows]: the reward model's prediction before it saw the event, 0 without one.
+    Attributes:
+        sets: the action sets of the events
+        probability: the distributions of the policies, 0 if unknown [rows, P]
+        propensity: the distribution of the logging policy, 0 if unknown [rows]
+        targets_known: whether an event has a policy's full distribution [n, P]
+        logging_known: whether an event has the full logging distribution [n]
+        prediction: the reward model's prediction before it saw the event, 0 without one [rows]
     """
 
     sets: ActionSets
@@ -58,7 +64,13 @@ class Actions:
 
     @classmethod
     def of(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
-        """The distributions of `policies`; `named`: those that the columns of the sets stand for."""
+        """Return the distributions of `policies`.
+
+        Args:
+            sets: the action sets of the events
+            named: the policies of the columns of `sets`
+            policies: the policies to select
+        """
         columns = [
             sets.propensities if policy == LOGGING else sets.probabilities[:, named.index(policy)]
             for policy in policies
@@ -68,13 +80,13 @@ class Actions:
             sets=sets,
             probability=np.nan_to_num(probability),
             propensity=np.nan_to_num(sets.propensities),
-            targets_known=_of_all_actions(sets, ~np.isnan(probability)),
-            logging_known=_of_all_actions(sets, ~np.isnan(sets.propensities)[:, None])[:, 0],
+            targets_known=_all_known(sets, ~np.isnan(probability)),
+            logging_known=_all_known(sets, ~np.isnan(sets.propensities)[:, None])[:, 0],
             prediction=np.zeros(len(sets.propensities)),
         )
 
     def take(self, events: Index) -> Actions:
-        """The evidence about the actions of these events, in this order."""
+        """Select the actions of these events, in this order."""
         rows = np.flatnonzero(np.isin(self.sets.owner, events))
         return Actions(
             sets=self.sets.take(events),
@@ -87,43 +99,43 @@ class Actions:
 
     @cached_property
     def importance_weight(self) -> Array:
-        """`W(a) = pi(a|x) / pi0(a|x)` of every action, [rows, P]: infinite where `pi0 = 0 < pi`, 0 where `pi = 0`."""
+        """Return `W(a) = pi(a|x) / pi0(a|x)` of every action [rows, P], infinite if `pi0 = 0 < pi`, 0 if `pi = 0`."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             weight = self.probability / self.propensity[:, None]
         return np.where(self.probability == 0, 0.0, weight)
 
     @cached_property
     def has_features(self) -> Mask:
-        """Whether the actions of an event have features, [n]."""
+        """Tell whether the actions of an event have features [n]."""
         return self.sets.widths > 0
 
     @cached_property
     def expected_reward(self) -> Array:
-        """The reward that the model expects of each policy, the sum of `modelled`, [n, P]."""
+        """Return the reward that the model expects of each policy, the sum of `modelled` [n, P]."""
         return self.sum(self.modelled)
 
     @cached_property
     def modelled(self) -> Array:
-        """Each action's part in the expected reward, `pi(a|x) q(x, a)`, [rows, P]."""
+        """Return each action's part in the expected reward, `pi(a|x) q(x, a)` [rows, P]."""
         return self.probability * self.prediction[:, None]
 
     def known(self, needs: Requirements) -> Mask:
-        """Whether an event has all that is required, for each policy, [n, P]."""
-        known = np.ones_like(self.targets_known)
+        """Tell whether an event has all that is required, for each policy [n, P]."""
+        is_complete = np.ones_like(self.targets_known)
         if "target" in needs:
-            known &= self.targets_known
+            is_complete &= self.targets_known
         if "logging" in needs:
-            known &= self.logging_known[:, None]
+            is_complete &= self.logging_known[:, None]
         if "features" in needs:
-            known &= self.has_features[:, None]
-        return known
+            is_complete &= self.has_features[:, None]
+        return is_complete
 
     def sum(self, values: Array) -> Array:
-        """Sums over the actions of each event, [rows, P] to [n, P]."""
+        """Sum over the actions of each event, [rows, P] to [n, P]."""
         return _sum_of_actions(self.sets, values)
 
-    def of_logged(self, values: Array) -> Array:
-        """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
+    def logged_values(self, values: Array) -> Array:
+        """Return the value of the logged action of each event, [rows] to [n]. It is 0 for an event without a set."""
         events, rows = self.sets.logged
         logged = np.zeros(len(self.sets.index))
         logged[events] = values[rows]
@@ -131,7 +143,7 @@ class Actions:
 
 
 def _sum_of_actions(sets: ActionSets, values: Array) -> Array:
-    """Sums over the rows of each event, [rows, P] to [n, P]; events of one size are summed as a cube."""
+    """Sum over the rows of each event, [rows, P] to [n, P]. Events of one size are summed as a cube."""
     sizes, columns = sets.sizes, np.ascontiguousarray(values.T)
     if len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all():
         return np.asarray(columns.reshape(len(columns), len(sizes), sizes[0]).sum(axis=-1).T)
@@ -142,7 +154,7 @@ def _sum_of_actions(sets: ActionSets, values: Array) -> Array:
     return sums.T
 
 
-def _of_all_actions(sets: ActionSets, known: Mask) -> Mask:
-    """Whether an event has rows, and all of them are known, [rows, P] to [n, P]."""
-    count = _sum_of_actions(sets, known.astype(float))
+def _all_known(sets: ActionSets, is_known: Mask) -> Mask:
+    """Tell whether an event has rows, and all of them are known, [rows, P] to [n, P]."""
+    count = _sum_of_actions(sets, is_known.astype(float))
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])

@@ -1,4 +1,4 @@
-"""The arms of a ramp: several policies choose the logged actions, each a share of them."""
+"""Weigh events of a ramp, in which several policies (arms) choose shares of the logged actions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from streameval.events.origin import Identity, fingerprints
 
 SHARES_HORIZON = 10_000.0
 """Horizon in events of the measured shares."""
-FEWEST_OF_ARM = 20.0
-"""Events of each arm, decayed, before which measured shares are not used: their error is then a quarter at most."""
-ROUNDED = 1e-6
-"""The sum of configured shares may differ from 1 by this much."""
+MIN_ARM_EVENTS = 20.0
+"""Decayed events of each arm before measured shares are used. Their error is then a quarter at most."""
+SHARE_TOLERANCE = 1e-6
+"""Tolerance for the sum of configured shares, which should be 1."""
 
 Name = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -29,16 +29,17 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @dataclass(frozen=True, config=strict)
 class Arms:
-    """The policies that choose the logged actions, by their names in the events, and how their events are weighted.
+    """Name the policies that choose the logged actions, and say how their events are weighted.
 
-    Events carry the probabilities of all arms as `policies`. With the shares s, an action is then logged with the
-    probability `p = sum_j s_j pi_j(a | x)`, whichever arm took it, and weights `pi / p` (balanced weights) are at most
-    `1 / s` for an arm: an action that production hardly takes weighs little, as soon as the arm that prefers it has a
-    share. An event that lacks an arm, or has slots, keeps its logged propensity.
+    Events carry the probabilities of all arms as `policies`. With the shares s, an action is logged with the
+    probability `p = sum_j s_j pi_j(a | x)`, whichever arm took it. The balanced weights `pi / p` of an arm are at most
+    `1 / s`. An action that production hardly takes weighs little as soon as the arm that prefers it has a share. An
+    event that lacks an arm, or has slots, keeps its logged propensity.
 
-    `arms`: the shares; or the names alone, whose shares are measured from `logging_policy` over the last 10,000 events,
-    and used as soon as each arm has about 20 of them.
-    `weights`: `logged` keeps the logged propensities of all events.
+    Args:
+        arms: the shares by name, or the names alone. The shares of names are measured from `logging_policy` over the
+            last 10,000 events, and used as soon as each arm has about 20 of them.
+        weights: `balanced`, or `logged` to keep the logged propensities of all events
 
     >>> arms = Arms({"production": 0.9, "challenger": 0.1})
     >>> policies = {"production": [0.5, 0.008], "challenger": [0.0, 1.0]}
@@ -64,17 +65,17 @@ class Arms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the arms."""
+        """Return the names of the arms."""
         return tuple(self.arms)
 
     @property
     def shares(self) -> Array | None:
-        """The configured shares, [arms]; None where they are measured."""
+        """Return the configured shares [arms], or None if they are measured."""
         return np.array(list(self.arms.values())) if isinstance(self.arms, dict) else None
 
     @cached_property
     def identities(self) -> Identity:
-        """The fingerprints of the names, [arms]."""
+        """Return the fingerprints of the names [arms]."""
         return fingerprints(self.names)
 
     def check(self, policies: tuple[str, ...]) -> None:
@@ -83,7 +84,7 @@ class Arms:
         Raises:
             ValueError: The shares do not sum to 1, or an arm is neither production nor a candidate.
         """
-        if self.shares is not None and abs(self.shares.sum() - 1.0) > ROUNDED:
+        if self.shares is not None and abs(self.shares.sum() - 1.0) > SHARE_TOLERANCE:
             raise ValueError(f"the shares of the arms must sum to 1, found {self.shares.sum():g}")
         unknown = [name for name in self.names if name not in policies]
         if unknown:
@@ -92,21 +93,26 @@ class Arms:
             )
 
     def of_events(self, events: EventBatch) -> Array:
-        """Whether each arm chose the action of each event, [n, arms]."""
+        """Tell whether each arm chose the action of each event [n, arms]."""
         if events.logging_policy is None:
             return np.zeros((len(events), len(self.names)))
         return np.asarray(events.logging_policy[:, None] == self.identities, dtype=float)
 
     def shares_by_block(self, state: ArmState, path: Array) -> Array:
-        """The shares for each block, [blocks, arms]; NaN while too few events have shown them. `path`: after it."""
+        """Return the shares for each block [blocks, arms], NaN while too few events have shown them.
+
+        Args:
+            state: the state before the blocks
+            path: the decayed counts after each block [blocks, arms]
+        """
         if self.shares is not None:
             return np.broadcast_to(self.shares, path.shape)
         before = np.concatenate([state.counts[None], path[:-1]])
-        known = before.min(axis=1, keepdims=True) >= FEWEST_OF_ARM
-        return np.where(known, before / np.maximum(before.sum(axis=1, keepdims=True), 1.0), np.nan)
+        is_known = before.min(axis=1, keepdims=True) >= MIN_ARM_EVENTS
+        return np.where(is_known, before / np.maximum(before.sum(axis=1, keepdims=True), 1.0), np.nan)
 
     def balanced(self, events: EventBatch, shares: Array) -> EventBatch:
-        """The events with the mixture of the arms in place of the logged propensities; `shares` [n, arms]."""
+        """Replace the logged propensities by the mixture of the arms, with `shares` [n, arms]."""
         arms = [events.policies.index(name) for name in self.names]
         mixed = (events.probabilities[:, arms] * shares).sum(axis=1)
         usable = mixed > 0
@@ -134,15 +140,15 @@ def start(arms: Arms) -> ArmState:
 
 
 def resume(arms: Arms, before: Arms, state: ArmState) -> ArmState:
-    """Return what the state of the arms `before` knows about these arms."""
+    """Carry over what the state of the arms `before` knows about these arms."""
     counts = dict(zip(before.names, state.counts.tolist(), strict=True))
     return ArmState(np.array([counts.get(name, 0.0) for name in arms.names]))
 
 
 def fold(arms: Arms, state: ArmState, events: EventBatch, block: int) -> tuple[EventBatch, ArmState]:
-    """The events with balanced propensities, and the state after them; whole blocks, or an unfinished one.
+    """Balance the propensities of whole blocks or of an unfinished one, and return the state after them.
 
-    Measured shares are those before each block.
+    Measured shares are taken from before each block.
     """
     blocks = max(1, len(events) // block)
     counts = arms.of_events(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)

@@ -1,9 +1,9 @@
-"""Clicks on rankings, and their value under each policy if the user had looked at every rank.
+"""Value clicks on rankings under each policy, as if the user had looked at every rank.
 
-A user looks at rank k with probability `theta_k`, and clicks an item that he looks at with a probability that depends
-on the item alone: its attractiveness. For a metric that is a sum over items, a click counts the gain of the item's rank
-under the policy, divided by the probability of a look at the rank at which production showed it. The expectation of
-that sum is the metric of the policy, whatever the attractive items are.
+A user looks at rank k with probability `theta_k`, and clicks an examined item with a probability that depends on the
+item alone: its attractiveness. For a metric that is a sum over items, a click counts the gain of the item's rank under
+the policy, divided by the probability of a look at the rank that production gave it. The expectation of that sum is the
+metric of the policy, whatever the attractive items are.
 
 The mean of these weights is not 1, so nothing may rely on it.
 
@@ -30,58 +30,56 @@ from streameval.events.rankings import Rankings
 from streameval.ope.evidence.examination import AnyExamination, PowerCurve
 from streameval.ope.policies.logged import LOGGING
 
-MOST_RANKS = 10_000
-"""Ranks beyond this one count as this one, where gains are added up."""
+MAX_RANKS = 10_000
+"""Largest rank with a gain of its own. Later ranks count as this one when gains are added up."""
 
-Cut: TypeAlias = Annotated[int, Field(ge=1, le=MOST_RANKS, description="the number of ranks that count")]
-
-
-# --- Metrics ---
+Cut: TypeAlias = Annotated[int, Field(ge=1, le=MAX_RANKS, description="the number of ranks that count")]
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class RankingMetric(Component):
-    """A metric that is the sum over the attractive items of a gain that depends on the rank.
+    """Sum over the attractive items a gain that depends on the rank.
 
-    `less_is_better`: gains are negative, so that a lift is positive where a policy is better than production. Reports
-    show values without the sign.
+    Attributes:
+        less_is_better: whether gains are negative, so that a lift is positive if a policy is better than production.
+            Reports show values without the sign.
     """
 
     less_is_better: ClassVar[bool] = False
 
     def gain(self, rank: Array) -> Array:
-        """The gain of a rank, from 1; infinite: below the cut."""
+        """Return the gain of a rank, counted from 1. An infinite rank is below the cut."""
         raise NotImplementedError
 
     @property
     def last(self) -> int:
-        """The last rank with another gain than an item that is not shown."""
-        return MOST_RANKS
+        """Return the last rank with another gain than an item that is not shown."""
+        return MAX_RANKS
 
     @property
     def least(self) -> float:
-        """The gain of an item that is not shown."""
+        """Return the gain of an item that is not shown."""
         return float(self.gain(np.array(np.inf)))
 
     @property
     def gains(self) -> Array:
-        """The gain of each rank less that of an item that is not shown, [last]."""
+        """Return the gain of each rank minus the gain of an item that is not shown [last]."""
         return self.gain(np.arange(1.0, self.last + 1)) - self.least
 
     @property
     def largest(self) -> float:
-        """The largest absolute value of a page."""
+        """Return the largest absolute value of a page."""
         return float(self.gains.sum())
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """The lowest and the highest value of a page."""
+        """Return the lowest and the highest value of a page."""
         return (-self.largest, 0.0) if self.less_is_better else (0.0, self.largest)
 
 
 @dataclass(frozen=True, config=strict)
 class DCG(RankingMetric):
-    """Discounted cumulative gain: `1 / log2(1 + rank)` up to the rank `at`.
+    """Sum discounted gains, `1 / log2(1 + rank)` up to the rank `at` (discounted cumulative gain).
 
     >>> DCG(at=3).gain(np.array([1.0, 3.0, 4.0])), round(DCG(at=3).largest, 3)
     (array([1. , 0.5, 0. ]), 2.131)
@@ -102,7 +100,7 @@ class DCG(RankingMetric):
 
 @dataclass(frozen=True, config=strict)
 class Precision(RankingMetric):
-    """The share of attractive items among the first `at` ones: `1 / at` up to that rank.
+    """Measure the share of attractive items among the first `at` ones: `1 / at` up to that rank.
 
     >>> Precision(at=4).gain(np.array([1.0, 4.0, 5.0]))
     array([0.25, 0.25, 0.  ])
@@ -121,7 +119,7 @@ class Precision(RankingMetric):
 
 @dataclass(frozen=True, config=strict)
 class RankBiasedPrecision(RankingMetric):
-    """`(1 - persistence) persistence^(rank - 1)`: a user continues to the next rank with this probability.
+    """Sum gains `(1 - persistence) persistence^(rank - 1)`, for a user who continues with this probability.
 
     >>> RankBiasedPrecision(persistence=0.5).gain(np.array([1.0, 2.0, np.inf]))
     array([0.5 , 0.25, 0.  ])
@@ -138,9 +136,9 @@ class RankBiasedPrecision(RankingMetric):
 
 @dataclass(frozen=True, config=strict)
 class AverageRelevancePosition(RankingMetric):
-    """The ranks of the attractive items, of which fewer are better; `click_snips` estimates their mean.
+    """Sum the ranks of the attractive items. Lower is better. `click_snips` estimates their mean.
 
-    Items below the rank `at` count as `at + 1`. Reports show values as positive numbers, and a positive lift where a
+    Items below the rank `at` count as `at + 1`. Reports show values as positive numbers, and a positive lift if a
     policy ranks attractive items higher than production.
 
     >>> AverageRelevancePosition(at=20).gain(np.array([1.0, 7.0, np.inf]))
@@ -184,24 +182,21 @@ AnyMetric: TypeAlias = Annotated[
 ]
 
 
-# --- Evidence ---
-
-
 @plain_dataclass(frozen=True)
 class Clicks:
-    """The items of n pages for P policies, as rows laid end to end: those clicked, or all that were shown.
+    """Hold the items of n pages for P policies, as rows laid end to end: the clicked ones, or all that were shown.
 
     Attributes:
-        offsets: [n + 1] page i owns the rows `offsets[i]:offsets[i + 1]`
-        rank: [rows] the rank at which production showed the item
-        clicked: [rows] whether the item was clicked
-        probability: [rows] of a look at the rank at which production showed it
-        gain: [P, rows] of the rank that the policy gives it; 0 where that is not known
-        below: [P, rows] whether the policy shows the item below the cut of the metric
-        present: [n, P] whether a page has the policy, and the probabilities of looks at its clicks are known
-        whole: [n, P] whether the policy gives its whole list
-        unsupported: [n, P] the share of its gain at ranks whose items production did not show; NaN where not known
-        relevance: [rows] the reward model's prediction of the attractiveness, 0 without one
+        offsets: page i owns the rows `offsets[i]:offsets[i + 1]` [n + 1]
+        rank: the rank at which production showed the item [rows]
+        clicked: whether the item was clicked [rows]
+        probability: the probability of a look at that rank [rows]
+        gain: the gain of the rank under the policy, 0 if unknown [P, rows]
+        below: whether the policy shows the item below the cut of the metric [P, rows]
+        present: whether a page has the policy, and the probabilities of looks at its clicks are known [n, P]
+        whole: whether the policy gives its whole list [n, P]
+        unsupported: the share of its gain at ranks with items that production did not show, NaN if unknown [n, P]
+        relevance: the reward model's prediction of the attractiveness, 0 without one [rows]
     """
 
     offsets: Index
@@ -217,19 +212,19 @@ class Clicks:
 
     @cached_property
     def unsupported_gain(self) -> Array:
-        """`unsupported`, 0 where it is not known."""
+        """Return `unsupported`, 0 if it is unknown."""
         return np.nan_to_num(self.unsupported)
 
     def clicked_gain(self, cap: float = np.inf) -> Array:
-        """The sum over clicked items of their gains, each times `min(1 / theta, cap)`, [n, P]."""
+        """Return the sum over clicked items of their gains, each times `min(1 / theta, cap)` [n, P]."""
         return self.sum(self.gain * self._weight(cap))
 
     def clicked_weight(self) -> Array:
-        """The sum over clicked items of `1 / theta`, [n, P]."""
+        """Return the sum over clicked items of `1 / theta` [n, P]."""
         return self.sum(np.broadcast_to(self._weight(np.inf), self.gain.shape))
 
     def modelled_gain(self, cap: float) -> Array:
-        """The sum over all items shown of their gains, each times `(1 - min(cap theta, 1)) relevance`, [n, P]."""
+        """Return the sum over all shown items of their gains, each times `(1 - min(cap theta, 1)) relevance` [n, P]."""
         return self.sum(self.gain * ((1.0 - np.minimum(cap * self.probability, 1.0)) * self.relevance))
 
     def _weight(self, cap: float) -> Array:
@@ -238,30 +233,30 @@ class Clicks:
         return np.where(self.clicked & np.isfinite(weight), weight, 0.0)
 
     def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
-        """Sums over the clicks of each block at each rank, [blocks, P, 2 ranks + 1]: of gains and of weights.
+        """Return sums of gains and of weights over the clicks of each block at each rank [blocks, P, 2 ranks + 1].
 
-        Ranks beyond the last count as the last. The last sum is that of the sample weights [n, P].
+        Ranks beyond the last count as the last. The last sum adds up the sample weights [n, P].
         """
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         block = np.arange(len(sample_weight)) * blocks // max(1, len(sample_weight))
-        place = block[owner] * ranks + np.minimum(self.rank, ranks).astype(np.int64) - 1
+        index = block[owner] * ranks + np.minimum(self.rank, ranks).astype(np.int64) - 1
         columns = []
         for policy, sample in enumerate(sample_weight.T):
             weight = self._weight(np.inf) * sample[owner]
-            sums = [np.bincount(place, each, blocks * ranks) for each in (weight * self.gain[policy], weight)]
+            sums = [np.bincount(index, column, blocks * ranks) for column in (weight * self.gain[policy], weight)]
             count = np.bincount(block, sample, blocks)[:, None]
-            columns.append(np.concatenate([each.reshape(blocks, ranks) for each in sums] + [count], axis=1))
+            columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))
         return np.stack(columns, axis=1)
 
     def counts(self, rows: Mask) -> Array:
-        """The number of clicks among these rows [P, rows] or [rows] on pages that the policy has, [P]."""
+        """Return the number of clicks on pages that the policy has, among these rows [P, rows] or [rows], to [P]."""
         clicks = np.atleast_2d(rows & self.clicked)
         if not clicks.any():
             return np.zeros(self.present.shape[1])
         return np.asarray((self.sum(clicks.astype(float)) * self.present).sum(axis=0))
 
     def sum(self, values: Array) -> Array:
-        """Sums over the items of each page, [P, rows] to [n, P], contiguous over pages."""
+        """Sum over the items of each page, [P, rows] to [n, P], contiguous over pages."""
         filled = np.flatnonzero(np.diff(self.offsets))
         sums = np.zeros((len(values), len(self.offsets) - 1))
         if len(filled):
@@ -271,29 +266,37 @@ class Clicks:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Ranking(metaclass=Configurable):
-    """How rankings are judged by clicks: the metric, and how often users look at each rank."""
+    """Judge rankings by clicks: with a metric, and the probability that users look at each rank.
+
+    Args:
+        metric: the value of a page, by the attractiveness of its items
+        examination: how often users look at each rank
+    """
 
     metric: Annotated[AnyMetric, Field(description="the value of a page, by the attractiveness of its items")] = DCG()
     examination: Annotated[AnyExamination, Field(description="how often users look at each rank")] = PowerCurve()
 
     @property
     def largest_loss(self) -> float:
-        """The largest amount by which production's sum over the clicks of a page can exceed that of another policy.
+        """Return the largest amount by which production's sum over the clicks of a page can exceed another policy's.
 
-        Infinite where the probabilities of looks are not fixed beforehand.
+        It is infinite if the probabilities of looks are not fixed beforehand.
         """
         curve = self.examination.curve(self.metric.last)
         return np.inf if curve is None else float((self.metric.gains / curve).sum())
 
     def clicks(self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None) -> Clicks:
-        """The evidence of these pages for these policies; `curves` [blocks, ranks]: those learned before each block."""
+        """Return the evidence of these pages for these policies.
+
+        `curves` are learned before each block [blocks, ranks].
+        """
         rankings = batch.rankings
         assert rankings is not None
         columns = [None if policy == LOGGING else batch.policies.index(policy) for policy in policies]
         ranks = np.array([rankings.rank if column is None else rankings.ranks[:, column] for column in columns])
-        every = np.ones(len(batch))
-        placed = np.array([every if column is None else batch.probabilities[:, column] for column in columns])
-        lists = np.array([every if column is None else rankings.list_length[:, column] for column in columns])
+        ones = np.ones(len(batch))
+        presence = np.array([ones if column is None else batch.probabilities[:, column] for column in columns])
+        lists = np.array([ones if column is None else rankings.list_length[:, column] for column in columns])
         probability = self.examination.probability(rankings)
         clicked = rankings.clicked > 0
         if curves is None:
@@ -312,14 +315,17 @@ class Ranking(metaclass=Configurable):
             probability=probability,
             gain=np.where(np.isnan(ranks), 0.0, gain),
             below=below & clicked,
-            present=(~np.isnan(placed) & ~lost).T,
+            present=(~np.isnan(presence) & ~lost).T,
             whole=(~np.isnan(lists) & (rankings.sizes == rankings.shown)).T,
             unsupported=self._unsupported(rankings, ranks, columns),
             relevance=np.zeros(len(rankings.rank)),
         )
 
     def _unsupported(self, rankings: Rankings, ranks: Array, columns: Sequence[int | None]) -> Array:
-        """The share of each policy's gain at ranks whose items production did not show, [n, P]; NaN: not known."""
+        """Return the share of each policy's gain at ranks of items that production did not show [n, P].
+
+        It is NaN if unknown.
+        """
         reached, shares = np.concatenate([[0.0], np.cumsum(self.metric.gains)]), []
         for row, column in zip(ranks, columns, strict=True):
             if column is None:
@@ -329,9 +335,9 @@ class Ranking(metaclass=Configurable):
             if not np.isnan(listed).all():
                 gains = np.where(row <= self.metric.last, self.metric.gain(row) - self.metric.least, 0.0)
                 supported = np.bincount(rankings.owner, gains, len(rankings.shown))
-                most = reached[np.minimum(np.nan_to_num(listed), self.metric.last).astype(np.int64)]
+                largest = reached[np.minimum(np.nan_to_num(listed), self.metric.last).astype(np.int64)]
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    found = np.where(most > 0, 1.0 - supported / most, 0.0)
-                share = np.where(np.isnan(listed), share, np.clip(found, 0.0, 1.0))
+                    missing = np.where(largest > 0, 1.0 - supported / largest, 0.0)
+                share = np.where(np.isnan(listed), share, np.clip(missing, 0.0, 1.0))
             shares.append(share)
         return np.array(shares).T

@@ -1,4 +1,4 @@
-"""Examination: how often users look at each rank, as configured, given with events, or learned from interventions."""
+"""Model how often users look at each rank, as configured, given with events, or learned from interventions."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from streameval.events.rankings import Rankings
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Examination(Component):
-    """The probability that a user looks at a rank."""
+    """Give the probability that a user looks at a rank."""
 
     def probability(self, rankings: Rankings) -> Array:
-        """The probability of a look at each item, [rows]; NaN where it is not known."""
+        """Return the probability of a look at each item [rows], NaN if it is unknown."""
         raise NotImplementedError
 
     def curve(self, ranks: int) -> Array | None:
-        """The probabilities of a look at the first ranks, where they are the same on every page."""
+        """Return the probabilities of a look at the first ranks, or None if they vary between pages."""
         return None
 
 
 @dataclass(frozen=True, config=strict)
 class PowerCurve(Examination):
-    """`1 / rank^eta`; with eta 0 users look at every rank.
+    """Let users look at a rank with probability `1 / rank^eta`. With eta 0 they look at every rank.
 
     >>> PowerCurve(eta=1.0).curve(4).round(2)
     array([1.  , 0.5 , 0.33, 0.25])
@@ -51,7 +51,7 @@ class PowerCurve(Examination):
 
 @dataclass(frozen=True, config=strict)
 class TableCurve(Examination):
-    """The probabilities of the first ranks, one by one; later ranks have the last one.
+    """List the probabilities of the first ranks one by one. Later ranks have the last one.
 
     >>> TableCurve([1.0, 0.6, 0.4]).curve(5)
     array([1. , 0.6, 0.4, 0.4, 0.4])
@@ -64,8 +64,8 @@ class TableCurve(Examination):
     kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
 
     def probability(self, rankings: Rankings) -> Array:
-        places = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
-        return np.asarray(np.array(self.values)[places])
+        indices = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
+        return np.asarray(np.array(self.values)[indices])
 
     def curve(self, ranks: int) -> Array:
         return np.array(self.values)[np.minimum(np.arange(ranks), len(self.values) - 1)]
@@ -73,7 +73,7 @@ class TableCurve(Examination):
 
 @dataclass(frozen=True, config=strict)
 class GivenExamination(Examination):
-    """The `propensities` of the events. Pages with clicks and without them are rejected."""
+    """Use the `propensities` of the events. Pages with clicks and without propensities are rejected."""
 
     kind: Literal["given"] = field(default="given", kw_only=True, repr=False)
 
@@ -82,11 +82,13 @@ class GivenExamination(Examination):
 
 
 class LearnedCurve(NamedTuple):
-    """A curve at some moments: the logarithms of looks relative to rank 1, and their covariances.
+    """Hold a curve at some moments, NaN if not enough is known.
 
-    `logarithm` [moments, ranks], `covariance` [moments, ranks, ranks], `lag` [moments, ranks]: by how much the
-    logarithms of now differ from these under steady drift, estimated with `LAG_VARIANCE` times their covariance. NaN
-    where not enough is known.
+    Attributes:
+        logarithm: the logarithms of looks relative to rank 1 [moments, ranks]
+        covariance: the covariances of the logarithms [moments, ranks, ranks]
+        lag: how far the current logarithms are ahead under steady drift, estimated with `LAG_VARIANCE` times the
+            covariance [moments, ranks]
     """
 
     logarithm: Array
@@ -95,30 +97,33 @@ class LearnedCurve(NamedTuple):
 
     @property
     def error(self) -> Array:
-        """The standard errors of the logarithms, [moments, ranks]."""
+        """Return the standard errors of the logarithms [moments, ranks]."""
         return np.sqrt(np.diagonal(self.covariance, axis1=-2, axis2=-1))
 
     @property
     def error_now(self) -> Array:
-        """The errors of the logarithms of now: those and the lag as far as it exceeds its own error."""
+        """Return the errors of the current logarithms: with the lag as far as it exceeds its own error."""
         variance = self.error**2
         return np.sqrt(variance + np.maximum(np.nan_to_num(self.lag) ** 2 - LAG_VARIANCE * variance, 0.0))
 
     @property
     def probability(self) -> Array:
-        """The probability of a look, relative to rank 1, [moments, ranks]; NaN where its error is too large."""
-        return np.where(self.error <= LARGEST_ERROR, np.exp(self.logarithm), np.nan)
+        """Return the probability of a look relative to rank 1 [moments, ranks], NaN if its error is too large."""
+        return np.where(self.error <= MAX_ERROR, np.exp(self.logarithm), np.nan)
 
 
-LARGEST_ERROR = 0.15
-"""Of the logarithm of a probability: until it is below this, pages that show the rank are missing."""
+MAX_ERROR = 0.15
+"""Limit of the error of a probability's logarithm. Until it is below, pages that show the rank are missing."""
 SHARES = {"usual": 1.0, "half": 0.5, "recent": 0.1}
-"""The horizons of the sums over that of the curve: of itself, for its lag, and for the trust check."""
+"""Horizons of the sums over the horizon of the curve: for the curve, for its lag, and for the trust check."""
 LAG_VARIANCE = 4 / 3
-"""The variance of the estimated lag over that of a curve: decayed means of horizons h and g have covariance
-`1 / (h + g)`, in which the variances are `1 / 2h` and `1 / 2g`; twice their difference, with `g = h / 2`."""
-MOST_ERRORS = 4.0
-"""The distance, in standard errors, from which on a curve has moved."""
+"""Variance of the estimated lag over the variance of a curve.
+
+Decayed means of horizons h and g have the variances `1 / 2h` and `1 / 2g` and the covariance `1 / (h + g)`. The lag is
+twice their difference, with `g = h / 2`.
+"""
+MAX_ERRORS = 4.0
+"""Smallest distance in standard errors of a curve that has moved."""
 
 
 class PageSums(Struct, frozen=True, eq=False):
@@ -133,7 +138,7 @@ ExaminationState: TypeAlias = dict[str, PageSums]
 
 
 class ExaminationSums(NamedTuple):
-    """The sums of some blocks of `block` pages, of their numbers [blocks, numbers] and of products of these."""
+    """Hold the sums over blocks of `block` pages, of their numbers [blocks, numbers] and of products of these."""
 
     block: int
     sums: Array
@@ -142,17 +147,20 @@ class ExaminationSums(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class LearnedExamination(Examination):
-    """A curve that is learned from interventions on some pages, relative to rank 1, and follows drift.
+    """Learn a curve relative to rank 1 from interventions on some pages, and follow drift.
 
-    `ranks`: the number of ranks to learn; later ranks count as the last one. `horizon`: of the decayed sums, in pages.
     The weights of a block use what was known before it. A curve is known at a rank once the standard error of its
-    logarithm is below .15; pages that show a rank of which it is not known are missing.
+    logarithm is below .15. Pages that show a rank without a known probability are missing.
 
     The logarithms are functions of decayed sums `S` of numbers x of each page, which do not depend on the scale of S.
     So with their derivatives J, the covariance is `J (sum of q^2 x x') J'`.
 
-    Under steady drift, a decayed mean lags behind by its horizon. So one with half the horizon differs from it by half
-    the lag, which widens intervals where it is larger than its error.
+    Under steady drift, a decayed mean lags behind by its horizon. So a mean with half the horizon differs from it by
+    half the lag, which widens intervals if it is larger than its error.
+
+    Args:
+        ranks: the number of ranks to learn, later ranks count as the last one
+        horizon: the horizon of the decayed sums, in pages
     """
 
     ranks: Annotated[int, Field(ge=2, le=20, description="the number of first ranks that are learned")] = 10
@@ -160,59 +168,60 @@ class LearnedExamination(Examination):
 
     @property
     def numbers(self) -> int:
-        """How many numbers a page has."""
+        """Return how many numbers a page has."""
         raise NotImplementedError
 
     def observed(self, rankings: Rankings) -> Array:
-        """The numbers of each page, [pages, numbers]."""
+        """Return the numbers of each page [pages, numbers]."""
         raise NotImplementedError
 
     def logarithms(self, sums: Array) -> tuple[Array, Array]:
-        """The logarithms of the curve from decayed sums [..., numbers], and their derivatives [..., ranks, numbers]."""
+        """Return the logarithms of the curve and their derivatives [..., ranks, numbers] from sums [..., numbers]."""
         raise NotImplementedError
 
     def start(self) -> ExaminationState:
         """Start before the first page."""
-        return {part: PageSums(np.zeros(self.numbers), np.zeros((self.numbers, self.numbers))) for part in SHARES}
+        return {horizon: PageSums(np.zeros(self.numbers), np.zeros((self.numbers, self.numbers))) for horizon in SHARES}
 
     def start_by_rank(self, policies: int) -> Array:
-        """No sums of clicks at each rank yet: see `Clicks.by_rank`."""
+        """Start without sums of clicks at each rank, see `Clicks.by_rank`."""
         return np.zeros((policies, 2 * self.ranks + 1))
 
     def summarise(self, batch: EventBatch, block: int) -> ExaminationSums:
-        """Half 1: the sums of each block."""
+        """Return the sums of each block (half 1)."""
         assert batch.rankings is not None
         weight = 1.0 / batch.sampling_probability[:, None]
         numbers = (weight * self.observed(batch.rankings)).reshape(max(1, len(batch) // block), -1, self.numbers)
         return ExaminationSums(block, numbers.sum(axis=1), np.matmul(numbers.swapaxes(1, 2), numbers))
 
     def fold(self, state: ExaminationState, added: ExaminationSums) -> tuple[LearnedCurve, ExaminationState]:
-        """Half 2: the curve before each of these blocks and after the last, and the state after them."""
+        """Return the curve before each of these blocks and after the last, and the state after them (half 2)."""
         paths = {}
-        for part, share in SHARES.items():
-            fading, before = math.exp(-added.block / (share * self.horizon)), state[part]
-            paths[part] = PageSums(
+        for horizon, share in SHARES.items():
+            fading, before = math.exp(-added.block / (share * self.horizon)), state[horizon]
+            paths[horizon] = PageSums(
                 np.concatenate([before.sums[None], decayed_path(before.sums, added.sums, fading)]),
                 np.concatenate([before.squares[None], decayed_path(before.squares, added.squares, fading**2)]),
             )
-        after = {part: PageSums(path.sums[-1], path.squares[-1]) for part, path in paths.items()}
+        after = {horizon: PageSums(path.sums[-1], path.squares[-1]) for horizon, path in paths.items()}
         return self.curve_of(paths), after
 
-    def curve_of(self, sums: Mapping[str, PageSums], part: str = "usual") -> LearnedCurve:
-        """The curve of sums at some moments, of this part of the horizon."""
-        logarithm, derivative = self.logarithms(sums[part].sums)
-        covariance = derivative @ sums[part].squares @ derivative.swapaxes(-1, -2)
+    def curve_of(self, sums: Mapping[str, PageSums], horizon: str = "usual") -> LearnedCurve:
+        """Return the curve at some moments, from the sums with this share of the horizon."""
+        logarithm, derivative = self.logarithms(sums[horizon].sums)
+        covariance = derivative @ sums[horizon].squares @ derivative.swapaxes(-1, -2)
         half, _ = self.logarithms(sums["half"].sums)
         return LearnedCurve(logarithm, covariance, 2.0 * (half - logarithm))
 
-    def now(self, state: ExaminationState, part: str = "usual") -> LearnedCurve:
-        """The curve after the last block, with one moment."""
+    def now(self, state: ExaminationState, horizon: str = "usual") -> LearnedCurve:
+        """Return the curve after the last block, with one moment."""
         return self.curve_of(
-            {name: PageSums(each.sums[None], each.squares[None]) for name, each in state.items()}, part
+            {name: PageSums(page_sums.sums[None], page_sums.squares[None]) for name, page_sums in state.items()},
+            horizon,
         )
 
     def moved(self, state: ExaminationState) -> tuple[bool, str]:
-        """Whether the recent curve agrees with the usual one within four standard errors, and the finding."""
+        """Tell whether the recent curve agrees with the usual one within four standard errors, and describe it."""
         usual, recent = self.now(state), self.now(state, "recent")
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt(usual.error[0] ** 2 + recent.error[0] ** 2)
@@ -220,21 +229,25 @@ class LearnedExamination(Examination):
         rank = int(distance.argmax())
         finding = f"users look at rank {rank + 1} {np.exp(recent.logarithm[0, rank]):.3g} times as often as at rank 1"
         finding += f", and before {np.exp(usual.logarithm[0, rank]):.3g} times"
-        return bool(distance[rank] <= MOST_ERRORS), finding
+        return bool(distance[rank] <= MAX_ERRORS), finding
 
     def probability(self, rankings: Rankings) -> Array:
-        """Not known without the state."""
+        """Return NaN, because the probabilities are unknown without the state."""
         return np.full(len(rankings.rank), np.nan)
 
 
 def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, Array]:
-    """The variances that a learned curve adds to values and to lifts over the first policy, [moments, policies].
+    """Return the variances that a learned curve adds to values and to lifts over the first policy [moments, policies].
 
-    `by_rank` [moments, policies, 2 ranks + 1]: recent sums of clicks at each rank, of which an estimate is the sum
-    over the ranks, or for a `ratio` the quotient of two sums. A change of the logarithm of a probability changes the
-    part of its rank in proportion. Early pages were weighed by a less certain curve: with an error that falls with the
-    number of pages, the mean over pages has twice the variance of the last one. The square of what the lag changes
-    counts as far as it exceeds its variance.
+    An estimate is the sum over the ranks, or for a ratio the quotient of two sums. A change of the logarithm of a
+    probability changes the part of its rank in proportion. Early pages were weighed by a less certain curve. With an
+    error that falls with the number of pages, the mean over pages has twice the variance of the last one. The square of
+    what the lag changes counts as far as it exceeds its variance.
+
+    Args:
+        curve: the curve at these moments
+        by_rank: recent sums of clicks at each rank [moments, policies, 2 ranks + 1]
+        ratio: whether the estimate is a quotient
     """
     count, ranks = by_rank[..., -1:], by_rank.shape[-1] // 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -242,26 +255,26 @@ def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, 
         if ratio:
             total = weights.sum(axis=-1, keepdims=True)
             gains = (gains - gains.sum(axis=-1, keepdims=True) / total * weights) / total
-    gains, covariance, lag = (np.nan_to_num(each) for each in (gains, curve.covariance, curve.lag))
+    gains, covariance, lag = (np.nan_to_num(array) for array in (gains, curve.covariance, curve.lag))
 
-    def of(parts: Array) -> Array:
+    def variance_of(parts: Array) -> Array:
         variance = np.einsum("mpr,mrs,mps->mp", parts, covariance, parts)
         drift = np.einsum("mpr,mr->mp", parts, lag) ** 2 - LAG_VARIANCE * variance
         return np.asarray(2.0 * variance + np.maximum(drift, 0.0))
 
-    return of(gains), of(gains - gains[:, :1])
+    return variance_of(gains), variance_of(gains - gains[:, :1])
 
 
 def _clicks_by_rank(rankings: Rankings, ranks: int, weight: Array) -> Array:
-    """The sums of weights [rows] of clicks at each of the first ranks, [pages, ranks]."""
+    """Return the sums of weights [rows] of clicks at each of the first ranks [pages, ranks]."""
     rows = np.flatnonzero((rankings.clicked > 0) & (rankings.rank <= ranks) & ~np.isnan(weight))
-    places = rankings.owner[rows] * ranks + rankings.rank[rows].astype(np.int64) - 1
-    counted = np.bincount(places, weight[rows], len(rankings.shown) * ranks)
+    indices = rankings.owner[rows] * ranks + rankings.rank[rows].astype(np.int64) - 1
+    counted = np.bincount(indices, weight[rows], len(rankings.shown) * ranks)
     return counted.astype(float).reshape(-1, ranks)
 
 
 def _log_ratio(numerator: Array, denominator: Array) -> tuple[Array, Array, Array]:
-    """The logarithm of a ratio, and `1 / numerator` and `1 / denominator`; NaN where either is 0."""
+    """Return the logarithm of a ratio, `1 / numerator` and `1 / denominator`, NaN if either is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         inverse = np.where(numerator > 0, 1 / numerator, np.nan), np.where(denominator > 0, 1 / denominator, np.nan)
         return np.where(np.isfinite(inverse[0] + inverse[1]), np.log(numerator * inverse[1]), np.nan), *inverse
@@ -269,13 +282,13 @@ def _log_ratio(numerator: Array, denominator: Array) -> tuple[Array, Array, Arra
 
 @dataclass(frozen=True, config=strict)
 class Harvested(LearnedExamination):
-    """From random production, whose events have `marginals`: clicks at neighbouring ranks are compared.
+    """Compare clicks at neighbouring ranks, from random production with `marginals` in its events.
 
-    A click at rank k counts `P(item at k + 1) / P(item at k)`: this is what the same items would get at rank k, were
-    they shown there as often as at the next rank. So the clicks at k + 1 over these are `theta_(k+1) / theta_k`. Every
-    item that can be at k + 1 must sometimes be at k.
+    A click at rank k counts `P(item at k + 1) / P(item at k)`. This is what equal items would get at rank k if they
+    were shown there as often as at the next rank. So the clicks at k + 1 divided by this sum are `theta_(k+1) /
+    theta_k`. Every item that can be at k + 1 must sometimes be at k.
 
-    Source: for comparing the same items at two ranks, Agarwal et al., WSDM 2019.
+    Source: for comparing equal items at two ranks, Agarwal et al., WSDM 2019.
     """
 
     kind: Literal["harvested"] = field(default="harvested", kw_only=True, repr=False)
@@ -292,7 +305,7 @@ class Harvested(LearnedExamination):
     def logarithms(self, sums: Array) -> tuple[Array, Array]:
         links = self.ranks - 1
         step, of_later, of_earlier = _log_ratio(sums[..., links:], sums[..., :links])
-        below = np.tri(self.ranks, links, -1)  # a rank has the links before it
+        below = np.tri(self.ranks, links, -1)  # each rank depends on the links before it
         unknown = np.maximum.accumulate(np.isnan(step), axis=-1)
         logarithm = np.concatenate(
             [np.zeros_like(step[..., :1]), np.cumsum(np.where(unknown, np.nan, step), axis=-1)], -1
@@ -304,10 +317,10 @@ class Harvested(LearnedExamination):
 
 @dataclass(frozen=True, config=strict)
 class Swaps(LearnedExamination):
-    """From pages on which the items of rank 1 and of another rank were exchanged by chance (`swap`).
+    """Compare pages that exchange the items of rank 1 and of another rank by chance (`swap`) with plain pages.
 
-    With click rates of pages with this exchange and of pages without any, `theta_k / theta_1` is the sum of both rates
-    at rank k over the sum of both rates at rank 1: the same items are counted above and below.
+    From the click rates of pages with this exchange and of pages without any, `theta_k / theta_1` is the sum of both
+    rates at rank k over the sum of both rates at rank 1. So equal items are counted above and below.
 
     Source: Joachims, Swaminathan & Schnabel, WSDM 2017.
     """
@@ -319,7 +332,7 @@ class Swaps(LearnedExamination):
         return 6 * (self.ranks - 1)
 
     def observed(self, rankings: Rankings) -> Array:
-        """Of pages with and without the exchange: their number, their clicks at rank 1, and at the other rank."""
+        """Return the number of pages with and without the exchange, and their clicks at rank 1 and the other rank."""
         clicks = _clicks_by_rank(rankings, self.ranks, np.ones(len(rankings.rank)))
         first, others = clicks[:, :1], clicks[:, 1:]
         ranks = np.arange(2, self.ranks + 1)

@@ -1,16 +1,16 @@
-"""The largest importance weight that a policy can have, as far as the logged propensities allow to know.
+"""Bound the importance weight that a policy can have, as far as the logged propensities tell.
 
 An event limits the weights of a policy with the probability `pi` for its action, which was taken with propensity `p`:
 
-* with full distributions, to the largest `pi(a) / p(a)` of its actions;
-* otherwise to `1 / p`, or `P / p` with `P` the largest probability of the policy; and as the other actions
-  share `1 - p` and `1 - pi`, one of them has a weight of `(1 - pi) / (1 - p)` or more.
+* With full distributions, the limit is the largest `pi(a) / p(a)` of its actions.
+* Otherwise it is `1 / p`, or `P / p` with the largest probability `P` of the policy. The other actions share `1 - p`
+  and `1 - pi`, so one of them has a weight of `(1 - pi) / (1 - p)` or more.
 
-Of each of these numbers the ten largest are kept. A floor of the propensities is soon seen by ten events, while the
-largest number of a heavy-tailed log exceeds the tenth by far. The limit is therefore the largest number times its ratio
-to the tenth: a smaller propensity counts at once, and more than it is until ten events confirm it.
+The ten largest of each of these numbers are kept. A floor of the propensities is soon seen by ten events, while the
+largest number of a heavy-tailed log far exceeds the tenth. The limit is therefore the largest number times its ratio to
+the tenth. So a smaller propensity counts at once, and for more than its value until ten events confirm it.
 
-Numbers of the last 200,000 to 400,000 events are kept apart, for averages that forget older ones.
+Numbers of the last 200,000 to 400,000 events are kept separately, for averages that forget older ones.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WEIGHTS_KEPT = 10
 SPAN = 200_000
 """Events after which a generation ends. Averages that forget are limited by this generation and the one before."""
 NEARLY_SURE = 0.99
-"""The propensity above which other actions are too rare to be seen soon themselves."""
+"""Propensity above which other actions are too rare to be seen soon themselves."""
 FORGETTING = 40_000
-"""The effective number of events up to which an average has nearly no weight on events before these generations."""
+"""Effective number of events up to which an average has nearly no weight on events before these generations."""
 
 
 class Kind(IntEnum):
-    """The numbers of an event that limit weights."""
+    """Enumerate the numbers of an event that limit weights."""
 
     RARITY = 0  # 1 / p
     PROBABILITY = 1  # pi
@@ -56,7 +56,7 @@ class LargestState(Struct, frozen=True, eq=False):
 
     Attributes:
         events: the number of events so far
-        largest: [policies, 3, kinds, 10] in ascending order
+        largest: in ascending order [policies, 3, kinds, 10]
     """
 
     events: int
@@ -69,9 +69,11 @@ def start(policies: int) -> LargestState:
 
 
 class LargestNumbers(NamedTuple):
-    """The largest numbers of some events, in stretches within which no generation ends.
+    """Hold the largest numbers of some events, in stretches within which no generation ends.
 
-    `events`: of each stretch. `numbers` [stretches, policies, kinds, 10]: in any order, 0 where there are fewer.
+    Attributes:
+        events: the number of events in each stretch
+        numbers: in any order, 0 if there are fewer [stretches, policies, kinds, 10]
     """
 
     events: list[int]
@@ -79,61 +81,69 @@ class LargestNumbers(NamedTuple):
 
 
 def floor(state: LargestState) -> Array:
-    """The numbers of each policy and kind that new ones must exceed to be kept, [policies, kinds]."""
+    """Return the number that new ones must exceed to be kept [policies, kinds]."""
     return np.asarray(state.largest[:, ::2, :, 0].min(axis=1))
 
 
 def summarise(evidence: Evidence, batch: EventBatch, before: int = 0, least: Array | None = None) -> LargestNumbers:
-    """Half 1: the largest numbers of these events.
+    """Find the largest numbers of these events (half 1).
 
-    `before`: how many events of the stream came before, which decides where a generation ends. `least`: a `floor` that
-    was known at some time before; smaller numbers may be left out, which changes no state.
+    Args:
+        evidence: the weights of the events
+        batch: the events
+        before: the number of earlier events of the stream, which decides when a generation ends
+        least: a `floor` from some time before. Smaller numbers may be left out, without effect on the state.
     """
-    policies, events, found, first = evidence.importance_weight.shape[1], [], [], 0
-    known = np.zeros((policies, len(Kind))) if least is None else least
+    policies, events, maxima, first = evidence.importance_weight.shape[1], [], [], 0
+    least_kept = np.zeros((policies, len(Kind))) if least is None else least
     while first < len(batch):
         if before and before % SPAN == 0:
-            known = np.zeros_like(known)
-        part = slice(first, min(first + SPAN - before % SPAN, len(batch)))
+            least_kept = np.zeros_like(least_kept)
+        stretch = slice(first, min(first + SPAN - before % SPAN, len(batch)))
         largest = np.zeros((policies, len(Kind), WEIGHTS_KEPT))
-        for kind, numbers in _numbers(evidence, batch, part):
-            new = np.flatnonzero(numbers.max(axis=1, initial=0.0) > known[:, kind])
+        for kind, numbers in _numbers(evidence, batch, stretch):
+            new = np.flatnonzero(numbers.max(axis=1, initial=0.0) > least_kept[:, kind])
             if len(new):
-                kept = _largest(numbers[new] if len(numbers) > 1 else numbers)
-                largest[new, kind, : kept.shape[1]] = kept
-        events.append(part.stop - first)
-        found.append(largest)
-        before, first = before + part.stop - first, part.stop
-    return LargestNumbers(events, np.stack(found) if found else np.zeros((0, policies, len(Kind), WEIGHTS_KEPT)))
+                top = _largest(numbers[new] if len(numbers) > 1 else numbers)
+                largest[new, kind, : top.shape[1]] = top
+        events.append(stretch.stop - first)
+        maxima.append(largest)
+        before, first = before + stretch.stop - first, stretch.stop
+    return LargestNumbers(events, np.stack(maxima) if maxima else np.zeros((0, policies, len(Kind), WEIGHTS_KEPT)))
 
 
 def fold(state: LargestState, added: LargestNumbers) -> LargestState:
-    """Half 2: the state after some events."""
+    """Return the state after some events (half 2)."""
     events, largest = state.events, state.largest.copy()
     for count, numbers in zip(added.events, added.numbers, strict=True):
         if events and events % SPAN == 0:
             largest[:, 1], largest[:, 2] = largest[:, 2], 0.0
         new = numbers.max(axis=-1) > largest[:, ::2, :, 0].min(axis=1)
         for generation in (0, 2) if new.any() else ():
-            every = np.concatenate([largest[:, generation][new], numbers[new]], axis=-1)
-            largest[:, generation][new] = np.sort(_largest(every), axis=-1)
+            candidates = np.concatenate([largest[:, generation][new], numbers[new]], axis=-1)
+            largest[:, generation][new] = np.sort(_largest(candidates), axis=-1)
         events += count
     return LargestState(events, largest)
 
 
 def rarity(propensity: Array) -> Array:
-    """`1 / p`; 1 without a propensity."""
+    """Return `1 / p`, or 1 without a propensity."""
     return np.asarray(np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT))
 
 
 def limits(
     state: LargestState, policies: Sequence[str], effective_events: float | None = None, by_slot: bool = False
 ) -> Array:
-    """The largest weights, [2, policies]: with the largest probability seen of a policy, and with a probability of 1.
+    """Return the largest weights, with a policy's largest probability seen and with a probability of 1 [2, policies].
 
-    `effective_events`: those of the average that the limits are for, None where that number is not fixed.
-    Where fewer than ten events have a number, the tenth counts as 1, or as a probability of 0. The limits of the
-    logging policy are 1. `by_slot`: of the weights of slates by their slots.
+    If fewer than ten events have a number, the tenth counts as 1, or as a probability of 0. The limits of the logging
+    policy are 1.
+
+    Args:
+        state: the largest numbers
+        policies: the names of the policies
+        effective_events: the number of events of the average that the limits are for, None if it is not fixed
+        by_slot: whether to limit the weights of slates by their slots
 
     >>> log = EventBatch.from_arrays(reward=[0] * 20, propensity=[0.5, 0.1] * 10, policies={"new": [0.1, 0.9] * 10})
     >>> state = fold(start(1), summarise(Evidence.from_batch(log, ["new"], 10), log))
@@ -141,45 +151,47 @@ def limits(
     array([ 9., 10.])
     """
     forgets = effective_events is not None and effective_events <= FORGETTING
-    kept = state.largest[:, 1:] if forgets else state.largest[:, :1]
-    numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -WEIGHTS_KEPT:]
+    generations = state.largest[:, 1:] if forgets else state.largest[:, :1]
+    numbers = np.sort(np.concatenate(np.moveaxis(generations, 1, 0), axis=-1), axis=-1)[..., -WEIGHTS_KEPT:]
     tenth, largest = numbers[..., 0], numbers[..., -1]
-    with np.errstate(invalid="ignore", over="ignore"):  # listed slates: infinite over infinite
+    with np.errstate(invalid="ignore", over="ignore"):  # listed slates give infinite over infinite
         ratios = largest / np.maximum(tenth, np.where(np.arange(len(Kind)) == Kind.PROBABILITY, 1e-300, 1.0))
         reached = np.where(np.isinf(largest), np.inf, largest * ratios)
     beyond = np.maximum(reached[:, Kind.OTHERS], reached[:, Kind.WHOLE])
     rarest, probability = reached[:, Kind.RARITY], np.minimum(reached[:, Kind.PROBABILITY], 1.0)
     confirmed = np.where(probability > 0, rarest, 0.0) * probability
-    found = np.maximum([confirmed, rarest], beyond)
+    bounds = np.maximum([confirmed, rarest], beyond)
     if by_slot:
-        found = np.stack([reached[:, Kind.SLOTS]] * 2)
+        bounds = np.stack([reached[:, Kind.SLOTS]] * 2)
     logged = np.array([policy == LOGGING for policy in policies])
-    return np.where(logged, 1.0, np.maximum(found, 1.0))
+    return np.where(logged, 1.0, np.maximum(bounds, 1.0))
 
 
-def _numbers(evidence: Evidence, batch: EventBatch, part: slice) -> Iterator[tuple[Kind, Array]]:
-    """Numbers of these events by kind, [policies or 1, events], 0 where an event has none."""
-    propensity, actions = np.nan_to_num(batch.propensity[part], nan=1.0), evidence.actions  # NaN: a scored event
+def _numbers(evidence: Evidence, batch: EventBatch, stretch: slice) -> Iterator[tuple[Kind, Array]]:
+    """Yield numbers of these events by kind [policies or 1, events], 0 if an event has none."""
+    propensity, actions = np.nan_to_num(batch.propensity[stretch], nan=1.0), evidence.actions  # NaN: a scored event
     if "slots" in evidence.forms:
-        yield Kind.SLOTS, _of_slots(batch)[None, part]
+        yield Kind.SLOTS, _slot_limits(batch)[None, stretch]
     plain = np.ones((1, 1))
     if actions is not None:
-        whole = (actions.targets_known & actions.logging_known[:, None]).T[:, part]
-        yield Kind.WHOLE, whole * _largest_of_actions(actions)[:, part]
+        whole = (actions.targets_known & actions.logging_known[:, None]).T[:, stretch]
+        yield Kind.WHOLE, whole * _largest_of_actions(actions)[:, stretch]
         if whole.all():
             return
         plain = np.where(whole, 0.0, 1.0)
-    probability = evidence.importance_weight.T[:, part] * propensity  # 0 where an event lacks the policy
+    probability = evidence.importance_weight.T[:, stretch] * propensity  # 0 where an event lacks the policy
     yield Kind.RARITY, plain * rarity(propensity)[None]
     yield Kind.PROBABILITY, probability if actions is None else probability * plain
     sure = np.flatnonzero((propensity > NEARLY_SURE) & (propensity < 1))
     if len(sure):
-        others = (1 - probability[:, sure]) / (1 - propensity[sure]) * (evidence.sample_weight.T[:, part][:, sure] > 0)
+        others = (
+            (1 - probability[:, sure]) / (1 - propensity[sure]) * (evidence.sample_weight.T[:, stretch][:, sure] > 0)
+        )
         yield Kind.OTHERS, others if actions is None else others * plain[:, sure]
 
 
 def _largest_of_actions(actions: Actions) -> Array:
-    """The largest finite weight of the actions of each event, [policies, events]; 0 where it has no actions."""
+    """Return the largest finite weight of the actions of each event [policies, events], 0 without actions."""
     weight = actions.importance_weight.T
     if not np.isfinite(weight).all():
         weight = np.where(np.isfinite(weight), weight, 0.0)
@@ -190,8 +202,11 @@ def _largest_of_actions(actions: Actions) -> Array:
     return largest
 
 
-def _of_slots(batch: EventBatch) -> Array:
-    """`sum of 1 / p - slots + 1` of slates, which no weight by slots exceeds; infinite where they are listed."""
+def _slot_limits(batch: EventBatch) -> Array:
+    """Return `sum of 1 / p - slots + 1` of slates, which no weight by slots exceeds.
+
+    It is infinite for listed slates.
+    """
     slates, whole = batch.slates, rarity(batch.propensity)
     if slates is None:
         return whole
@@ -200,7 +215,7 @@ def _of_slots(batch: EventBatch) -> Array:
 
 
 def _largest(numbers: Array) -> Array:
-    """The largest numbers along the last axis, in any order; as many as are kept, or all."""
+    """Return the largest numbers along the last axis in any order, as many as are kept, or all."""
     if numbers.shape[1] <= WEIGHTS_KEPT:
         return numbers
     return np.partition(numbers, -WEIGHTS_KEPT, axis=1)[:, -WEIGHTS_KEPT:]

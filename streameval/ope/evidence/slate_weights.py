@@ -1,8 +1,8 @@
-"""Slates slot by slot: the weight of a reward for a policy when the contributions of slots add up.
+"""Weigh slates slot by slot, for rewards that are sums of contributions of the slots.
 
-With `1_s` the indicator of the slate s (one row for each action of each slot), `Gamma = E[1_s 1_s']` under the logging
-policy, and `q` the policy's probabilities of these rows, the weight is `G = q' Gamma^+ 1_s`. It depends on the policy
-through its marginal distributions in the slots only, and its mean is 1.
+Let `1_s` be the indicator of the slate s (one row for each action of each slot), `Gamma = E[1_s 1_s']` under the
+logging policy, and `q` the policy's probabilities of these rows. The weight is `G = q' Gamma^+ 1_s`. It depends on the
+policy only through its marginal distributions in the slots, and its mean is 1.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from streameval.events.slates import LISTED, PLACKETT_LUCE, UNIFORM_RANKING, Sla
 from streameval.ope.policies.logged import LOGGING
 
 SLOTS_SHOWN = 20
-"""The number of slots whose mean ratios are kept."""
-ENTRIES_AT_ONCE = 2_000_000
-"""The number of entries of matrices `Gamma` that are held in memory together."""
-SMALLEST_EIGENVALUE = 1e-10
-"""Relative to the largest: smaller eigenvalues count as 0 when `Gamma` is inverted."""
+"""Number of slots with mean ratios."""
+MAX_ENTRIES = 2_000_000
+"""Number of entries of matrices `Gamma` that are held in memory together."""
+MIN_EIGENVALUE = 1e-10
+"""Smaller eigenvalues, relative to the largest, count as 0 when `Gamma` is inverted."""
 
 
 def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """`G` of each slate for each policy, [n, P]; NaN where the event is not a slate, or lacks the policy.
+    """Return `G` of each slate for each policy [n, P], NaN if the event is not a slate or lacks the policy.
 
-    The logging policy's is 1.
+    It is 1 for the logging policy.
     """
     if batch.slates is None:
         return np.full((len(batch), len(policies)), np.nan)
@@ -38,21 +38,25 @@ def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
 
 
 def whole_weights(slates: SlateColumns, gains: Array) -> Array:
-    """`G` of each slate from the parts of its slots [S, P], [n, P]; NaN where the event is not a slate."""
+    """Return `G` of each slate from the parts of its slots, [S, P] to [n, P]. It is NaN if the event is not a slate."""
     return np.where((slates.sizes > 0)[:, None], 1.0 + slates.per_event(gains), np.nan)
 
 
 def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """The part of `G - 1` that each slot of the slates contributes for each policy, [S, P]; NaN without the policy.
+    """Return the part of `G - 1` that each slot contributes for each policy [S, P], NaN without the policy.
 
-    With p the logging policy's probabilities of the rows: `(q - p)' Gamma^+ 1_s` over the rows of the slot, as
-    `p' Gamma^+ 1_s = 1`. The logging policy's are 0.
+    With the logging policy's probabilities p of the rows it is `(q - p)' Gamma^+ 1_s` over the rows of the slot,
+    because `p' Gamma^+ 1_s = 1`. It is 0 for the logging policy.
     """
     slates = batch.slates
     assert slates is not None
     with np.errstate(over="ignore"):
         gains = slates.probabilities / slates.propensity[:, None] - 1.0
-    for logging, gains_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed), (PLACKETT_LUCE, _of_drawn)):
+    for logging, gains_of in (
+        (UNIFORM_RANKING, _ranking_gains),
+        (LISTED, _listed_gains),
+        (PLACKETT_LUCE, _drawn_gains),
+    ):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
             gains[owned_rows(slates.offsets, events)[0]] = gains_of(slates.take(events))
@@ -62,10 +66,12 @@ def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
 
 
 def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tuple[Array, Array, Array]:
-    """The weighted rewards of the slots of each slate, summed; the mean weight of its slots; the largest one.
+    """Return sums over slots, NaN if the event is not a slate, lacks the policy, or has no rewards of slots [n, P].
 
-    All [n, P], NaN where the event is not a slate, lacks the policy, or its slots have no rewards. The weight of a slot
-    is `pi / pi0` of its action; with `cascade`, the product of these ratios up to the slot.
+    The weight of a slot is `pi / pi0` of its action. With `cascade` it is the product of these ratios up to the slot.
+
+    Returns:
+        The sum of the weighted rewards of the slots, the mean weight of the slots, and the largest weight.
     """
     slates = batch.slates
     if slates is None:
@@ -74,19 +80,21 @@ def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tup
     logged = slates.conditional_propensity if cascade else slates.propensity
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         ratios = slates.probabilities / logged[:, None]
-    every = np.ones(len(logged))
-    columns = [every if policy == LOGGING else ratios[:, batch.policies.index(policy)] for policy in policies]
+    ones = np.ones(len(logged))
+    columns = [ones if policy == LOGGING else ratios[:, batch.policies.index(policy)] for policy in policies]
     weights = np.stack(columns).T
     weights = slates.running_product(weights) if cascade else weights
     rewarded = slates.has_rewards[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         weighted = slates.per_event(weights * slates.reward[:, None])
         mean = slates.per_event(weights) / np.maximum(slates.sizes, 1)[:, None]
-    weighted, mean, largest = (np.where(rewarded, each, np.nan) for each in (weighted, mean, slates.largest(weights)))
+    weighted, mean, largest = (
+        np.where(rewarded, values, np.nan) for values in (weighted, mean, slates.largest(weights))
+    )
     return weighted, mean, largest
 
 
-def _of_rankings(slates: SlateColumns) -> Array:
+def _ranking_gains(slates: SlateColumns) -> Array:
     slots = slates.sizes[slates.owner][:, None]
     actions = slates.actions.sizes[:, None]
     matches = np.where(slots == actions, 1.0, _expected_matches(slates))
@@ -94,12 +102,16 @@ def _of_rankings(slates: SlateColumns) -> Array:
 
 
 def ranking_weights(hit: Array, matches: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
-    """`G` where l of m actions (`slots` of `actions`) were ranked uniformly at random, in closed form.
+    """Return `G` in closed form for uniformly random rankings of l of m actions.
 
-    `hit`: the sum over slots of the probability that the policy shows the same action there. `matches`: the expected
-    number of shown actions that it shows in any slot. As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))`
-    and `1 / (m - 1)`: `G = 1 + m (m - 1) / (m - l) (matches / l - l / m) + (m - 1) (hit - matches / l)`, for `l = m`
-    without the second term.
+    As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))` and `1 / (m - 1)`, it is `G = 1 + m (m - 1) / (m -
+    l) (matches / l - l / m) + (m - 1) (hit - matches / l)`, without the second term if `l = m`.
+
+    Args:
+        hit: the sum over slots of the probability that the policy shows the logged action there
+        matches: the expected number of shown actions that the policy shows in any slot
+        slots: l
+        actions: m
 
     >>> ranking_weights(np.array([2.0, 0.0]), np.array([2.0, 2.0]), slots=2, actions=2)
     array([2., 0.])
@@ -110,14 +122,14 @@ def ranking_weights(hit: Array, matches: Array, slots: Array | Index | int, acti
 def _ranking_gain(
     hit: Array, matches: Array, slots: Array | Index | int, actions: Array | Index | int, share: Array
 ) -> Array:
-    """The part of `G - 1` of some slots; `share`: the logging policy's `hit`."""
+    """Return the part of `G - 1` of some slots, with the logging policy's `hit` as `share`."""
     others = np.where(np.equal(slots, actions), np.inf, np.subtract(actions, slots))
     between = np.multiply(actions, np.subtract(actions, 1)) / others * (matches / slots - share)
     return np.asarray(between + np.subtract(actions, 1) * (hit - matches / slots))
 
 
 def _expected_matches(slates: SlateColumns) -> Array:
-    """For each slot, the probability that each policy shows any of the slate's actions there, [S, P]."""
+    """Return for each slot the probability that each policy shows any of the slate's actions there [S, P]."""
     owner = slates.owner[slates.actions.owner]
     items = slates.actions.items
     assert items is not None
@@ -128,22 +140,24 @@ def _expected_matches(slates: SlateColumns) -> Array:
     return np.array(columns, dtype=np.float64).reshape(-1, count).T
 
 
-def _of_listed(slates: SlateColumns) -> Array:
-    """The parts of slots where the logging policy's slates are listed; events of one shape at once."""
+def _listed_gains(slates: SlateColumns) -> Array:
+    """Return the parts of slots of slates with a listed logging distribution, computing events of one shape at once."""
     rows_of_event = np.diff(slates.actions.offsets[slates.offsets])
     gains = np.empty_like(slates.probabilities)
     shapes = np.stack([rows_of_event, slates.sizes], axis=1)
     for shape in np.unique(shapes, axis=0):
-        same = np.flatnonzero((shapes == shape).all(axis=1))
-        at_once = max(1, ENTRIES_AT_ONCE // int(shape[0]) ** 2)
-        for some in np.split(same, np.arange(at_once, len(same), at_once)):
-            part = slates.take(some)
-            gains[owned_rows(slates.offsets, some)[0]] = _by_covariance(part, _covariance(part, *shape))
+        events = np.flatnonzero((shapes == shape).all(axis=1))
+        at_once = max(1, MAX_ENTRIES // int(shape[0]) ** 2)
+        for chunk in np.split(events, np.arange(at_once, len(events), at_once)):
+            chunk_slates = slates.take(chunk)
+            gains[owned_rows(slates.offsets, chunk)[0]] = _covariance_gains(
+                chunk_slates, _covariance(chunk_slates, *shape)
+            )
     return gains
 
 
-def _of_drawn(slates: SlateColumns) -> Array:
-    """The parts of slots of rankings that were drawn by scores; events of one shape at once."""
+def _drawn_gains(slates: SlateColumns) -> Array:
+    """Return the parts of slots of rankings that were drawn by scores, computing events of one shape at once."""
     gains = np.empty_like(slates.probabilities)
     for events, rows, weights, slots in slates.drawn_by_scores():
         single, joint = draws(weights, slots, pairs=True)
@@ -154,56 +168,56 @@ def _of_drawn(slates: SlateColumns) -> Array:
         gamma[:, np.arange(size), np.arange(size)] = single.reshape(-1, size)
         order = slates.canonical(rows)
         gamma = np.take_along_axis(np.take_along_axis(gamma, order[:, :, None], axis=1), order[:, None, :], axis=2)
-        gains[owned_rows(slates.offsets, events)[0]] = _by_covariance(slates.take(events), gamma)
+        gains[owned_rows(slates.offsets, events)[0]] = _covariance_gains(slates.take(events), gamma)
     return gains
 
 
-def _by_covariance(slates: SlateColumns, gamma: Array) -> Array:
-    """The parts of the slots of events with `Gamma` [n, rows, rows], [S, P]."""
+def _covariance_gains(slates: SlateColumns, gamma: Array) -> Array:
+    """Return the parts of the slots of events with `Gamma` [n, rows, rows] [S, P]."""
     shown = np.zeros(len(slates.actions.propensities))
     shown[slates.actions.logged[1]] = 1.0
-    inverse = np.linalg.pinv(gamma, rcond=SMALLEST_EIGENVALUE, hermitian=True)
+    inverse = np.linalg.pinv(gamma, rcond=MIN_EIGENVALUE, hermitian=True)
     dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(len(gamma), -1)).ravel()
     differences = np.ascontiguousarray(slates.actions.probabilities.T) - slates.marginals
     return np.asarray(np.add.reduceat(differences * dual, slates.actions.offsets[:-1], axis=1).T)
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
-    """`Gamma` of events with these numbers of rows and slots, [n, rows, rows]."""
+    """Return `Gamma` of events with these numbers of rows and slots [n, rows, rows]."""
     shown, _ = slates.listed_rows()
     owner = slates.listed.owner
     local = shown.reshape(-1, slots) - slates.actions.offsets[slates.offsets[:-1]][owner, None]
     gamma = np.zeros((len(slates.logging), rows, rows))
-    places = (owner[:, None, None], local[:, :, None], local[:, None, :])
-    np.add.at(gamma, places, slates.listed.probability[:, None, None])
+    indices = (owner[:, None, None], local[:, :, None], local[:, None, :])
+    np.add.at(gamma, indices, slates.listed.probability[:, None, None])
     return gamma
 
 
 def start_ratios(policies: int) -> Array:
-    """No ratios yet, [P, slots, sums of q and of q times the ratio]."""
+    """Start without ratios: sums of q and of q times the ratio [P, slots, 2]."""
     return np.zeros((policies, SLOTS_SHOWN, 2))
 
 
 def ratio_sums(batch: EventBatch, policies: Sequence[str], sampling: Array, block: int) -> Array:
-    """The sums of each block of the ratios `pi / pi0` in each slot, [blocks, P, slots, sums]: see `start_ratios`."""
+    """Return the sums of each block of the ratios `pi / pi0` in each slot [blocks, P, slots, 2], see `start_ratios`."""
     blocks = max(1, len(batch) // block)
     sums, slates = np.zeros((blocks, *start_ratios(len(policies)).shape)), batch.slates
     if slates is None:
         return sums
     owner, position = slates.owner, slates.position
     weight = np.where(position < SLOTS_SHOWN, sampling[owner], 0.0)
-    places = _places(owner // block, position, blocks)
+    indices = _slot_indices(owner // block, position, blocks)
     for row, policy in enumerate(policies):
         target = slates.propensity if policy == LOGGING else slates.probabilities[:, batch.policies.index(policy)]
         ratio = target / slates.propensity
         present = weight * np.isfinite(ratio)
         for column, values in enumerate((present, present * np.nan_to_num(ratio, posinf=0.0))):
-            sums[:, row, :, column] = np.bincount(places, values, blocks * SLOTS_SHOWN).reshape(blocks, -1)
+            sums[:, row, :, column] = np.bincount(indices, values, blocks * SLOTS_SHOWN).reshape(blocks, -1)
     return sums
 
 
-def _places(block: Index, position: Index, blocks: int) -> Index:
-    """The places of slots among those of all blocks; a slot after the last one shown counts as that one."""
+def _slot_indices(block: Index, position: Index, blocks: int) -> Index:
+    """Return the indices of slots over all blocks. A slot after the last one shown counts as that one."""
     return np.asarray(np.minimum(block, blocks - 1) * SLOTS_SHOWN + np.minimum(position, SLOTS_SHOWN - 1))
 
 
@@ -220,7 +234,7 @@ def start_lifts(policies: int) -> SlotLiftState:
 
 
 class SlotLifts(NamedTuple):
-    """The sums of each block of the lifts of slots, [blocks, P, slots], and of the averaging weights, [blocks, P]."""
+    """Hold sums over each block: the lifts of slots [blocks, P, slots], and the averaging weights [blocks, P]."""
 
     slots: Array
     weight: Array
@@ -233,9 +247,15 @@ class SlotLifts(NamedTuple):
 def lift_sums(
     slates: SlateColumns | None, gains: Array | None, weighted: Array, sample_weight: Array, reward: Array, blocks: int
 ) -> SlotLifts:
-    """The sums of each block; production is the first policy, and `gains` [S, P] those of `slot_gains`.
+    """Return the sums of each block. Production is the first policy, and a plain event counts as one slot.
 
-    `weighted` [n, P]: `r G`. A plain event counts as one slot.
+    Args:
+        slates: the slates, None without any
+        gains: see `slot_gains` [S, P]
+        weighted: `r G` [n, P]
+        sample_weight: [n, P]
+        reward: [n]
+        blocks: the number of blocks
     """
     both = np.where(sample_weight[:, :1] > 0, sample_weight, 0.0)
     single = np.ones(len(reward), dtype=bool) if slates is None else slates.sizes == 0
@@ -244,21 +264,21 @@ def lift_sums(
     lifts[:, :, 0] = whole.reshape(blocks, -1, both.shape[1]).sum(axis=1)
     if slates is not None and gains is not None:
         owner = slates.owner
-        places = _places(owner * blocks // len(reward), slates.position, blocks)
+        indices = _slot_indices(owner * blocks // len(reward), slates.position, blocks)
         weight = both[owner] * reward[owner, None]
         parts = np.where(both[owner] > 0, gains - gains[:, :1], 0.0) * weight
-        columns = [np.bincount(places, column, blocks * SLOTS_SHOWN).reshape(blocks, -1) for column in parts.T]
+        columns = [np.bincount(indices, column, blocks * SLOTS_SHOWN).reshape(blocks, -1) for column in parts.T]
         lifts += np.stack(columns, axis=1)
     return SlotLifts(lifts, both.reshape(blocks, -1, both.shape[1]).sum(axis=1))
 
 
 def mean_lifts(lifts: SlotLiftState, ratios: Array, policy: int) -> list[float]:
-    """The lift of each slot as far as any was seen, whose sum is the lift; `policy`: its place."""
-    seen = max(1, len(mean_ratios(ratios[policy])))
-    return [float(lift) for lift in lifts.slots[policy, :seen] / (lifts.weight[policy] or np.nan)]
+    """Return the lift of each slot seen so far. They sum to the lift of the policy with this index."""
+    slots = max(1, len(mean_ratios(ratios[policy])))
+    return [float(lift) for lift in lifts.slots[policy, :slots] / (lifts.weight[policy] or np.nan)]
 
 
 def mean_ratios(sums: Array) -> list[float]:
-    """Of one policy, the mean ratio in each slot as far as any was seen; 1 is expected."""
-    seen = sums[: 1 + np.flatnonzero(sums[:, 0]).max(initial=-1)]
-    return [float(mean) for mean in seen[:, 1] / np.where(seen[:, 0] > 0, seen[:, 0], np.nan)]
+    """Return the mean ratio of one policy in each slot seen so far. 1 is expected."""
+    rows = sums[: 1 + np.flatnonzero(sums[:, 0]).max(initial=-1)]
+    return [float(mean) for mean in rows[:, 1] / np.where(rows[:, 0] > 0, rows[:, 0], np.nan)]

@@ -1,4 +1,4 @@
-"""From readings to intervals: each kind is a frozen value and a member of the union below."""
+"""Turn readings into intervals. Each kind is a frozen value and a member of the union below."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ AnyInterval = Annotated[
     Normal | EmpiricalBernstein | EmpiricalLikelihood | DriftAware | ConfidenceSequence, Field(discriminator="kind")
 ]
 
-KINDS: Mapping[str, type[IntervalMethod]] = {each.kind: each for each in get_args(get_args(AnyInterval)[0])}
-"""The classes of intervals by their kinds."""
+KINDS: Mapping[str, type[IntervalMethod]] = {method.kind: method for method in get_args(get_args(AnyInterval)[0])}
+"""Classes of intervals by their kinds."""
 
 __all__ = ["KINDS", "AnyInterval", "Interval", "IntervalMethod", "empirical_likelihood", "extended_to"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Normal"]

@@ -1,4 +1,4 @@
-"""Intervals that are centred on the value: Gaussian, empirical Bernstein, and for a mixture while values drift."""
+"""Compute intervals with the value at the centre: Gaussian, empirical Bernstein, and for a mixture under drift."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from streameval.ope.intervals.base import IntervalMethod, is_degenerate, is_enou
 
 @dataclass(frozen=True, config=strict)
 class Normal(IntervalMethod):
-    """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
+    """Compute the Gaussian interval `z sqrt(s2 / n_eff)`, for ratios by the delta method with the noise of both means.
 
-    `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
-    divides by n - 1, the delta method by n. Approximate by design: it covers where many events with weights of similar
-    size carry the value, and misses far more often where a few large weights do, before the first large weight has
-    occurred, and under continuous monitoring. Withheld until the horizon holds ten non-zero terms, of a lift of both
-    policies. The delta method fails where few events are nearly all of the denominator: a ratio needs ten effective
-    events, `(sum v)^2 / sum v^2`. If the longer horizon has fewer, `s2` comes from the averaged events.
+    `s2` comes from the reading's longer horizon and is scaled by the design effect if that exceeds 1. A mean divides by
+    n - 1, and the delta method by n. The interval is approximate by design. It covers if many events with weights of
+    similar size carry the value. It misses far more often if a few large weights do, before the first large weight has
+    occurred, and under continuous monitoring.
+
+    It is withheld until the horizon holds ten non-zero terms, for a lift of both policies. The delta method fails if
+    few events are nearly all of the denominator. So a ratio needs ten effective events, `(sum v)^2 / sum v^2`. If the
+    longer horizon has fewer, `s2` comes from the averaged events.
 
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
     """
@@ -41,18 +43,20 @@ class Normal(IntervalMethod):
         z, spread = NormalDist().inv_cdf(0.5 + confidence / 2), reading.spread
         longer = ~terms.ratio | is_enough(spread["effective_denominators"])
         variance, count = np.where(longer, (spread["variance"], spread["count"]), (reading.variance, reading.count))
-        known = is_enough(reading.nonzero) & (longer | is_enough(reading.effective_denominators))
-        return np.where(known, z * standard_error(reading, variance, count, terms.ratio), np.nan)
+        is_sufficient = is_enough(reading.nonzero) & (longer | is_enough(reading.effective_denominators))
+        return np.where(is_sufficient, z * standard_error(reading, variance, count, terms.ratio), np.nan)
 
 
 @dataclass(frozen=True, config=strict)
 class EmpiricalBernstein(IntervalMethod):
-    """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`, at any sample size for bounded terms.
+    """Compute the half-width `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`.
 
-    `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight`, or without
-    one the largest seen so far (detail `largest_weight`). Wide where weights are heavy. For a ratio it bounds the
-    linearised terms, which is approximate, and withheld while the mean weight is negative, as that of the first few
-    slates may be.
+    It holds at any sample size for bounded terms. `b`, the range of a term, is the reward range times the largest
+    possible importance weight. The interval is wide if weights are heavy. For a ratio it bounds the linearised terms,
+    which is approximate. It is then withheld while the mean weight is negative, as for the first few slates.
+
+    Args:
+        max_weight: the largest possible importance weight, None for the largest seen so far (detail `largest_weight`)
 
     Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
     """
@@ -72,8 +76,8 @@ class EmpiricalBernstein(IntervalMethod):
             )
         super().check(average, block)
 
-    def largest_weight(self, seen: Array) -> Array:
-        return seen if self.max_weight is None else np.full_like(seen, self.max_weight)
+    def largest_weight(self, largest_seen: Array) -> Array:
+        return largest_seen if self.max_weight is None else np.full_like(largest_seen, self.max_weight)
 
     def details(self) -> Mapping[str, str]:
         return {"largest_weight": "seen" if self.max_weight is None else "configured"}
@@ -90,18 +94,24 @@ class EmpiricalBernstein(IntervalMethod):
 
 @dataclass(frozen=True, config=strict)
 class DriftAware(IntervalMethod):
-    """`(2.4 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
+    """Cover the current value of a `mixture` while values drift, with `(2.4 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`.
 
-    `se`: sampling error of the events, and the distance by which the pseudo-events of the start move the estimate; with
-    the design effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value
-    has moved since the mean age of the averaged events. Its speed is the slope by which short and long memories differ,
-    or the usual slope over the last 100,000 events and all candidates, if that is larger. The noise of the slope is
-    subtracted only as far as the stream has had these 100,000 events: until the drift is known, the interval is wider.
-    The factor 2.4 was found by simulation. If the mean weight is below 1 by more than three of its standard errors, the
-    interval is wider by the rest of the difference times the range of the rewards: heavy events have not occurred yet,
-    or the log lacks support. Coverage is an average over time: right after a jump no interval from past events covers.
-    Withheld while no event has an action that the policy takes, when the initial value is all there is, and before the
-    first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that ratio.
+    * `se` is the sampling error of the events with the design effect, and the distance by which the pseudo-events of
+      the start move the estimate.
+    * `spread` is the disagreement among the decays of the mixture.
+    * `drift` is the distance that the value has moved since the mean age of the averaged events. Its speed is the slope
+      by which short and long memories differ, or the usual slope over the last 100,000 events and all candidates if
+      that is larger. The noise of the slope is subtracted only as far as the stream has had these 100,000 events. Until
+      the drift is known, the interval is wider.
+
+    The factor 2.4 was found by simulation. If the mean weight is below 1 by more than three standard errors, the rest
+    of the difference times the range of the rewards is added to the half-width, because heavy events have not occurred
+    yet or the log lacks support. Coverage is an average over time: right after a jump no interval from past events
+    covers.
+
+    The interval is withheld while no event has an action that the policy takes (the initial value is all there is), and
+    before the first reward (no variance is known). A ratio with terms that never varied, ten of them not 0, has that
+    ratio as its interval.
     """
 
     description: ClassVar[str] = (
@@ -130,7 +140,7 @@ class DriftAware(IntervalMethod):
 
 
 def missing_weight(reading: Reading) -> Array:
-    """The part of the expected weight of 1 that the mean weight lacks beyond three of its standard errors."""
+    """Return the part of the expected weight of 1 that the mean weight lacks beyond three of its standard errors."""
     weight, square = reading.importance_weight_mean, reading.importance_weight_square
     error = np.sqrt(np.maximum(square - weight**2, 0.0) / reading.count)
     return np.asarray(np.maximum(1.0 - weight - 3.0 * error, 0.0))

@@ -1,4 +1,4 @@
-"""The confidence sequence: an interval that is valid under continuous monitoring."""
+"""Provide the confidence sequence, an interval that is valid under continuous monitoring."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTail
 
 @dataclass(frozen=True, config=strict)
 class ConfidenceSequence(IntervalMethod):
-    """An interval that holds at every time at once: the chance that it ever misses is at most 1 - confidence.
+    """Hold at every time at once: the probability that the interval ever misses is at most 1 - confidence.
 
     Anyone may look at it after every event and act on it. On `cumulative` it is about the mean of the value since the
-    start; on `window` about the mean over at most the last `2 tau` events (the detail `interval_events` is their
-    number). Values, rewards and logging policies may change; the propensities must be correct. It is about twice as
-    wide as `normal` at a moment chosen beforehand, and wider on windows.
+    start. On `window` it is about the mean over at most the last `2 tau` events (the detail `interval_events` gives
+    their number). Values, rewards and logging policies may change, but the propensities must be correct. It is about
+    twice as wide as `normal` at a moment chosen beforehand, and wider on windows.
 
-    `method`, for estimators of the value itself: `robust` needs no limit to the importance weights, and its interval is
-    about the value, the same for all of these estimators. `empirical_bernstein` is for weights that are known never to
-    exceed `max_weight`, and withheld once one does: somewhat narrower with small weights and many events, and far wider
-    while events are few for the weights. An estimator that is biased by design
-    has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no bound
-    (`static_blend` or `click_ips` without `max_weight`, the largest weight of a click) the interval is withheld. So it
-    is for slates, whose weights may be negative,
-    and where events were sampled with different probabilities (detail `uneven_sampling`).
+    The terms of an estimator that is biased by design are bounded, and `empirical_bernstein` bounds their expectation.
+    The interval is withheld in these cases: terms have no bound (`static_blend` or `click_ips` without `max_weight`),
+    slates have weights that may be negative, or events were sampled with different probabilities (detail
+    `uneven_sampling`).
 
-    The lower bound is about weighted rewards, the upper one about weighted losses. Where the mean weight is far from 1,
-    both may be right and the value outside: a Report extends the interval to the value. Where the lower bound is above
-    the upper one, the log contradicts its propensities, and the Report shows both as they are.
+    The lower bound is about weighted rewards, and the upper one about weighted losses. If the mean weight is far from
+    1, both may be right and the value outside. A Report then extends the interval to the value. A lower bound above the
+    upper one means that the log contradicts its propensities. The Report shows both as they are.
 
-    Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, each
+    Events are assumed to be independent of one another given the past. If clusters show a design effect above 1, each
     bound moves away from its estimate by the square root of that effect. This helps, but proves nothing.
+
+    Args:
+        method: for estimators of the value itself. `robust` needs no limit to the importance weights, and gives all of
+            these estimators one interval about the value. `empirical_bernstein` is for weights that never exceed
+            `max_weight`, and is withheld once one does. It is somewhat narrower with small weights and many events, and
+            far wider while events are few for the weights.
+        max_weight: the largest possible importance weight, or weight of a click
 
     Source: see `streameval.ope.intervals.sequences`.
     """
@@ -84,11 +87,11 @@ class ConfidenceSequence(IntervalMethod):
         block: int,
         logging: bool,
     ) -> SequenceTracker:
-        """One sequence for all estimators of the value, and one for each biased estimator whose terms are bounded."""
-        followed = [(place, estimator) for place, estimator in enumerate(estimators) if estimator is not None]
-        unbiased = tuple(  # slates may have negative weights
-            place
-            for place, estimator in followed
+        """Track one sequence for all estimators of the value, and one for each biased estimator with bounded terms."""
+        followed = [(index, estimator) for index, estimator in enumerate(estimators) if estimator is not None]
+        unbiased = tuple(  # the weights of slates may be negative
+            index
+            for index, estimator in followed
             if not (estimator.is_biased_by_design or estimator.of_clicks) and estimator.needs.isdisjoint(FORMS)
         )
         process: WealthProcess = HeavyTailed()
@@ -97,16 +100,16 @@ class ConfidenceSequence(IntervalMethod):
             heaviest = max(self.max_weight, 1.0) if logging else self.max_weight  # a lift lies between both its weights
             process, scale = BernsteinWealth(), scale._replace(value=self.max_weight, lift=heaviest)
         groups = [TrackedGroup("value", process, scale, unbiased)] if unbiased else []
-        for place, estimator in followed:
+        for index, estimator in followed:
             limits = self._limits(estimator, reward_range)
             if limits is not None:
                 scale = ObservationScale(*limits, lift=2.0)
                 label = f"term of {estimator.label}"
-                groups.append(TrackedGroup(label, BernsteinWealth(), scale, (place,), of=place))
+                groups.append(TrackedGroup(label, BernsteinWealth(), scale, (index,), of=index))
         return SequenceTracker(tuple(groups), _span(average, block), len(estimators))
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
-        """The limits of the terms of a biased estimator, or of one of clicks; None: it has none, or is a ratio."""
+        """Return the limits of the terms of a biased or click estimator, or None for a ratio or unbounded terms."""
         bounded = estimator.is_biased_by_design or estimator.of_clicks
         if estimator.ratio or not bounded or not estimator.needs.isdisjoint(FORMS):
             return None

@@ -1,4 +1,4 @@
-"""Candidates that learn: a room, which only `candidates` and the room of the evaluator import."""
+"""Provide candidates that learn. Only `candidates` and the evaluator's module for learning import this package."""
 
 from __future__ import annotations
 

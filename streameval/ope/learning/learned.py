@@ -1,4 +1,4 @@
-"""Policies that learn from the stream: each block is predicted first, and then learned from."""
+"""Learn policies from the stream: each block is predicted first, and then learned from."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 BASELINE_HORIZON = 5_000.0
 """Horizon in events of the baseline of rewards under `snips`."""
 FADING_GRADIENT, FADING_SQUARE = 0.9, 0.999
-"""The fading factors of Adam, for the mean gradient and for its mean square."""
-SMALLEST_SCALE = 1e-8
+"""Fading factors of Adam, for the mean gradient and for its mean square."""
+MIN_SCALE = 1e-8
 NO_SCORES = Fault("missing_field", "features: missing, or another number of them; or the logged distribution")
 Objective: TypeAlias = Literal["ips", "snips", "dr", "cab"]
-OF_MODEL = ("dr", "cab")
-"""The objectives that need the reward model's predictions."""
+MODEL_OBJECTIVES = ("dr", "cab")
+"""Objectives that need the reward model's predictions."""
 
 
 class ScoredEvents(NamedTuple):
-    """Events whose actions have scores, with the actions row by row.
+    """Hold events with scored actions, with the actions row by row.
 
     Attributes:
         features: [rows, d]
-        start: [rows] score before learning; `-inf` for an action that is never taken
-        starts, sizes: [events] the first row of each event, and how many it has
-        logged: [events] the row of the logged action
-        propensity, reward, weight: [events] as in `Log`
-        prediction: [rows] as in `Log`
-        propensities: [rows] the logged distribution; NaN where it is not logged
+        start: the score before learning, `-inf` for an action that is never taken [rows]
+        starts: the first row of each event [events]
+        sizes: the number of rows of each event [events]
+        logged: the row of the logged action [events]
+        propensity: as in `Log` [events]
+        reward: as in `Log` [events]
+        weight: as in `Log` [events]
+        prediction: as in `Log` [rows]
+        propensities: the logged distribution, NaN if it is not logged [rows]
     """
 
     features: Array
@@ -51,8 +54,8 @@ class ScoredEvents(NamedTuple):
     prediction: Array
     propensities: Array
 
-    def part(self, first: int, last: int) -> ScoredEvents:
-        """The events from this place to before that one, one or more."""
+    def select(self, first: int, last: int) -> ScoredEvents:
+        """Return the events from `first` to before `last`, one or more."""
         events, start = slice(first, last), self.starts[first]
         rows = slice(start, self.starts[last - 1] + self.sizes[last - 1])
         return ScoredEvents(
@@ -66,52 +69,58 @@ class ScoredEvents(NamedTuple):
         )
 
     def probabilities(self, weights: Array) -> Array:
-        """The softmax of the scores within each event, [rows]; `weights` [1 or positions, d]."""
+        """Return the softmax of the scores within each event [rows], for `weights` [1 or positions, d]."""
         scores = np.matmul(self._by_position(weights), weights[..., None])[..., 0].T.ravel() + self.start
         powers = np.exp(scores - self.spread(np.maximum.reduceat(scores, self.starts)))
         return np.asarray(powers / self.spread(self.sums(powers)))
 
     def sums(self, of_rows: Array) -> Array:
-        """The sum over the actions of each event."""
+        """Return the sum over the actions of each event."""
         return np.asarray(np.add.reduceat(of_rows, self.starts))
 
     def gradient(self, weights: Array, by_score: Array) -> Array:
-        """The derivative by the weights, from the derivatives by the scores, [rows]."""
+        """Return the derivative by the weights, from the derivatives by the scores [rows]."""
         by_position = by_score.reshape(-1, len(weights)).T[:, None]
         return np.asarray(np.matmul(by_position, self._by_position(weights))[:, 0])
 
     def spread(self, of_events: Array) -> Array:
-        """A number of each event, at each of its rows."""
+        """Repeat the number of each event at each of its rows."""
         return np.repeat(of_events, self.sizes)
 
     def _by_position(self, weights: Array) -> Array:
-        """The features [positions, .., d]: the actions of events by position, or all actions at the only position."""
+        """Return the features by position in the list of actions, or all at the only position [positions, .., d]."""
         return self.features.reshape(-1, *weights.shape).swapaxes(0, 1)
 
 
 @dataclass(frozen=True, config=strict)
 class Learned(LearningPolicy):
-    """A softmax of linear scores, `exp(w . features)`, that ascends an estimate of its own value, block by block.
+    """Learn a softmax of linear scores, `exp(w . features)`, by ascending an estimate of its own value block by block.
 
-    Each block is predicted with the weights from before it; then one step of Adam on its objective follows, with
-    importance weights `W(a) = pi_w(a|x) / p(a)`, of the logged action `W`, and the reward model's predictions `q(a)`
-    from before the block. Of its n events the objective is
+    Each block is predicted with the weights from before it. Then one step of Adam on the objective follows. It uses
+    importance weights `W(a) = pi_w(a|x) / p(a)`, `W` for the logged action, and the reward model's predictions `q(a)`
+    from before the block. The objective of a block of n events is
 
     * `ips`: `mean(W r)`
-    * `snips`: `mean(W (r - l))`, with the policy's recent self-normalised value l, which has the same optimum
+    * `snips`: `mean(W (r - l))`, with the policy's recent self-normalised value l, which has an equal optimum
     * `dr`: `mean(sum over a of pi_w(a|x) q(a) + W (r - q(logged action)))`
-    * `cab`: `mean(sum over a of max(pi_w(a|x) - clip p(a), 0) q(a) + min(W, clip) r)`: the model stands in for what
-      `clip`, which it needs, cuts off. Events must have the logged distribution
+    * `cab`: `mean(sum over a of max(pi_w(a|x) - clip p(a), 0) q(a) + min(W, clip) r)`. The model stands in for what
+      `clip` cuts off. Events must have the logged distribution.
 
-    `variance`: lambda of the penalty `lambda sqrt(var(term) / n)` on the terms of the objective. `clip`: larger
-    importance weights count as this one. `step`: the learning rate. `start_from`: `uniform`, or `logging` for the
-    logged distributions times the softmax, which events must then have. `per_action`: weights for each position in the
-    list of actions, which must be equally long in all events; otherwise all actions share the weights.
-    `counter_sample`: steps from n events drawn with probability proportional to `1 / p`, each with the same weight,
-    so that no single event makes a long step. `horizon`: weights fade by `exp(-events / horizon)` before each step, so
-    that the policy forgets a world that has changed, and stays unsure enough to learn. `weights` [1 or positions,
-    features]: those to start from, as a policy file has them; with `step: 0` the policy stays as it is.
-    Events need features for each action; without `weights` the first event with features decides their number.
+    Events need features for each action. Without `weights` the first event with features decides their number.
+
+    Args:
+        objective: the estimate that it ascends
+        variance: lambda of the penalty `lambda sqrt(var(term) / n)` on the terms of the objective
+        clip: larger importance weights count as this one, required for `cab`
+        step: the learning rate, in [0, 1]. With 0 the policy stays as it is.
+        start_from: `uniform`, or `logging` for the logged distributions times the softmax, which events must then have
+        per_action: whether each position in the list of actions has its own weights. Lists must then be equally long in
+            all events.
+        counter_sample: whether steps use n events drawn with probability proportional to `1 / p`, all with equal
+            weight, so that no single event makes a long step
+        horizon: weights fade by `exp(-events / horizon)` before each step, so that the policy forgets a world that has
+            changed and stays unsure enough to learn
+        weights: the weights to start from, as a policy file has them [1 or positions, features]
 
     Source: Swaminathan & Joachims, JMLR 2015, for the penalty and clipping; Joachims, Swaminathan & de Rijke, ICLR
     2018, for the baseline; Dudik, Langford & Li, ICML 2011, for `dr`; Su et al., ICML 2019, for `cab`; Jagerman & de
@@ -141,39 +150,40 @@ class Learned(LearningPolicy):
 
     @property
     def needs_prediction(self) -> bool:
-        return self.objective in OF_MODEL
+        return self.objective in MODEL_OBJECTIVES
 
     @property
     def keeps_learning(self) -> bool:
         return self.step > 0
 
     def start(self) -> State:
-        """The state before the first event; without weights to start from the number of features is unknown.
+        """Return the state before the first event. Without initial weights the number of features is unknown.
 
-        `weights`: [1 or positions, features]. `mean`, `square`: of gradients. `sums`: recent sums of `W r` and `W`.
+        `weights` are [1 or positions, features]. `mean` and `square` belong to gradients. `sums` are recent sums of `W
+        r` and `W`.
         """
         weights = np.array(self.weights) if self.weights else np.zeros((0, 0))
         none = np.zeros_like(weights)
         return {"steps": 0, "weights": weights, "mean": none, "square": none, "sums": np.zeros(2)}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
-        """The distributions, each with the weights from before its block, and the state after the whole blocks."""
+        """Return the distributions, each with the weights before its block, and the state after the whole blocks."""
         state = self._opened(state, log.sets)
         chosen, events = self._scored(log, state["weights"])
-        places, found = np.append(0, np.cumsum(chosen)), [np.empty(0)]
+        positions, probabilities = np.append(0, np.cumsum(chosen)), [np.empty(0)]
         for first in range(0, len(chosen), log.block):
-            start, end = places[first], places[min(first + log.block, len(chosen))]
+            start, end = positions[first], positions[min(first + log.block, len(chosen))]
             if start < end:
-                part = events.part(start, end)
-                found.append(part.probabilities(state["weights"]))
+                block_events = events.select(start, end)
+                probabilities.append(block_events.probabilities(state["weights"]))
                 if first + log.block <= len(chosen) and self.step:
-                    state = self._learn(state, part, found[-1])
+                    state = self._learn(state, block_events, probabilities[-1])
         rows = np.full(len(log.sets.propensities), np.nan)
-        rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(found)
+        rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(probabilities)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_SCORES)), state
 
     def _opened(self, state: State, sets: ActionSets) -> State:
-        """The state with weights of 0, once an event has features."""
+        """Set weights of 0 once an event has features."""
         width = sets.first_width
         if len(state["weights"]) or not width:
             return state
@@ -181,7 +191,7 @@ class Learned(LearningPolicy):
         return state | {name: np.zeros((positions, width)) for name in ("weights", "mean", "square")}
 
     def _scored(self, log: Log, weights: Array) -> tuple[Mask, ScoredEvents]:
-        """Which events can be predicted, [events], and these events."""
+        """Return a mask of the events that can be predicted [events], and these events."""
         sets = log.sets
         usable, features = sets.features_of_width(weights.shape[1])
         with np.errstate(divide="ignore"):
@@ -190,7 +200,7 @@ class Learned(LearningPolicy):
         bad = ~usable | np.isnan(start) | np.isnan(prediction)
         if self.objective == "cab":
             bad |= np.isnan(sets.propensities)
-        if not np.vdot(features, features) <= LARGEST_FEATURE:  # else none is too large
+        if not np.vdot(features, features) <= LARGEST_FEATURE:  # otherwise no feature is too large
             bad[usable] |= ~(np.abs(features) <= LARGEST_FEATURE).all(axis=1)
         chosen = sets.index >= 0
         if bad.any():
@@ -214,7 +224,7 @@ class Learned(LearningPolicy):
         )
 
     def _learn(self, state: State, events: ScoredEvents, probabilities: Array) -> State:
-        """The state after one step of Adam on these events."""
+        """Return the state after one step of Adam on these events."""
         steps = state["steps"] + 1
         if self.counter_sample:
             events = events._replace(weight=events.weight * self._drawn(steps, events.propensity))
@@ -223,37 +233,37 @@ class Learned(LearningPolicy):
         mean = FADING_GRADIENT * state["mean"] + (1 - FADING_GRADIENT) * gradient
         square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
         fading = 1.0 if self.horizon is None else np.exp(-len(events.reward) / self.horizon)
-        known, importance = ~np.isnan(events.reward), probabilities[events.logged] / events.propensity
-        sums = np.array([importance[known] @ events.reward[known], importance[known].sum()])
+        is_known, importance = ~np.isnan(events.reward), probabilities[events.logged] / events.propensity
+        sums = np.array([importance[is_known] @ events.reward[is_known], importance[is_known].sum()])
         return {
             "steps": steps,
             "weights": state["weights"] * fading + self._move(steps, mean, square),
             "mean": mean,
             "square": square,
-            "sums": state["sums"] * np.exp(-len(known) / BASELINE_HORIZON) + sums,
+            "sums": state["sums"] * np.exp(-len(is_known) / BASELINE_HORIZON) + sums,
         }
 
     def _move(self, steps: int, mean: Array, square: Array) -> Array:
-        """The step of Adam with these means of the gradient and of its square."""
-        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + SMALLEST_SCALE
+        """Return the step of Adam from the mean gradient and its mean square."""
+        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + MIN_SCALE
         return np.asarray(self.step * mean / (1 - FADING_GRADIENT**steps) / scale)
 
     def file_content(self, state: State, copied: Copied) -> bytes:
         return policy_file.to_bytes(self, state["weights"], copied.events)
 
     def step_norm(self, state: State) -> float | None:
-        """The Euclidean length of the last step; None before the first one."""
+        """Return the Euclidean length of the last step, or None before the first one."""
         steps = state["steps"]
         return float(np.linalg.norm(self._move(steps, state["mean"], state["square"]))) if steps else None
 
     def objective_of(self, events: ScoredEvents, probabilities: Array, baseline: float) -> tuple[float, Array]:
-        """The objective of a policy with these probabilities, and its derivative by the scores of actions, [rows]."""
-        importance, known = probabilities[events.logged] / events.propensity, ~np.isnan(events.reward)
+        """Return the objective of a policy with these probabilities, and its derivative by the scores [rows]."""
+        importance, is_known = probabilities[events.logged] / events.propensity, ~np.isnan(events.reward)
         limit = np.inf if self.clip is None else self.clip
         is_clipped, importance = importance > limit, np.minimum(importance, limit)
-        weight = np.where(known, events.weight, 0.0)
+        weight = np.where(is_known, events.weight, 0.0)
         subtracted = events.prediction[events.logged] if self.objective == "dr" else baseline
-        corrected = np.where(known, importance * (events.reward - subtracted), 0.0)
+        corrected = np.where(is_known, importance * (events.reward - subtracted), 0.0)
         term, by_logarithm = corrected, np.zeros_like(probabilities)  # by the logarithms of probabilities
         if self.needs_prediction:
             modelled, by_logarithm = self._modelled(events, probabilities)
@@ -270,7 +280,7 @@ class Learned(LearningPolicy):
         return mean - self.variance * spread, by_score
 
     def _modelled(self, events: ScoredEvents, probabilities: Array) -> tuple[Array, Array]:
-        """Each action's part in the terms by the model, and its derivative by the logarithm of the probability."""
+        """Return each action's part in the model's terms, and its derivative by the logarithm of the probability."""
         whole = probabilities * events.prediction
         if self.objective == "dr" or self.clip is None:
             return whole, whole
@@ -278,12 +288,12 @@ class Learned(LearningPolicy):
         return np.maximum(beyond, 0.0) * events.prediction, np.where(beyond > 0, whole, 0.0)
 
     def baseline(self, state: State) -> float:
-        """The value that is subtracted from rewards: 0 for `ips`."""
+        """Return the value that is subtracted from rewards, 0 for `ips`."""
         return float(np.nan_to_num(ratio(*state["sums"]))) if self.objective == "snips" else 0.0
 
     @staticmethod
     def _drawn(step: int, propensity: Array) -> Array:
-        """How often each event is drawn with probability proportional to `1 / p`, over how often that is expected."""
+        """Draw events with probability proportional to `1 / p`. Return their numbers relative to the expectation."""
         share = 1 / propensity
         share /= share.sum()
         return np.asarray(np.random.default_rng(step).multinomial(len(share), share) / (len(share) * share))

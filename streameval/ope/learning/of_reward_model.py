@@ -1,4 +1,4 @@
-"""The policy that the reward model recommends."""
+"""Provide the policy that the reward model recommends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from streameval.ope.policies import policy_file
 from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 
 TIED = 1e-9
-"""Predictions this close to the highest, relative to it, are the highest: rounding decides nothing."""
+"""Predictions this close to the highest one, relative to it, count as highest, so that rounding decides nothing."""
 NO_PREDICTION = Fault("missing_field", "features: missing, and the reward model needs them")
 
 
 @dataclass(frozen=True, config=strict)
 class OfRewardModel(LearningPolicy):
-    """The best actions by the reward model, which learns from a block only after it has predicted that block.
+    """Take the best actions by the reward model that `dr` uses, which learns from a block after predicting it.
 
-    `epsilon / K + (1 - epsilon) softmax(q(a) / temperature)` for K actions, with the predictions `q(a)` of the
-    `reward_model`, the one that `dr` uses. `temperature` 0: the best action, several best ones with equal shares.
+    The distribution is `epsilon / K + (1 - epsilon) softmax(q(a) / temperature)` for K actions with predictions `q(a)`.
+
+    Args:
+        epsilon: the probability of a random action
+        temperature: 0 takes the best action, or several best ones with equal shares. High values treat all actions
+            alike.
 
     >>> from streameval.events import ActionSets
     >>> sets = ActionSets(np.array([0, 4]), np.array([0]), np.full(4, 0.25), None, np.empty((4, 0)))
@@ -68,6 +72,10 @@ class OfRewardModel(LearningPolicy):
         return (rows, dict.fromkeys(lacking.tolist(), NO_PREDICTION)), state
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:
-        """Return the content of a file of the reward model that it follows; None if that has no coefficients."""
-        found = copied.coefficients(state["model"])
-        return None if found is None else policy_file.of_model(self, found, copied.reward_range, copied.events)
+        """Return the content of a file of the reward model it follows, or None if the model has no coefficients."""
+        coefficients = copied.coefficients(state["model"])
+        return (
+            None
+            if coefficients is None
+            else policy_file.of_model(self, coefficients, copied.reward_range, copied.events)
+        )

@@ -1,5 +1,5 @@
-"""Policies: where `pi(a|x)` comes from.
+"""Provide the probabilities `pi(a|x)` of policies.
 
-`logged`: the probabilities that events carry. `coded`: policies that compute them when events arrive; `python`: those
-in the user's code.
+`logged` reads the probabilities that events carry. `coded` holds policies that compute them when events arrive, and
+`python` calls policies in the user's code.
 """

@@ -1,4 +1,4 @@
-"""The bases of policies that compute their distributions: when events arrive, or block by block as they learn."""
+"""Define the bases of policies that compute distributions: when events arrive, or block by block as they learn."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from streameval.common.component import Configurable
 from streameval.events import ActionSets, Fault, RawFields
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
-"""A distribution over the rows of action sets, and the events for which there is none, with the reason."""
+"""A distribution over the rows of action sets, and the reason for each event without one."""
 
 Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 
 
 class ComputedPolicy(metaclass=Configurable):
-    """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
+    """Compute the distributions of a policy. Subclasses with `scores` read this field of the events."""
 
     kind: str
 
     def prepare(self) -> Ask:
-        """The function that computes the distributions of this policy."""
+        """Return the function that computes the distributions of this policy."""
         return self.ask
 
     def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
-        """The distributions of this policy over the rows of `sets`."""
+        """Return the distributions of this policy over the rows of `sets`."""
         raise NotImplementedError
 
 
 class Log(NamedTuple):
-    """Consecutive events to predict, and to learn from where they are whole blocks.
+    """Hold consecutive events to predict. A policy learns from whole blocks.
 
-    `propensity`, `reward`, `weight` [n]: of the logged actions, with the inverse sampling probability of the event; a
-    reward is NaN where the event lacks it. `prediction` [rows]: what the reward model expected of each action before
-    the block, NaN where it could not predict; None where no policy needs it. `raw_fields`: contexts and names of
-    actions, for policies that need them.
+    Attributes:
+        sets: the actions of n events
+        propensity: the propensities of the logged actions [n]
+        reward: the rewards, NaN if an event lacks it [n]
+        weight: the inverse sampling probabilities [n]
+        block: the number of events in a block
+        prediction: what the reward model expected of each action before the block, NaN if it could not predict, None if
+            no policy needs it [rows]
+        raw_fields: contexts and names of actions, for policies that need them
     """
 
     sets: ActionSets
@@ -48,10 +53,12 @@ class Log(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What the file of a frozen copy says besides what the policy knows.
+    """Hold what the file of a frozen copy says besides what the policy knows.
 
-    `events`: how many it learned from. `coefficients`: of a reward model in a state, None if it has none.
-    `reward_range`: of the goal.
+    Attributes:
+        events: the number of events that it learned from
+        coefficients: returns the coefficients of a reward model in a state, None if it has none
+        reward_range: the lowest and the highest reward of the primary reward
     """
 
     events: int
@@ -60,70 +67,73 @@ class Copied(NamedTuple):
 
 
 class LearningPolicy(metaclass=Configurable):
-    """Base of policies that follow the stream: each block is predicted first, and then learned from."""
+    """Follow the stream: predict each block first, then learn from it."""
 
     kind: str
 
     @property
     def learns(self) -> bool:
-        """Whether it learns: code that may learn need not."""
+        """Tell whether the policy learns. Code that may learn need not."""
         return True
 
     @property
     def is_external(self) -> bool:
-        """Whether it is code of the user or of another package, whose state is more than arrays."""
+        """Tell whether it is code of the user or of another package, with a state that is more than arrays."""
         return False
 
     @property
     def needs_prediction(self) -> bool:
-        """Whether `Log.prediction` is needed: the reward model then predicts each block before this policy does."""
+        """Tell whether `Log.prediction` is needed, so that the reward model predicts each block first."""
         return False
 
     @property
     def keeps_model(self) -> bool:
-        """Whether its state has a copy of the reward model, which predicts for this policy alone."""
+        """Tell whether its state has a copy of the reward model, which predicts for this policy alone."""
         return False
 
     @property
     def follows_model(self) -> bool:
-        """Whether it knows no more than the reward model does, of which its frozen copies have a copy."""
+        """Tell whether it knows no more than the reward model does. Its frozen copies then hold a copy of the model."""
         return False
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether it changes while events flow: neither a frozen copy nor one whose steps have no length."""
+        """Tell whether it changes while events flow.
+
+        A frozen copy does not, and a policy with steps of length 0 does not.
+        """
         return True
 
     @property
     def needs_raw_fields(self) -> bool:
-        """Whether `Log.raw_fields` are needed."""
+        """Tell whether `Log.raw_fields` are needed."""
         return False
 
     def start(self) -> State:
-        """The state before the first event."""
+        """Return the state before the first event."""
         return {}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
-        """The distributions, each from the blocks before its own, and the state after the whole blocks."""
+        """Return the distributions, each from the blocks before its own, and the state after the whole blocks."""
         raise NotImplementedError
 
     def predict(self, state: State, log: Log) -> Answer:
-        """The distributions of the policy in this state, which stays: a part of a block teaches nothing."""
+        """Return the distributions of the policy in this state, without learning."""
         return self.fold(state, log._replace(block=len(log.reward) + 1))[0]
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:
-        """Return the content of the file of a frozen copy in this state; None if it has no file."""
+        """Return the content of the file of a frozen copy in this state, or None if it has no file."""
         return None
 
     def to_state(self, state: State) -> State:
-        """The state as arrays and plain values."""
+        """Return the state as arrays and plain values."""
         return state
 
     def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
+        """Invert `to_state`."""
         return saved
 
 
 def learns(policy: object) -> TypeGuard[LearningPolicy]:
-    """Whether a policy follows the stream: one that learns, or a frozen copy of one."""
+    """Tell whether a policy follows the stream: it learns, or it is a frozen copy of one that does."""
     return isinstance(policy, LearningPolicy) and policy.learns

@@ -1,4 +1,4 @@
-"""Policies that are code: they compute their distributions over the actions of events, which need not log them."""
+"""Provide policies that are code: they compute distributions over the actions of events, which need not log them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streameval.ope.policies.external import PythonPolicy
 
 @dataclass(frozen=True, config=strict)
 class Logged(metaclass=Configurable):
-    """The probabilities that events carry under the policy's name."""
+    """Use the probabilities that events carry under the policy's name."""
 
     kind: Literal["logged"] = field(default="logged", kw_only=True, repr=False)
 
@@ -35,7 +35,7 @@ ScoresField = Annotated[
 
 @dataclass(frozen=True, config=strict)
 class Uniform(ComputedPolicy):
-    """All actions with the same probability, `1 / K` for each of K.
+    """Take all actions with equal probability, `1 / K` for each of K.
 
     >>> sets = ActionSets(np.array([0, 4]), np.array([0]), np.full(4, 0.25), None, np.empty((4, 0)))
     >>> Uniform().ask(sets, RawFields.none(1))[0]
@@ -50,7 +50,7 @@ class Uniform(ComputedPolicy):
 
 @dataclass(frozen=True, config=strict)
 class First(ComputedPolicy):
-    """Always the first action listed."""
+    """Take always the first action listed."""
 
     kind: Literal["first"] = field(default="first", kw_only=True, repr=False)
 
@@ -60,9 +60,11 @@ class First(ComputedPolicy):
 
 @dataclass(frozen=True, config=strict)
 class EpsilonGreedy(ComputedPolicy):
-    """The action with the highest score, the first of equals; with probability `epsilon` a uniformly random action.
+    """Take the action with the highest score, the first of equals, or at times a uniformly random action.
 
-    `scores`: the field of the events that lists a number for each action.
+    Args:
+        epsilon: the probability of a random action
+        scores: the field of the events that lists a number for each action
     """
 
     epsilon: Annotated[float, Field(ge=0, le=1, description="the probability of a random action")]
@@ -79,9 +81,11 @@ class EpsilonGreedy(ComputedPolicy):
 
 @dataclass(frozen=True, config=strict)
 class Softmax(ComputedPolicy):
-    """`exp(score / temperature)`, normalised: towards the best action for low temperatures, towards all for high ones.
+    """Take actions with probabilities in proportion to `exp(score / temperature)`.
 
-    `scores`: the field of the events that lists a number for each action.
+    Args:
+        temperature: low values prefer the best action, high values treat all actions alike
+        scores: the field of the events that lists a number for each action
     """
 
     temperature: Annotated[PositiveFloat, Field(description="low: the best action; high: all alike")] = 1.0
@@ -97,7 +101,7 @@ class Softmax(ComputedPolicy):
 
 
 def fields_read(policies: Collection[Any]) -> tuple[str, ...] | None:
-    """The fields with scores that these policies read; None when none of them reads more than action sets."""
+    """Return the fields with scores that these policies read, or None if none of them reads more than action sets."""
     scores = dict.fromkeys(policy.scores for policy in policies if hasattr(policy, "scores"))
     return tuple(scores) if scores or any(_needs_raw_fields(policy) for policy in policies) else None
 
@@ -113,33 +117,33 @@ def _one_hot(sets: ActionSets, rows: Any) -> Array:
 
 
 def _highest(sets: ActionSets, scores: Array) -> Array:
-    """The highest score of its event, for each row."""
+    """Return the highest score of its event, for each row."""
     filled = np.flatnonzero(sets.sizes)
     highest = np.maximum.reduceat(scores, sets.offsets[filled]) if len(filled) else np.empty(0)
     return np.repeat(highest, sets.sizes[filled])
 
 
 def _scores(sets: ActionSets, raw_fields: RawFields, name: str) -> Answer:
-    """The scores as rows; 0 for an event without usable ones."""
+    """Return the scores as rows, 0 for an event without usable scores."""
     scores, faults = np.zeros(len(sets.propensities)), {}
     for event in np.flatnonzero(sets.sizes).tolist():
-        given, rows = raw_fields.values[event].get(name), slice(sets.offsets[event], sets.offsets[event + 1])
-        fault = _scores_fault(name, given, rows.stop - rows.start)
+        values, rows = raw_fields.values[event].get(name), slice(sets.offsets[event], sets.offsets[event + 1])
+        fault = _scores_fault(name, values, rows.stop - rows.start)
         if fault is None:
-            scores[rows] = given
+            scores[rows] = values
         else:
             faults[event] = fault
     return scores, faults
 
 
-def _scores_fault(name: str, given: Any, actions: int) -> Fault | None:
-    if given is None:
+def _scores_fault(name: str, values: Any, actions: int) -> Fault | None:
+    if values is None:
         return Fault("missing_field", f"{name}: missing")
-    if not isinstance(given, list) or not all(type(number) in (int, float) for number in given):
+    if not isinstance(values, list) or not all(type(number) in (int, float) for number in values):
         return Fault("malformed", f"{name}: not a list of numbers")
-    if len(given) != actions:
-        return Fault("malformed", f"{name}: {counted(len(given), 'entry')} for {counted(actions, 'action')}")
-    if not all(-1e300 < number < 1e300 for number in given):
+    if len(values) != actions:
+        return Fault("malformed", f"{name}: {counted(len(values), 'entry')} for {counted(actions, 'action')}")
+    if not all(-1e300 < number < 1e300 for number in values):
         return Fault("not_finite", f"{name}: a number is too large")
     return None
 
@@ -149,7 +153,7 @@ Faults: TypeAlias = dict[str, dict[int, Fault]]
 
 
 def prepared(policies: Mapping[str, ComputedPolicy | LearningPolicy]) -> dict[str, Ask]:
-    """The functions that compute the distributions of those policies that are code and do not learn, by name.
+    """Return the functions that compute the distributions of the policies in code that do not learn, by name.
 
     Raises:
         ConfigError: A policy cannot be made.
@@ -162,23 +166,27 @@ def prepared(policies: Mapping[str, ComputedPolicy | LearningPolicy]) -> dict[st
 
 
 def fill(batch: EventBatch, asks: Mapping[str, Ask]) -> tuple[EventBatch, Faults]:
-    """The batch with the columns of these policies filled in; it has a column for each of them already.
+    """Fill in the columns of these policies, which the batch already has.
 
-    An event for which a policy has no distribution lacks that policy, and only that.
+    An event without a distribution for a policy lacks only that policy.
     """
     if not asks:
         return batch, {}
     sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
     raw_fields = batch.raw_fields or RawFields.none(len(batch))
-    per_event, filled, faults = _asked(asks, batch.policies, batch.probabilities, sets, raw_fields)
+    per_event, filled, faults = _ask_all(asks, batch.policies, batch.probabilities, sets, raw_fields)
     batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
-    return (batch, faults) if batch.slates is None else _with_slates(batch, batch.slates, asks, raw_fields, faults)
+    return (batch, faults) if batch.slates is None else _fill_slates(batch, batch.slates, asks, raw_fields, faults)
 
 
-def _asked(
+def _ask_all(
     asks: Mapping[str, Ask], policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
 ) -> tuple[Array, ActionSets, Faults]:
-    """The columns [n, P] and the sets with the distributions in them, and by policy the events without one."""
+    """Ask the policies for distributions.
+
+    Returns:
+        The columns [n, P], the sets with the distributions in them, and the events without one by policy.
+    """
     per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
     events, logged = sets.logged
     faults = {}
@@ -190,13 +198,13 @@ def _asked(
     return per_event.T, replace(sets, probabilities=per_action.T), faults
 
 
-def _with_slates(
+def _fill_slates(
     batch: EventBatch, slates: SlateColumns, asks: Mapping[str, Ask], raw_fields: RawFields, faults: Faults
 ) -> tuple[EventBatch, Faults]:
-    """The batch with the answers for each slot on its own."""
+    """Fill in the answers for each slot by itself."""
     owner = slates.owner
-    of_slots = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
-    per_slot, actions, slot_faults = _asked(asks, batch.policies, slates.probabilities, slates.actions, of_slots)
+    slot_fields = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
+    per_slot, actions, slot_faults = _ask_all(asks, batch.policies, slates.probabilities, slates.actions, slot_fields)
     slates = replace(slates, probabilities=per_slot, actions=actions)
     is_slate = slates.sizes > 0
     for name, by_event in faults.items():
@@ -209,7 +217,7 @@ def _with_slates(
 
 
 def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
-    """The distributions of a policy, NaN for events without a valid one."""
+    """Return the distributions of a policy, NaN for events without a valid one."""
     without = np.flatnonzero(sets.index < 0).tolist()
     faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))
     rows, raised = ask(sets, raw_fields)
@@ -223,8 +231,8 @@ def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, 
             ("probability_range", "a probability is not in [0, 1]", owner[(rows < 0) | (rows > 1 + NOISE)]),
             ("distribution_sum", "the probabilities do not sum to 1", off),
         )
-    for reason, detail, found in broken:
-        for event in found.tolist():
+    for reason, detail, faulty_events in broken:
+        for event in faulty_events.tolist():
             faults.setdefault(event, Fault(reason, detail))
     lost = np.zeros(events, dtype=bool)
     lost[list(faults)] = True

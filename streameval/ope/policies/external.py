@@ -1,4 +1,4 @@
-"""Policies in code of the user or of another package, which may learn: a failure costs their own events."""
+"""Run policies in code of the user or of another package, which may learn. A failure costs their own events."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, 
 
 
 class LearnsToDecide(Protocol):
-    """An object that learns to decide; a `to_bytes()` gives what the files of its frozen copies contain."""
+    """Learn to decide. An optional `to_bytes()` gives the content of the files of frozen copies."""
 
     def predict(self, decisions: Decisions, /) -> Sequence[ArrayLike]:
-        """One distribution for each decision, with one probability for each of its actions."""
+        """Return one distribution for each decision, with one probability for each of its actions."""
 
     def learn(self, decisions: Decisions, action: Index, propensity: Array, reward: Array, /) -> None:
         """Learn from logged decisions: the position of each logged action, its propensity and its reward."""
 
 
 class ExternalPolicy(LearningPolicy):
-    """A policy that learns, made by code of the user or of another package.
+    """Run a policy that learns, made by code of the user or of another package.
 
-    It predicts block by block, and learns the logged actions of each block after it, those whose rewards are known. A
-    copy of the object predicts an unfinished block, and each block of a frozen copy, so that asking changes nothing.
-    The object does not receive sampling probabilities. It changes while it learns: a state with one in it is used once.
+    It predicts block by block, and learns the logged actions with known rewards after each block. A copy of the object
+    predicts an unfinished block, and each block of a frozen copy, so that asking changes nothing. The object does not
+    receive sampling probabilities. It changes while it learns, so a state that contains one is used once.
     """
 
     @property
@@ -52,7 +52,7 @@ class ExternalPolicy(LearningPolicy):
         return True
 
     def make(self) -> LearnsToDecide:
-        """A new object, which has learned nothing.
+        """Return a new object, which has learned nothing.
 
         Raises:
             ConfigError: There is no such code.
@@ -63,7 +63,7 @@ class ExternalPolicy(LearningPolicy):
         """Check that an object can be made and kept.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: The object cannot be made, or lacks a method.
         """
         made = self.make()
         missing = [name for name in ("predict", "learn") if not callable(getattr(made, name, None))]
@@ -74,25 +74,25 @@ class ExternalPolicy(LearningPolicy):
             )
 
     def start(self) -> State:
-        """`failures`: the number of events that it could not learn from."""
+        """Return the state before the first event. `failures` counts the events that it could not learn from."""
         return {"model": None, "steps": 0, "failures": 0}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         model = self.make() if state["model"] is None else state["model"]
         answers, steps, failures = [], state["steps"], state["failures"]
-        for part in _blocks(log):
-            is_whole = len(part.reward) == log.block
-            answers.append(_asked(model if is_whole else deepcopy(model), part))
+        for block in _blocks(log):
+            is_whole = len(block.reward) == log.block
+            answers.append(_asked(model if is_whole else deepcopy(model), block))
             if is_whole:
-                steps, failures = steps + 1, failures + _teach(model, part)
+                steps, failures = steps + 1, failures + _teach(model, block)
         return _joined(answers, log), {"model": model, "steps": steps, "failures": failures}
 
     def predict(self, state: State, log: Log) -> Answer:
         model = self.make() if state["model"] is None else state["model"]
-        return _joined([_asked(deepcopy(model), part) for part in _blocks(log)], log)
+        return _joined([_asked(deepcopy(model), block) for block in _blocks(log)], log)
 
     def to_state(self, state: State) -> State:
-        """The state with the object pickled: only a caller who names the policy may load it.
+        """Return the state with the object pickled. Only a caller who names the policy may load it.
 
         Raises:
             StateError: The object cannot be pickled.
@@ -106,10 +106,10 @@ class ExternalPolicy(LearningPolicy):
             ) from error
 
     def content(self, state: State) -> bytes | None:
-        """The content of a policy file, for a recommender: that of `to_bytes()`, if the object has it.
+        """Return the content of a policy file for a recommender, or None if the object has no `to_bytes()`.
 
         Raises:
-            StateError: It gives no bytes.
+            StateError: The method fails, or does not return bytes.
         """
         give = getattr(state["model"], "to_bytes", None)
         if give is None:
@@ -132,15 +132,15 @@ class ExternalPolicy(LearningPolicy):
 
 
 def _blocks(log: Log) -> Iterator[Log]:
-    """The blocks of a log; the last of them can be unfinished."""
+    """Yield the blocks of a log. The last one may be unfinished."""
     raw_fields = log.raw_fields or RawFields.none(len(log.reward))
     for first in range(0, len(log.reward), log.block):
-        part = slice(first, first + log.block)
+        events = slice(first, first + log.block)
         yield log._replace(
-            sets=log.sets.take(part),
-            propensity=log.propensity[part],
-            reward=log.reward[part],
-            raw_fields=raw_fields.take(part),
+            sets=log.sets.take(events),
+            propensity=log.propensity[events],
+            reward=log.reward[events],
+            raw_fields=raw_fields.take(events),
         )
 
 
@@ -149,15 +149,15 @@ def _asked(model: LearnsToDecide, block: Log) -> Answer:
 
 
 def _joined(answers: Sequence[Answer], log: Log) -> Answer:
-    """The answers of all blocks as one."""
+    """Join the answers of all blocks."""
     faults: dict[int, Fault] = {}
-    for place, (_, of_block) in enumerate(answers):
-        faults |= {place * log.block + event: fault for event, fault in of_block.items()}
+    for index, (_, block_faults) in enumerate(answers):
+        faults |= {index * log.block + event: fault for event, fault in block_faults.items()}
     return np.concatenate([np.empty(0), *(rows for rows, _ in answers)]), faults
 
 
 def _teach(model: LearnsToDecide, block: Log) -> int:
-    """Let the object learn a block; the number of events if it raises. It may have learned a part of them."""
+    """Let the object learn a block. Return the number of events if it raises, perhaps after learning some of them."""
     events = np.flatnonzero((block.sets.index >= 0) & ~np.isnan(block.reward))
     try:
         if len(events):
@@ -176,17 +176,23 @@ def _factory(target: str) -> str:
 
 @dataclass(frozen=True, config=strict)
 class PythonPolicy(ExternalPolicy):
-    """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
+    """Make a policy by calling a factory once.
 
-    It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
-    one probability for each action of the event. When it raises, it is called again for each half of the
-    events, so that a bad event affects no other; hence its answers must not depend on how events are batched.
+    The factory returns the policy. The policy is called with `Decisions` of many events and returns one distribution
+    for each event, with one probability for each of its actions. When it raises, it is called again for each half of
+    the events, so that a bad event affects no other. Hence its answers must not depend on how events are batched.
 
-    With `learns: true` it returns an object with `predict(decisions)`, which is called likewise, and
-    `learn(decisions, action, propensity, reward)`, which is called after each block with the logged decisions whose
-    rewards are known: the position of the action in the list, its propensity and its reward, arrays of [n]. A copy of
-    the object predicts where nothing is to be learned, so it must be one that `copy.deepcopy` and pickle can take. With
-    a `to_bytes()`, each frozen copy is also a file `NAME-3.bin` with these bytes, for a recommender that reads them.
+    With `learns: true` the factory returns an object with two methods. `predict(decisions)` is called like the policy.
+    `learn(decisions, action, propensity, reward)` is called after each block with the logged decisions with known
+    rewards. It receives the position of the action in the list, its propensity and its reward, arrays of [n]. A copy of
+    the object predicts whenever nothing is to be learned, so `copy.deepcopy` and pickle must support it. With a method
+    `to_bytes()`, each frozen copy is also written to a file `NAME-3.bin` with these bytes, for a recommender that reads
+    them.
+
+    Args:
+        target: the factory, as `package.module:factory`
+        options: keyword arguments of the factory
+        learns: whether it learns from the stream
 
     >>> from streameval.ope.policies.python import Decisions, Policy
     >>> def cautious(first: float) -> Policy:
@@ -206,7 +212,7 @@ class PythonPolicy(ExternalPolicy):
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:
-        """The function that asks the user's code.
+        """Return the function that asks the user's code.
 
         Raises:
             ConfigError: The code cannot be imported, or its factory fails.

@@ -1,4 +1,4 @@
-"""The file of a policy that has learned: its weights and its options, which a recommender reads with plain numpy."""
+"""Write and read the file of a policy that has learned: weights and options, readable with plain numpy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from streameval.errors import InputError
 
 POLICY_SUFFIX = ".npz"
 FILE_SCHEMA = 1
-"""The version of the format."""
+"""Version of the format."""
 LEARNED = "learned"
-"""The kind of the policies that are read again."""
+"""Kind of the policies that are read again."""
 
 
 def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
-    """The content of a file `NAME.npz` of two arrays.
+    """Return the content of a file `NAME.npz` with two arrays.
 
-    `weights` [1 or positions, features]: of the scores. `description`: a JSON text with the `schema` of the file, the
-    `kind` and options of the policy, and the number of `events` that it learned from. Equal policies give equal bytes.
+    `weights` [1 or positions, features] are the weights of the scores. `description` is a JSON text with the `schema`
+    of the file, the `kind` and options of the policy, and the number of `events`. Equal policies give equal bytes.
+
+    Args:
+        policy: the policy, a dataclass
+        weights: [1 or positions, features]
+        events: the number of events that it learned from
 
     >>> from streameval.ope.learning.learned import Learned
-    >>> found = options_of(to_bytes(Learned(step=0.1), np.array([[1.0, -0.5]]), events=2_000))
-    >>> found["weights"], found["step"]
+    >>> options = options_of(to_bytes(Learned(step=0.1), np.array([[1.0, -0.5]]), events=2_000))
+    >>> options["weights"], options["step"]
     ([[1.0, -0.5]], 0.1)
     """
     described = asdict(policy)
@@ -38,10 +43,16 @@ def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
 
 
 def of_model(policy: Any, coefficients: Array, reward_range: tuple[float, float], events: int) -> bytes:
-    """The content of a file of a policy that follows a linear reward model, of three arrays.
+    """Return the content of a file of a policy that follows a linear reward model, with three arrays.
 
-    `coefficients` [1 or positions, 1 + features], the constant first, become `intercept` [1 or positions] and `weights`
-    [1 or positions, features]. The `description` also has the `reward_range`, to which predictions are cut.
+    They are `intercept` [1 or positions], `weights` [1 or positions, features] and `description`. The description also
+    has the `reward_range` that predictions are cut to.
+
+    Args:
+        policy: the policy, a dataclass
+        coefficients: the constant, then the coefficients [1 or positions, 1 + features]
+        reward_range: the lowest and the highest reward
+        events: the number of events that the model learned from
     """
     arrays = {"weights": coefficients[:, 1:], "intercept": coefficients[:, 0]}
     return _written({**asdict(policy), "reward_range": reward_range}, events, **arrays)
@@ -55,10 +66,10 @@ def _written(described: Mapping[str, Any], events: int, **arrays: Array) -> byte
 
 
 def options_of(content: bytes) -> dict[str, Any]:
-    """The options of the policy in a file, with its weights: those of `Learned`.
+    """Return the options of the policy in a file, with its weights, as arguments of `Learned`.
 
     Raises:
-        InputError: This is not a policy file, or one of another schema.
+        InputError: This is not a policy file, or it has another schema.
     """
     hint = "it has the arrays `weights` and `description`, as `streameval learn` writes them"
     if not zipfile.is_zipfile(io.BytesIO(content)):
@@ -66,12 +77,12 @@ def options_of(content: bytes) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             weights, described = file["weights"], json.loads(str(file["description"]))
-        found, _ = described.pop("schema"), described.pop("events")
+        schema, _ = described.pop("schema"), described.pop("events")
     except (AttributeError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"this is not a policy file: {type(error).__name__}: {error}", hint=hint) from None
-    if found != FILE_SCHEMA:
+    if schema != FILE_SCHEMA:
         hint = "use the version of streameval that wrote it"
-        raise InputError(f"the policy file has schema {found}, this version reads {FILE_SCHEMA}", hint=hint)
+        raise InputError(f"the policy file has schema {schema}, this version reads {FILE_SCHEMA}", hint=hint)
     if described.get("kind", LEARNED) != LEARNED:
         hint = "a recommender serves it; candidates start from files of policies of kind learned"
         raise InputError(f"the policy file is of kind {described['kind']}, which no candidate starts from", hint=hint)

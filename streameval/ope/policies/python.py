@@ -1,4 +1,4 @@
-"""Policies in the user's code: found by name, and called so that a failure affects that policy alone."""
+"""Run policies in the user's code: find them by name, and call them so that a failure affects that policy alone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, Fault, RawFields
 
-LONGEST_DETAIL = 200  # characters of the message of an exception
+MAX_DETAIL = 200  # characters of the message of an exception
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions of n events, for a policy in code: lists of n.
+    """Hold the decisions of n events for a policy in code, as lists of n.
 
     Attributes:
-        contexts: the contexts as Python values; None where the event has none
-        actions: the actions to choose from; their positions where events came as arrays
-        features: [actions, d] one row for each action; None where the event has none
+        contexts: the contexts as Python values, None if the event has none
+        actions: the actions to choose from, or their positions if events came as arrays
+        features: one row for each action [actions, d], None if the event has none
     """
 
     contexts: Sequence[Any]
@@ -37,7 +37,7 @@ Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
 def make(target: str, options: Mapping[str, Any]) -> Any:
-    """The object that `package.module:factory` makes of the options.
+    """Return the object that `package.module:factory` makes of the options.
 
     Raises:
         ConfigError: The factory is missing or fails.
@@ -53,36 +53,36 @@ def make(target: str, options: Mapping[str, Any]) -> Any:
 
 
 def find(target: str) -> Callable[..., Any]:
-    """The factory called `package.module:factory`.
+    """Return the factory called `package.module:factory`.
 
     Raises:
         ConfigError: There is no such factory.
     """
     module_name, _, name = target.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        target_object: Any = importlib.import_module(module_name)
     except Exception as error:  # importing runs code that may raise anything
         raise ConfigError(
             f"the module {module_name} cannot be imported: {_described(error)}",
             hint="install it, put its directory on PYTHONPATH, or run streameval in that directory",
         ) from error
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+    for attribute in name.split("."):
+        target_object = getattr(target_object, attribute, None)
+    if not callable(target_object):
         raise ConfigError(
             f"the module {module_name} has no function {name}", hint="write target: package.module:factory"
         )
-    return found  # type: ignore[no-any-return]
+    return target_object  # type: ignore[no-any-return]
 
 
 def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
-    """The distributions of a policy over the rows of the sets, and the events for which it gave none."""
+    """Return the distributions of a policy over the rows of the sets, and the reason for each event without one."""
     rows, faults = np.full(len(sets.propensities), np.nan), {}
     waiting = [np.flatnonzero(sets.sizes)]
     while waiting:
         events = waiting.pop()
         answers = _answers(policy, decisions_of(sets, raw_fields, events)) if len(events) else []
-        if len(answers) != len(events):  # some event is at fault: it is found by halves
+        if len(answers) != len(events):  # some event is at fault, so search by halves
             waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
             continue
         for event, answer in zip(events.tolist(), answers, strict=True):
@@ -93,7 +93,10 @@ def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple
 
 
 def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
-    """The answers of a policy: one for each event; none, or another number of them, if it fails for one of several."""
+    """Return the answers of a policy, one for each event.
+
+    If it fails for one of several events, there are none, or another number of them.
+    """
     alone = len(decisions.actions) == 1
     try:
         answers = list(policy(decisions))
@@ -105,10 +108,10 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
 
 
 def decisions_of(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisions:
-    """These events, by their numbers, as a policy in code reads them."""
+    """Return these events, by their numbers, as a policy in code reads them."""
     chosen = [raw_fields.values[event] for event in events.tolist()]
-    places = [slice(*sets.offsets[event : event + 2].tolist()) for event in events]
-    sizes = [place.stop - place.start for place in places]
+    rows = [slice(*sets.offsets[event : event + 2].tolist()) for event in events]
+    sizes = [span.stop - span.start for span in rows]
     return Decisions(
         contexts=[fields.get("context") for fields in chosen],
         actions=[fields.get("actions") or list(range(size)) for fields, size in zip(chosen, sizes, strict=True)],
@@ -117,27 +120,31 @@ def decisions_of(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisi
 
 
 def _table(sets: ActionSets, event: int) -> Array | None:
-    """A copy of the features of an event's actions; None without any."""
+    """Return a copy of the features of an event's actions, or None without any."""
     width = int(sets.widths[event])
     if sets.features is None or not width:
         return None
     return sets.features.values[slice(*sets.features.offsets[event : event + 2])].reshape(-1, width).copy()
 
 
-def _write(place: Array, answer: Any) -> Fault | None:
-    """Copy a distribution to its rows; return the fault of one that does not fit."""
+def _write(rows: Array, answer: Any) -> Fault | None:
+    """Copy a distribution to its rows. Return a fault if it does not fit."""
     if isinstance(answer, Fault):
         return answer
     try:
-        given = np.asarray(answer, dtype=np.float64)
+        probabilities = np.asarray(answer, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         return Fault("malformed", f"{type(answer).__name__} is not a list of numbers")
-    if given.shape != place.shape:
-        found = counted(len(given), "probability") if given.ndim == 1 else counted(given.ndim, "dimension")
-        return Fault("malformed", f"{found} for {counted(len(place), 'action')}")
-    place[:] = given
+    if probabilities.shape != rows.shape:
+        count_text = (
+            counted(len(probabilities), "probability")
+            if probabilities.ndim == 1
+            else counted(probabilities.ndim, "dimension")
+        )
+        return Fault("malformed", f"{count_text} for {counted(len(rows), 'action')}")
+    rows[:] = probabilities
     return None
 
 
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:LONGEST_DETAIL]
+    return f"{type(error).__name__}: {error}"[:MAX_DETAIL]

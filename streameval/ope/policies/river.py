@@ -1,4 +1,4 @@
-"""Policies and models of the river library, by the names that they have there."""
+"""Run policies and models of the river library, by the names that they have there."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from streameval.ope.policies.python import Decisions
 
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 """Numbers, which may be scaled, and indicators of texts and names, which are 1."""
-LARGEST_NUMBER = 1e30
+MAX_NUMBER = 1e30
 """Larger numbers of a context, infinities and NaN are left out."""
 SEED = 1
-"""The seed of random draws, where the parameters have none: equal events teach equally."""
-MOST_REPEATS = 100
+"""Seed of random draws if the parameters have none, so that equal events teach equally."""
+MAX_REPEATS = 100
 """A classifier learns an event at most this often."""
 RIVER_POLICY = "write {kind: river, model: bandit.LinUCBDisjoint, parameters: {alpha: 1.0}, epsilon: 0.1}"
 
 
 @dataclass(frozen=True, config=strict)
 class RiverPolicy(ExternalPolicy):
-    """A bandit or a classifier of the river library that learns, by the name it has there.
+    """Run a bandit or a classifier of the river library that learns.
 
-    `model`: a bandit, e.g. `bandit.LinUCBDisjoint`, takes the action that it pulls. A classifier, e.g.
-    `tree.HoeffdingTreeClassifier`, takes each action with the probability of its class: it learns logged actions as
-    classes, each with the weight `reward / propensity`, and negative rewards not at all. One of two classes is made one
-    of several by `multiclass.OneVsRestClassifier`. `parameters` are those of its constructor; one that is itself
-    `{model: NAME, parameters: {...}}` is made first. `epsilon`: the probability of a random action instead. The inputs
-    are the numbers and texts of the event's `context`.
+    A bandit, e.g. `bandit.LinUCBDisjoint`, takes the action that it pulls. A classifier, e.g.
+    `tree.HoeffdingTreeClassifier`, takes each action with the probability of its class. It learns logged actions as
+    classes, each with the weight `reward / propensity`, and ignores negative rewards. `multiclass.OneVsRestClassifier`
+    extends a classifier of two classes to several. The inputs are the numbers and texts of the event's `context`.
 
-    It calls Python for each event, so that it suits streams of some thousand events a second.
+    It calls Python for each event, so it suits streams of some thousand events a second.
+
+    Args:
+        model: its name in river
+        parameters: arguments of its constructor. A value `{model: NAME, parameters: {...}}` is made first.
+        epsilon: the probability of a random action instead
 
     Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021. Weighted classification:
     Beygelzimer & Langford, The offset tree, KDD 2009.
@@ -68,7 +71,7 @@ class RiverPolicy(ExternalPolicy):
 
 
 class _Bandit:
-    """A bandit of river that decides many events at once."""
+    """Let a bandit of river decide many events at once."""
 
     def __init__(self, bandit: Any, reads_context: bool, epsilon: float) -> None:
         self.bandit, self.reads_context, self.epsilon = bandit, reads_context, epsilon
@@ -82,16 +85,16 @@ class _Bandit:
         return answers
 
     def learn(self, decisions: Decisions, action: Index, propensity: Array, reward: Array) -> None:
-        for place, (logged, earned) in enumerate(zip(action.tolist(), reward.tolist(), strict=True)):
-            arm, inputs = decisions.actions[place][logged], self._inputs(decisions.contexts[place])
+        for index, (logged, earned) in enumerate(zip(action.tolist(), reward.tolist(), strict=True)):
+            arm, inputs = decisions.actions[index][logged], self._inputs(decisions.contexts[index])
             self.bandit.update(arm, *inputs, earned)
 
     def _inputs(self, context: Any) -> tuple[dict[str, float], ...]:
-        return (_together(context),) if self.reads_context else ()
+        return (_context_inputs(context),) if self.reads_context else ()
 
 
 class _Classes:
-    """A classifier of river whose classes are the actions.
+    """Let a classifier of river decide, with actions as classes.
 
     It learns an event as often as its weight, rounded at random so that the mean number is the weight.
     """
@@ -102,44 +105,50 @@ class _Classes:
     def predict(self, decisions: Decisions) -> list[Array]:
         answers = []
         for context, actions in zip(decisions.contexts, decisions.actions, strict=True):
-            known = self._probabilities(_together(context))
-            answers.append(_explored(np.array([known.get(action) or 0.0 for action in actions]), self.epsilon))
+            probabilities = self._probabilities(_context_inputs(context))
+            answers.append(_explored(np.array([probabilities.get(action) or 0.0 for action in actions]), self.epsilon))
         return answers
 
     def learn(self, decisions: Decisions, action: Index, propensity: Array, reward: Array) -> None:
-        weights = np.clip(reward / propensity, 0.0, MOST_REPEATS).tolist()
-        for place, (logged, weight) in enumerate(zip(action.tolist(), weights, strict=True)):
+        weights = np.clip(reward / propensity, 0.0, MAX_REPEATS).tolist()
+        for index, (logged, weight) in enumerate(zip(action.tolist(), weights, strict=True)):
             for _ in range(int(weight + self.chance.random())):
-                self.classifier.learn_one(_together(decisions.contexts[place]), decisions.actions[place][logged])
+                self.classifier.learn_one(_context_inputs(decisions.contexts[index]), decisions.actions[index][logged])
 
     def _probabilities(self, inputs: dict[str, float]) -> Mapping[Any, float]:
         try:
-            found: Mapping[Any, float] = self.classifier.predict_proba_one(inputs)
+            probabilities: Mapping[Any, float] = self.classifier.predict_proba_one(inputs)
         except NotImplementedError:  # a classifier without probabilities
-            found = {self.classifier.predict_one(inputs): 1.0}
-        return found
+            probabilities = {self.classifier.predict_one(inputs): 1.0}
+        return probabilities
 
 
 def _explored(shares: Array, epsilon: float) -> Array:
-    """The shares as a distribution, uniform where there are none, with random actions."""
+    """Turn shares into a distribution with random actions. Without any shares it is uniform."""
     total = shares.sum()
     distribution = shares / total if total > 0 else np.full(len(shares), 1 / len(shares))
     return np.asarray(epsilon / len(shares) + (1 - epsilon) * distribution)
 
 
-def _together(context: Any) -> dict[str, float]:
+def _context_inputs(context: Any) -> dict[str, float]:
     numbers, marks = inputs_of_context(context)
     return {**numbers, **marks}
 
 
 def river_object(name: str, parameters: Mapping[str, Any], example: str, seed: int | None = None) -> Any:
-    """The object of river with this name; `seed`: for those that take one and have none.
+    """Make an object of river.
+
+    Args:
+        name: its name in river
+        parameters: arguments of its constructor
+        example: the hint of an error
+        seed: the seed for constructors that take one, unless the parameters have one
 
     Raises:
-        ConfigError: There is none, or it does not take these parameters; `example` is the hint.
+        ConfigError: There is no such name, or it does not take these parameters.
     """
     module, _, attribute = name.rpartition(".")
-    given = {
+    arguments = {
         key: river_object(value["model"], value.get("parameters", {}), example, seed)
         if isinstance(value, Mapping) and "model" in value
         else value
@@ -148,8 +157,8 @@ def river_object(name: str, parameters: Mapping[str, Any], example: str, seed: i
     try:
         made = getattr(importlib.import_module(f"river.{module}"), attribute)
         if seed is not None and "seed" in inspect.signature(made).parameters:
-            given = {"seed": seed, **given}
-        return made(**given)
+            arguments = {"seed": seed, **arguments}
+        return made(**arguments)
     except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"river's {name} cannot be made with the parameters {dict(parameters)}: {type(error).__name__}: {error}",
@@ -158,7 +167,7 @@ def river_object(name: str, parameters: Mapping[str, Any], example: str, seed: i
 
 
 def inputs_of_context(context: Any) -> Described:
-    """The numbers and texts of a context, by their paths, and an intercept.
+    """Return the numbers and texts of a context by their paths, and an intercept.
 
     >>> inputs_of_context({"hour": 9, "user": {"country": "NL", "new": True}})
     ({'context.hour': 9.0, 'context.user.new': 1.0}, {'intercept': 1.0, 'context.user.country=NL': 1.0})
@@ -173,5 +182,5 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, float | str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(f"{path}.{key}", inner)
-    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER):
+    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= MAX_NUMBER):
         yield path, value

@@ -1,14 +1,14 @@
-"""The trust check of clusters: whether rewards repeat at distances that only the `unit` of events would explain.
+"""Check for clusters: whether rewards repeat at distances that only the `unit` of events would explain.
 
-Events of one user or session are alike. Where many sessions run at a time, their events are hundreds of events apart,
-and without a `unit` intervals allow for them only in part. In the log, the rewards of blocks that are near each other
-are then correlated; drift correlates them as well, but over longer times.
+Events of one user or session are alike. If many sessions run at a time, their events are hundreds of events apart, and
+without a `unit` intervals allow for them only in part. In the log, the rewards of blocks that are near each other are
+then correlated. Drift correlates them as well, but over longer times.
 
-So the mean rewards of 100 successive blocks are compared after a polynomial of degree 6 has taken out their trend; it
-follows cycles of 80 blocks or more. Of the residuals `r_i`, the sum of `(1 - |i - j| / 10) r_i r_j` over all pairs of
-blocks less than ten apart, minus its expectation for independent blocks, over the variance of the `r_i`, is scaled to
-the design effect that such correlations cause. Its mean over all stretches, which fade over 200,000 events, is compared
-with its standard deviation for independent blocks. A design effect of up to 1.25 passes.
+So the mean rewards of 100 successive blocks are compared after a polynomial of degree 6 has taken out their trend. It
+follows cycles of 80 blocks or more. Let `r_i` be the residuals. The sum of `(1 - |i - j| / 10) r_i r_j` over all pairs
+of blocks less than ten apart, minus its expectation for independent blocks, over the variance of the `r_i`, is scaled
+to the design effect that such correlations cause. Its mean over all stretches, which fade over 200,000 events, is
+compared with its standard deviation for independent blocks. A design effect of up to 1.25 passes.
 
 Source: Durbin & Watson, Testing for serial correlation in least squares regression, 1950, for quadratic forms of
 residuals.
@@ -33,17 +33,17 @@ STRETCH, DEGREE = 100, 6
 REACH = 10
 """Blocks that are this far apart count as independent."""
 TOLERATED = 0.25
-"""The excess of the design effect over 1 that passes in any case."""
+"""Excess of the design effect over 1 that passes in any case."""
 LOOKS = 150
-"""The error is divided by this: the check is read again and again, and rewards may vary more at some times."""
+"""Divisor of the error, because the check is read repeatedly and rewards may vary more at some times."""
 
 
 class ClusterState(Struct, frozen=True, eq=False):
-    """Hold the mean rewards of an unfinished stretch, and what is known about the stretches before.
+    """Hold the mean rewards of an unfinished stretch, and sums over the stretches before.
 
     Attributes:
         units: whether an event has had a unit
-        filled: the number of means that are known
+        filled: the number of known means
         means: the mean rewards of the blocks of the stretch
         sums: fading sums of the effects of stretches, of 1, and of the squares of the fading weights
     """
@@ -60,15 +60,19 @@ def start() -> ClusterState:
 
 
 def mean_rewards(evidence: Evidence) -> Array:
-    """The mean reward of each block, [blocks]."""
+    """Return the mean reward of each block [blocks]."""
     with np.errstate(over="ignore"):
         return np.asarray(evidence.reward.reshape(evidence.blocks, -1).mean(axis=1))
 
 
 def fold(state: ClusterState, rewards: Array, block: int, named: bool) -> ClusterState:
-    """The state after some whole blocks of this size.
+    """Return the state after some whole blocks.
 
-    `rewards`: see `mean_rewards`. `named`: whether an event has had a unit.
+    Args:
+        state: the state before
+        rewards: see `mean_rewards`
+        block: the number of events in a block
+        named: whether an event has had a unit
     """
     means, sums = np.concatenate([state.means[: state.filled], rewards]), state.sums
     finished, filled = divmod(len(means), STRETCH)
@@ -80,7 +84,7 @@ def fold(state: ClusterState, rewards: Array, block: int, named: bool) -> Cluste
 
 
 def check(state: ClusterState, block: int, error: float) -> Iterator[tuple[str, bool, str]]:
-    """The name of the check, whether it passes, and why; nothing before three stretches are known."""
+    """Yield the name of the check, whether it passes, and why, once three stretches are known."""
     excess, stretches, squares = state.sums.tolist()
     if stretches <= 2:
         return
@@ -94,7 +98,7 @@ def check(state: ClusterState, block: int, error: float) -> Iterator[tuple[str, 
 
 
 def _excesses(means: Array) -> Array:
-    """The excess of the design effect over 1 in each stretch, [stretches]; 0 where rewards do not vary."""
+    """Return the excess of the design effect over 1 in each stretch [stretches], 0 if rewards do not vary."""
     detrend, products, _ = _form()
     with np.errstate(invalid="ignore"):
         residuals = means @ detrend
@@ -107,11 +111,11 @@ def _excesses(means: Array) -> Array:
 
 @cache
 def _form() -> tuple[Array, Array, float]:
-    """The matrix that detrends, that of products over a sum of squares, and their variance for independent blocks."""
-    place = np.arange(STRETCH)
+    """Return the matrices that detrend and that sum products, and the variance for independent blocks."""
+    index = np.arange(STRETCH)
     basis = np.linalg.qr(np.polynomial.legendre.legvander(np.linspace(-1, 1, STRETCH), DEGREE))[0]
     detrend, free = np.eye(STRETCH) - basis @ basis.T, STRETCH - DEGREE - 1
-    distance = np.abs(place[:, None] - place)
+    distance = np.abs(index[:, None] - index)
     near = np.where(distance > 0, np.maximum(0.0, 1.0 - distance / REACH), 0.0)
     centred = detrend @ near @ detrend
     centred -= np.trace(centred) / free * detrend

@@ -1,4 +1,4 @@
-"""The decisions of a Report on each candidate under each rule, with the reasons."""
+"""Decide on each candidate under each rule for a Report, with the reasons."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from msgspec import structs
 from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
-from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, known, transitions
+from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, number_or_none, transitions
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck, grouped
 
 CORRELATED = 1.5
-"""A design effect that independent events seldom show: 64 signs estimate it to about 18 %."""
+"""Design effect that independent events seldom show, as 64 signs estimate it to about 18 %."""
 WORTH_REPORTING = 0.02
-"""Share of the events that a preferred lift could use, from which on a reason names the lift that decides."""
+"""Smallest share of usable events of a preferred lift at which a reason names the deciding lift."""
 
 
 def decide(
@@ -33,64 +33,77 @@ def decide(
     unmatched_share: float | None = None,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
-    """The decisions of the last block end, the trust checks and the transitions.
+    """Return the decisions of the last block end, the trust checks and the transitions.
 
-    Nothing is promotable while a check fails, even one that fails only at this moment, such as `stale`. `estimates`:
-    those of the Report. `newest`, `now`: epoch seconds of the newest event and of the Report, None if unknown.
-    `unmatched_share`: of rewards that come separately. `pairs`: the estimators and averages of the monitor's lifts.
+    Nothing is promotable while a check fails, even one that fails only at this moment, such as `stale`.
+
+    Args:
+        monitor: the monitor
+        state: its state
+        estimates: the estimates of the Report
+        arrivals: the numbers of accepted and rejected events
+        newest: epoch seconds of the newest event, None if unknown
+        now: epoch seconds of the Report, None if unknown
+        unmatched_share: the share of rewards without a decision, None unless rewards come separately
+        pairs: the estimators and averages of the monitor's lifts
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
     rows = grouped(estimates, "policy")
-    found = tuple(_checks(monitor, state, rows, stream))
-    failed = grouped((check for check in found if not check.ok), "policy")
-    of_stream = {name for name, _, _ in stream}
+    checks = tuple(_checks(monitor, state, rows, stream))
+    failed = grouped((check for check in checks if not check.ok), "policy")
+    stream_names = {name for name, _, _ in stream}
     numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
-    shared = [f"{production}: {each.reason}" for each in failed.get(production, ()) if each.check not in of_stream]
-    for place, candidate in enumerate(candidates):
-        blocking = list(dict.fromkeys([*(each.reason for each in failed.get(candidate, ())), *shared]))
-        if not state.differs[place]:
+    shared = [
+        f"{production}: {check.reason}" for check in failed.get(production, ()) if check.check not in stream_names
+    ]
+    for candidate_index, candidate in enumerate(candidates):
+        blocking = list(dict.fromkeys([*(check.reason for check in failed.get(candidate, ())), *shared]))
+        if not state.differs[candidate_index]:
             blocking = ["it has had the same weighted reward as production on every event"]
-        warning = _dependence([each.details for each in rows.get(candidate, ())])
-        by = int(state.by[place])
+        warning = _dependence([estimate.details for estimate in rows.get(candidate, ())])
+        by = int(state.by[candidate_index])
         pair = pairs[by] if pairs and by >= 0 else None
         decisions += [
-            _decision(monitor, rule, state, place, numbers[label], blocking, warning, pair)
+            _decision(monitor, rule, state, candidate_index, numbers[label], blocking, warning, pair)
             for label, rule in monitor.rules.items()
         ]
-    return tuple(decisions), found, transitions(monitor, state)
+    return tuple(decisions), checks, transitions(monitor, state)
 
 
-def with_checks(
+def add_checks(
     checks: tuple[TrustCheck, ...], decisions: tuple[Decision, ...], added: Sequence[TrustCheck], production: str
 ) -> tuple[tuple[TrustCheck, ...], tuple[Decision, ...]]:
-    """The checks and some more; a candidate is not promotable while one of these fails for it or for production.
+    """Add checks. A candidate is not promotable while one of them fails for it or for production.
 
-    Its reason then starts with these; what else keeps it from being promotable, such as a guardrail, follows.
+    Its reason then starts with these checks. Other obstacles, such as a guardrail, follow.
     """
     checks_by_policy = grouped((check for check in added if not check.ok), "policy")
-    failed = {policy: [check.reason for check in of_policy] for policy, of_policy in checks_by_policy.items()}
-    found = []
-    for each in decisions:
-        own = failed.get(each.policy, [])
-        reasons = [*own, *(f"{production}: {reason}" for reason in failed.get(production, []) if reason not in own)]
-        before = [] if each.promotable else [each.reason]
-        blocked = structs.replace(each, promotable=False, reason="; ".join([*reasons, *before]))
-        found.append(blocked if reasons else each)
-    return (*checks, *added), tuple(found)
+    failed = {policy: [check.reason for check in policy_checks] for policy, policy_checks in checks_by_policy.items()}
+    updated = []
+    for decision in decisions:
+        about_policy = failed.get(decision.policy, [])
+        reasons = [
+            *about_policy,
+            *(f"{production}: {reason}" for reason in failed.get(production, []) if reason not in about_policy),
+        ]
+        before = [] if decision.promotable else [decision.reason]
+        blocked = structs.replace(decision, promotable=False, reason="; ".join([*reasons, *before]))
+        updated.append(blocked if reasons else decision)
+    return (*checks, *added), tuple(updated)
 
 
-def of_every_policy(checks: Sequence[TrustCheck], name: str, ok: bool, reason: str) -> Iterator[TrustCheck]:
-    """A check of the whole stream, for each policy that has checks."""
-    yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(each.policy for each in checks))
+def repeat_for_policies(checks: Sequence[TrustCheck], name: str, ok: bool, reason: str) -> Iterator[TrustCheck]:
+    """Yield a check of the whole stream for each policy that has checks."""
+    yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(check.policy for check in checks))
 
 
 def _numbers(monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState) -> Mapping[str, Array]:
-    """The numbers of a rule after the last block, by name, [candidates]."""
-    kept = state.rules[rule.label]
-    return {**kept.last, "lower": rule.lower(kept.memory, kept.last, monitor.context)}
+    """Return the numbers of a rule after the last block, by name [candidates]."""
+    rule_state = state.rules[rule.label]
+    return {**rule_state.last, "lower": rule.lower(rule_state.memory, rule_state.last, monitor.context)}
 
 
 def _checks(
@@ -99,16 +112,16 @@ def _checks(
     estimates: Mapping[str, Sequence[Estimate]],
     stream: Sequence[tuple[str, bool, str]],
 ) -> Iterator[TrustCheck]:
-    """All checks of all policies that have events; `estimates`: by policy."""
+    """Yield all checks of all policies that have events, from estimates by policy."""
     recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
     verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
-    for policy, own, sound in zip(monitor.policies, figures, verdicts, strict=True):
-        if own[0]:
+    for policy, numbers, sound in zip(monitor.policies, figures, verdicts, strict=True):
+        if numbers[0]:
             rows = estimates.get(policy, ())
-            weights = trust_checks.weight_checks(own, sound, limits, monitor.context.weights_average_1)
+            weights = trust_checks.weight_checks(numbers, sound, limits, monitor.context.weights_average_1)
             if monitor.context.largest_loss is not None:
-                known = any(each.details.get("unsupported_probability") is not None for each in rows)
-                weights = chain(weights, trust_checks.support_check(own[-1], sound[-1], limits, known))
+                is_known = any(row.details.get("unsupported_probability") is not None for row in rows)
+                weights = chain(weights, trust_checks.support_check(numbers[-1], sound[-1], limits, is_known))
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 
@@ -117,49 +130,49 @@ def _decision(
     monitor: PromotionMonitor,
     rule: PromotionRule,
     state: MonitorState,
-    place: int,
+    index: int,
     numbers: Mapping[str, Array],
     blocking: Sequence[str],
     warning: str,
     pair: tuple[str, str] | None,
 ) -> Decision:
-    """`numbers`: those of the rule after the last block, by name, [candidates]."""
-    last = {name: float(column[place]) for name, column in numbers.items()}
+    """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
+    last = {name: float(column[index]) for name, column in numbers.items()}
     hold = state.rules[rule.label].hold
-    held = int(hold.held[place])
+    held = int(hold.held[index])
     promotable = held >= monitor.promotion.hold and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift
-    guardrails = _guardrails(monitor, rule, state, place, held)
+    guardrails = _guardrails(monitor, rule, state, index, held)
     if can_decide:
-        reason = _reason(monitor, rule, last, held, hold.since[place, 0], blocking)
-        failing = (f"guardrail {each.reward}: {each.reason}" for each in guardrails if not each.ok)
+        reason = _reason(monitor, rule, last, held, hold.since[index, 0], blocking)
+        failing = (f"guardrail {guardrail.reward}: {guardrail.reason}" for guardrail in guardrails if not guardrail.ok)
         reason = "; ".join([reason, *failing])
-        reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
+        reason += _deciding_lift(monitor, state, index) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
         reason += warning
-    since_event, since_timestamp, _ = hold.since[place]
-    first_event, first_timestamp, first_lift = hold.first[place]
-    lifts, blocks = hold.later[place]
+    since_event, since_timestamp, _ = hold.since[index]
+    first_event, first_timestamp, first_lift = hold.first[index]
+    lifts, blocks = hold.later[index]
     estimator, average = pair if pair and rule.needs_lift else (None, None)
     return Decision(
-        policy=monitor.policies[1 + place],
+        policy=monitor.policies[1 + index],
         rule=rule.label,
         reward=monitor.goal,
         promotable=promotable,
         reason=reason,
-        lift=known(last["lift"]) if last["events"] else None,
-        lower=known(last["lower"]),
+        lift=number_or_none(last["lift"]) if last["events"] else None,
+        lower=number_or_none(last["lower"]),
         events=int(last["events"]),
         held=held,
         since_event=_whole(since_event),
-        since_timestamp=known(since_timestamp),
+        since_timestamp=number_or_none(since_timestamp),
         first_event=_whole(first_event),
-        first_timestamp=known(first_timestamp),
-        first_lift=known(first_lift),
+        first_timestamp=number_or_none(first_timestamp),
+        first_lift=number_or_none(first_lift),
         lift_since=float(lifts / blocks) if blocks else None,
-        times=int(hold.times[place]),
-        promotable_events=int(hold.total[place]),
+        times=int(hold.times[index]),
+        promotable_events=int(hold.total[index]),
         estimator=estimator,
         average=average,
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
@@ -187,26 +200,31 @@ def _reason(
 
 
 def _guardrails(
-    monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, place: int, held: int
+    monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, index: int, held: int
 ) -> tuple[GuardrailCheck, ...]:
-    """Whether the candidate keeps each guardrail; `held`: the block ends in a row at which it passed the rule."""
-    settings, of_rules = monitor.promotion, {name: kept.rules for name, kept in state.guardrails.items()}
+    """Check whether the candidate keeps each guardrail, given the block ends in a row at which it passed the rule."""
+    settings, rule_states = (
+        monitor.promotion,
+        {name: guardrail_state.rules for name, guardrail_state in state.guardrails.items()},
+    )
     return tuple(
-        each.check(rule, of_rules[each.name][rule.label], place, settings.min_events, held >= settings.hold)
-        for each in monitor.guardrails
+        guardrail.check(
+            rule, rule_states[guardrail.name][rule.label], index, settings.min_events, held >= settings.hold
+        )
+        for guardrail in monitor.guardrails
     )
 
 
 def _more(last: Mapping[str, float], least: int) -> float | None:
-    """How many more events the candidate needs, as far as it is known."""
+    """Return how many more events the candidate needs, as far as it is known."""
     forecast = last["more"] if last["more"] > 0 else None  # NaN, and the marks of an unknown number, are not
     return max(forecast or 0.0, least - last["events"]) if last["events"] < least else forecast
 
 
-def _deciding_lift(monitor: PromotionMonitor, state: MonitorState, place: int) -> str:
-    """Names the lift that decides, where a preferred one could use some of the latest events but too few."""
-    by = int(state.by[place])
-    recent = [float(state.lifts[name].recent[place]) for name in monitor.lifts] if by > 0 else []
+def _deciding_lift(monitor: PromotionMonitor, state: MonitorState, index: int) -> str:
+    """Name the deciding lift if a preferred one could use some of the latest events but too few."""
+    by = int(state.by[index])
+    recent = [float(state.lifts[name].recent[index]) for name in monitor.lifts] if by > 0 else []
     shares = [events / max(recent) for events in recent[:by]]
     best = next((better for better, share in enumerate(shares) if share >= WORTH_REPORTING), None)
     if best is None:
@@ -216,14 +234,14 @@ def _deciding_lift(monitor: PromotionMonitor, state: MonitorState, place: int) -
 
 
 def _dependence(details: Sequence[Mapping[str, Any]]) -> str:
-    """Warns that a proof for independent events may not hold, where the log shows it or cannot show it.
+    """Warn that a proof for independent events may not hold, if the log shows dependence or cannot show it.
 
-    The design effect is the median over all estimates of the policy, whose `details` these are: each of them is noisy.
+    The design effect is the median over the details of all estimates of the policy, because each of them is noisy.
     """
-    effects = [each["lift_design_effect"] for each in details if each.get("lift_design_effect") is not None]
+    effects = [detail["lift_design_effect"] for detail in details if detail.get("lift_design_effect") is not None]
     if effects and median(effects) > CORRELATED:
         return f"; but events are correlated (design effect {median(effects):.1f}), and the proof assumes independence"
-    if any(each.get("design_effect_of") == "units" for each in details):
+    if any(detail.get("design_effect_of") == "units" for detail in details):
         return ""
     return "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"
 

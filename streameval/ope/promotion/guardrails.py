@@ -1,4 +1,4 @@
-"""Rewards, and those that a candidate must not lose: guardrails."""
+"""Define rewards, and guardrails: rewards that a candidate must not lose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Integers, Mask
 from streameval.common.component import strict
 from streameval.ope.core import Lift
-from streameval.ope.core.state import of_policies
+from streameval.ope.core.state import select_policies
 from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import PromotionRule, RuleContext
 from streameval.ope.promotion.sums import RewardSums
@@ -23,9 +23,13 @@ from streameval.ope.report import GuardrailCheck
 
 @dataclass(frozen=True, config=strict)
 class Reward:
-    """A reward of decisions: its name in labels, and its smallest and largest value.
+    """Describe a reward of decisions.
 
-    `max_loss`: of a guardrail, by how much a promotable candidate may be worse than production; None for others.
+    Attributes:
+        name: its name in labels
+        low: the smallest value
+        high: the largest value
+        max_loss: for a guardrail, by how much a promotable candidate may be worse than production, otherwise None
     """
 
     name: str = "reward"
@@ -35,7 +39,7 @@ class Reward:
 
     @classmethod
     def several(cls, rewards: Mapping[str, Mapping[str, Any]]) -> tuple[Reward, ...]:
-        """The rewards of a mapping as in the configuration.
+        """Parse rewards from a mapping as in the configuration.
 
         Raises:
             ValueError: A reward has an unknown option.
@@ -43,19 +47,19 @@ class Reward:
         >>> Reward.several({"click": {}, "hide": {"guardrail": {"max_loss": 0.001}}})[1].max_loss
         0.001
         """
-        found = []
+        parsed = []
         for name, options in rewards.items():
             unknown = sorted(set(options) - {"field", "min", "max", "guardrail"})
             if unknown:
                 raise ValueError(f"rewards.{name} has no option {', '.join(unknown)}; it has min, max and guardrail")
             guardrail = options.get("guardrail")
             max_loss = None if guardrail is None else float(guardrail["max_loss"])
-            found.append(cls(name, float(options.get("min", 0.0)), float(options.get("max", 1.0)), max_loss))
-        return tuple(found)
+            parsed.append(cls(name, float(options.get("min", 0.0)), float(options.get("max", 1.0)), max_loss))
+        return tuple(parsed)
 
     @property
     def range(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Return the smallest and the largest value."""
         return self.low, self.high
 
 
@@ -67,8 +71,8 @@ class RuleState(Struct, frozen=True, eq=False, kw_only=True):
 
     Attributes:
         memory: see `PromotionRule.start`
-        memory_key: the settings on which the memory depends
-        last: numbers of the last judgement by name, [candidates] each
+        memory_key: the settings that the memory depends on
+        last: numbers of the last judgement by name [candidates]
     """
 
     memory: Any
@@ -81,7 +85,7 @@ class GuardrailState(Struct, frozen=True, eq=False):
 
     Attributes:
         lifts: the state of each lift by name
-        by: the lift that decides, -1 for none [candidates]
+        by: the deciding lift, -1 for none [candidates]
         rules: the state of each rule by label
     """
 
@@ -92,18 +96,23 @@ class GuardrailState(Struct, frozen=True, eq=False):
 
 @dataclasses.dataclass(frozen=True)
 class Guardrail:
-    """A reward whose lift must be above `context.margin`, minus the largest loss, by the rule that judges the goal.
+    """Require that the lift of a reward is above `context.margin`, minus the largest loss.
 
-    `place`: that of the reward among all rewards.
+    The rule for the primary reward judges it.
+
+    Attributes:
+        name: the name of the reward
+        index: the index of the reward among all rewards
+        context: the settings of rules for this reward
     """
 
     name: str
-    place: int
+    index: int
     context: RuleContext
 
     @property
     def max_loss(self) -> float:
-        """By how much a promotable candidate may be worse than production."""
+        """Return by how much a promotable candidate may be worse than production."""
         return 0.0 - self.context.margin
 
     def start(self, rule: PromotionRule) -> RuleState:
@@ -114,22 +123,22 @@ class Guardrail:
     def judge(
         self, rule: PromotionRule, state: RuleState, sums: RewardSums, lift: Lift, min_events: int
     ) -> tuple[Mask, Mask, RuleState]:
-        """Whether a candidate passes after each block, whether it may stay promotable, and the next state."""
+        """Return whether a candidate passes after each block, whether it may stay promotable, and the next state."""
         judgement, memory = rule.judge(state.memory, sums, lift, self.context)
-        known: Mask = judgement.events >= min_events
-        enter, stay = judgement.enter & known, judgement.stay & known
+        is_sufficient: Mask = judgement.events >= min_events
+        enter, stay = judgement.enter & is_sufficient, judgement.stay & is_sufficient
         last = {**judgement.last, "passes": enter[-1].astype(float)}
         return enter, stay, structs.replace(state, memory=memory, last=last)
 
     def check(
-        self, rule: PromotionRule, state: RuleState, place: int, min_events: int, is_promotable: bool
+        self, rule: PromotionRule, state: RuleState, index: int, min_events: int, is_promotable: bool
     ) -> GuardrailCheck:
-        """Whether the candidate at this place passes after the last block, and why (not).
+        """Check whether the candidate with this index passes after the last block, and why (not).
 
-        `is_promotable`: by the rule. A candidate stays promotable only while it passes all guardrails.
+        A candidate stays promotable only while it passes all guardrails. `is_promotable` is the verdict of the rule.
         """
         lower = rule.lower(state.memory, state.last, self.context)
-        last = {name: float(column[place]) for name, column in {**state.last, "lower": lower}.items()}
+        last = {name: float(column[index]) for name, column in {**state.last, "lower": lower}.items()}
         reason = (rule.reason_to_stay if is_promotable else rule.reason)(last, self.context.margin)
         if last["events"] < min_events:
             reason = f"only {last['events']:,.0f} of {min_events:,} events"
@@ -138,7 +147,7 @@ class Guardrail:
 
 
 def start_rule(rule: PromotionRule, context: RuleContext) -> RuleState:
-    """Start a rule about the goal or another reward before the first event."""
+    """Start a rule about the primary or another reward before the first event."""
     candidates = len(context.errors)
     last = {name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")}
     return RuleState(
@@ -148,20 +157,20 @@ def start_rule(rule: PromotionRule, context: RuleContext) -> RuleState:
     )
 
 
-def with_same_numbers(one: R, other: R) -> tuple[R, R]:
-    """Return two states of a rule with the same numbers of the last judgement, NaN in the one that has none."""
-    found = []
+def align_numbers(one: R, other: R) -> tuple[R, R]:
+    """Give two states of a rule equally named numbers of the last judgement, NaN if one of them has none."""
+    states = []
     for state, names in ((one, other.last), (other, one.last)):
         unknown = np.full(len(state.last["events"]), np.nan)
-        found.append(structs.replace(state, last={**dict.fromkeys(names, unknown), **state.last}))
-    return found[0], found[1]
+        states.append(structs.replace(state, last={**dict.fromkeys(names, unknown), **state.last}))
+    return states[0], states[1]
 
 
-def of_candidates(rules: Mapping[str, R], policies: Sequence[int]) -> dict[str, R]:
+def select_rules(rules: Mapping[str, R], policies: Sequence[int]) -> dict[str, R]:
     """Return the state of rules for some policies, production first."""
-    candidates = [place - 1 for place in policies[1:]]
-    found = {}
+    candidates = [policy - 1 for policy in policies[1:]]
+    selected = {}
     for label, state in rules.items():
-        by_candidate = of_policies(structs.replace(state, memory=None), candidates)
-        found[label] = structs.replace(by_candidate, memory=of_policies(state.memory, policies))
-    return found
+        by_candidate = select_policies(structs.replace(state, memory=None), candidates)
+        selected[label] = structs.replace(by_candidate, memory=select_policies(state.memory, policies))
+    return selected

@@ -1,4 +1,4 @@
-"""Compute bets, which need a loop over events. Like `ope/core/kernel.py`, this is Cython in pure Python mode."""
+"""Compute bets, which need a loop over events, in Cython's pure Python mode like `ope/core/kernel.py`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from cython.cimports.libc.math import log
 __all__ = ["log_wealth"]
 
 _RUINED = cython.declare(cython.double, 1e-12)
-"""The factor that remains of a wealth after an observation beyond every bound."""
+"""Factor that remains of a wealth after an observation beyond every bound."""
 
 
 def log_wealth(
     observed: cython.const_double[:, :, :], stake: cython.const_double[:, ::1], gained: cython.double[:, ::1]
 ) -> None:
-    """Find the logarithm of the product of `1 + stake y` over the events y of each block.
+    """Compute the logarithm of the product of `1 + stake y` over the events y of each block.
 
-    A product is taken to its logarithm when it leaves the numbers that another factor, up to 1e51, cannot overflow.
+    The logarithm of a product is taken when it leaves the numbers that another factor, up to 1e51, cannot overflow.
 
     Args:
         observed: y [B, P, events]
         stake: [B, P]
-        gained: becomes the logarithms [B, P]
+        gained: is set to the logarithms [B, P]
     """
     b: cython.Py_ssize_t
     p: cython.Py_ssize_t

@@ -1,4 +1,4 @@
-"""The promotion monitor: it judges every candidate under every rule at the end of every block.
+"""Monitor promotion: judge every candidate under every rule at the end of every block.
 
 A rule must pass at some block ends in a row, the hold period, before a candidate is promotable.
 """
@@ -19,7 +19,7 @@ from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
 from streameval.ope.core import Lift
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
@@ -29,9 +29,9 @@ from streameval.ope.promotion.guardrails import (
     GuardrailState,
     Reward,
     RuleState,
-    of_candidates,
+    align_numbers,
+    select_rules,
     start_rule,
-    with_same_numbers,
 )
 from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
@@ -41,19 +41,19 @@ from streameval.ope.promotion.sums import MonitorSums, RewardSums
 from streameval.ope.promotion.trust_checks import TrustState
 from streameval.ope.report import Transition
 
-KEPT_TRANSITIONS = 200
-"""The number of transitions kept, the newest ones."""
+MAX_TRANSITIONS = 200
+"""Number of newest transitions that are kept."""
 
 
 class HoldState(Struct, frozen=True, eq=False):
-    """Hold for how long a rule has passed; axis 0 counts candidates.
+    """Hold for how long a rule has passed, with candidates on axis 0.
 
     Attributes:
         held: the number of block ends in a row at which it passed [K]
         times: how often a candidate became promotable [K]
-        total: the number of events for which it was [K]
-        since: event, time and lift at the start of the present stretch, NaN if there is none [K, 3]
-        first: the same at the start of the first stretch [K, 3]
+        total: for how many events it was promotable [K]
+        since: event, time and lift at the start of the current stretch, NaN if there is none [K, 3]
+        first: likewise at the start of the first stretch [K, 3]
         later: sum of the lift, and number of block ends, after that first start [K, 2]
     """
 
@@ -66,14 +66,19 @@ class HoldState(Struct, frozen=True, eq=False):
 
 
 class GoalState(RuleState, frozen=True, eq=False, kw_only=True):
-    """Hold what a rule knows about the goal; `requirements`: the settings that decide what a candidate must pass."""
+    """Hold what a rule knows about the primary reward.
+
+    Attributes:
+        requirements: the settings that decide what a candidate must pass
+        hold: for how long the rule has passed
+    """
 
     requirements: dict[str, Any]
     hold: HoldState
 
 
 class Change(Struct, frozen=True):
-    """Hold a transition of a candidate, by its place; NaN is unknown."""
+    """Hold a transition of a candidate by its index. NaN is unknown."""
 
     rule: str
     candidate: int
@@ -87,13 +92,13 @@ class Change(Struct, frozen=True):
 
 
 class MonitorState(Struct, eq=False):
-    """Hold the state of a monitor; axis 0 counts candidates, under `trust` and in memories of rules policies.
+    """Hold the state of a monitor, with candidates on axis 0, under `trust` and in memories of rules policies.
 
     Attributes:
         events: the number of events so far
         newest: the time of the newest event, NaN if unknown
         lifts: the state of each lift by name
-        by: the lift that decides, -1 for none [candidates]
+        by: the deciding lift, -1 for none [candidates]
         differs: whether a candidate has differed from production [candidates]
         trust: the checks of weights
         clusters: the check of clusters
@@ -118,13 +123,17 @@ class MonitorState(Struct, eq=False):
 
 @dataclass(frozen=True)
 class PromotionMonitor:
-    """Which of `policies` may replace the first of them, production.
+    """Decide which of `policies` may replace the first of them, production.
 
-    All decisions are made at block ends, from what is known then: reading them changes nothing.
+    All decisions are made at block ends, from what is known then. Reading them changes nothing.
 
-    `lifts`: names of the lifts that may decide, the preferred one first. `guardrails`: rewards after the goal that a
-    candidate must not lose. `goal`: the name of the reward that decides. `fixed_stakes`: of the bets against a mean
-    weight of 1, see `mean_weight.Bets`.
+    Attributes:
+        promotion: the settings
+        policies: production first
+        context: the settings for every rule
+        lifts: names of the lifts that may decide, the preferred one first
+        guardrails: rewards after the primary one that a candidate must not lose
+        goal: the name of the primary reward
     """
 
     promotion: Promotion
@@ -150,24 +159,29 @@ class PromotionMonitor:
         weights_average_1: bool = True,
         largest_loss: float | None = None,
     ) -> PromotionMonitor:
-        """A monitor whose rules read the other arguments as `RuleContext`.
+        """Build a monitor. The rules read the other arguments as `RuleContext`.
 
-        `rewards`: the first is the goal, whose range is `reward_range` where that is given.
+        Args:
+            promotion: the settings
+            policies: production first
+            lifts: names of the lifts that may decide, the preferred one first
+            rewards: the primary reward first
+            reward_range: the range of the primary reward, by default its own
         """
         goal, limits = rewards[0], reward_range or rewards[0].range
         context = RuleContext(
             promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss
         )
         guardrails = tuple(
-            Guardrail(reward.name, place, context._replace(margin=-reward.max_loss, reward_range=reward.range))
-            for place, reward in enumerate(rewards)
+            Guardrail(reward.name, index, context._replace(margin=-reward.max_loss, reward_range=reward.range))
+            for index, reward in enumerate(rewards)
             if reward.max_loss is not None
         )
         return cls(promotion, tuple(policies), context, tuple(lifts), guardrails, goal.name)
 
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
-        """The rules by label, in the order in which they are configured."""
+        """Return the rules by label, in the order of the configuration."""
         return {rule.label: rule for rule in self.promotion.rules}
 
     def start(self) -> MonitorState:
@@ -211,10 +225,14 @@ class PromotionMonitor:
         origin: Origin | None = None,
         further: Sequence[Evidence] = (),
     ) -> MonitorSums:
-        """Half 1: what `fold` reads of some whole blocks, which depends on nothing but their events.
+        """Return what `fold` reads of some whole blocks, which depends on nothing but their events (half 1).
 
-        `timestamp`, `propensity`: [events]. `origin`: of the events, if it is known. `further`: evidence of each reward
-        after the goal.
+        Args:
+            evidence: the evidence of the primary reward
+            timestamp: [events]
+            propensity: [events]
+            origin: the offsets of the events, if known
+            further: evidence of each reward after the primary one
         """
         deciding, blocks = evidence.deciding, evidence.blocks
         ends = np.arange(1, blocks + 1) * evidence.block - 1
@@ -228,26 +246,34 @@ class PromotionMonitor:
             mean_weight.Bets.of(deciding, propensity) if self.context.weights_average_1 else None,
             differing(deciding, goal.sums),
             goal,
-            {each.name: self._reward_sums(further[each.place - 1].deciding, each.context) for each in self.guardrails},
+            {
+                guardrail.name: self._reward_sums(further[guardrail.index - 1].deciding, guardrail.context)
+                for guardrail in self.guardrails
+            },
         )
 
     def _reward_sums(self, evidence: Evidence, context: RuleContext) -> RewardSums:
         tests = (rule.lift_test(context) for rule in self.rules.values())
-        test = next((each for each in tests if each is not None), None)
+        test = next((lift_test for lift_test in tests if lift_test is not None), None)
         return RewardSums(BlockSums.of(evidence), None if test is None else test.observed(evidence))
 
     def fold(self, state: MonitorState, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> MonitorState:
-        """Half 2: the state after some whole blocks.
+        """Return the state after some whole blocks (half 2).
 
-        A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
-        for each reward, the goal first, those after each of these blocks, in the order of their names.
+        A rule that needs a lift must hold from zero again if another lift takes over, see `lift.choose`.
+
+        Args:
+            state: the state before
+            sums: the sums of the blocks
+            lifts: for each reward, the primary one first, the lifts after each of these blocks, in the order of their
+                names
         """
         trustworthy, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
         differs = np.logical_or.accumulate(np.concatenate([state.differs[None], sums.differ]))[1:]
         shared = clusters.fold(state.clusters, sums.rewards, sums.block, sums.named)
         sizes = np.full(len(sums), sums.block)
-        every = [sums.goal, *sums.guardrails.values()]
-        judged = self._judge(state, every, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
+        reward_sums = [sums.goal, *sums.guardrails.values()]
+        judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
         return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared)
 
     def _judge(
@@ -263,12 +289,19 @@ class PromotionMonitor:
     ) -> MonitorState:
         """Return the state after some blocks, with the lifts and rules moved on.
 
-        `sums`: of the goal and of each guardrail. `trustworthy` [blocks, policies]: whether weights pass the trust
-        checks. `differs` [blocks, candidates]: whether a candidate has differed from production.
+        Args:
+            state: the state before
+            sums: the sums of the primary reward and of each guardrail
+            lifts: as in `fold`
+            sizes: the number of events in each block
+            times: the newest event time of each block
+            trustworthy: whether weights pass the trust checks [blocks, policies]
+            differs: whether a candidate has differed from production [blocks, candidates]
+            ends: the offsets of the last events
         """
         deciding, by, switched, followed = self._follow(state, lifts[0], sizes)
         numbers = state.events + np.cumsum(sizes)  # of the last event
-        times = np.fmax.accumulate(np.concatenate([[state.newest], times]))[1:]  # NaN: unknown
+        times = np.fmax.accumulate(np.concatenate([[state.newest], times]))[1:]  # NaN if unknown
         guarded, guardrails = self._judge_guardrails(state.guardrails, sums[1:], lifts, sizes)
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         rules, transitions = {}, list(state.transitions)
@@ -282,14 +315,14 @@ class PromotionMonitor:
                 sound &= ~switched
             hold, changes = self._fold_hold(before.hold, judgement, sound, numbers, times, sizes)
             rules[label] = structs.replace(before, memory=memory, hold=hold, last=judgement.last)
-            for place, candidate, starts in changes:
-                doubts = [name for name, *verdict in guarded[label] if not verdict[1][place, candidate]]
+            for index, candidate, starts in changes:
+                doubts = [name for name, *verdict in guarded[label] if not verdict[1][index, candidate]]
                 reason = self._why(
-                    judgement, place, candidate, starts, trustworthy[place], switched[place, candidate], doubts
+                    judgement, index, candidate, starts, trustworthy[index], switched[index, candidate], doubts
                 )
-                moment = int(numbers[place]), float(times[place])
-                bounds = float(judgement.lift[place, candidate]), float(judgement.lower[place, candidate])
-                log = None if ends is None else ends.place(place)
+                moment = int(numbers[index]), float(times[index])
+                bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
+                log = None if ends is None else ends.place(index)
                 transitions.append(Change(label, candidate, *moment, starts, *bounds, reason, log))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(
@@ -300,7 +333,7 @@ class PromotionMonitor:
             by=by,
             rules=rules,
             guardrails=guardrails,
-            transitions=transitions[-KEPT_TRANSITIONS:],
+            transitions=transitions[-MAX_TRANSITIONS:],
         )
 
     def _judge_guardrails(
@@ -310,15 +343,15 @@ class PromotionMonitor:
         lifts: Sequence[Sequence[Lift]],
         sizes: Integers,
     ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], dict[str, GuardrailState]]:
-        """The state of all guardrails after some blocks, and for each rule their names and where a candidate passes."""
+        """Return the names and verdicts of guardrails for each rule, and the state of all guardrails."""
         judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
         after = {}
-        for guardrail, own in zip(self.guardrails, sums, strict=True):
+        for guardrail, guardrail_sums in zip(self.guardrails, sums, strict=True):
             before, rules = state[guardrail.name], {}
-            deciding, by, _, followed = self._follow(before, lifts[guardrail.place], sizes)
+            deciding, by, _, followed = self._follow(before, lifts[guardrail.index], sizes)
             for label, rule in self.rules.items():
                 enter, stay, rules[label] = guardrail.judge(
-                    rule, before.rules[label], own, deciding, self.promotion.min_events
+                    rule, before.rules[label], guardrail_sums, deciding, self.promotion.min_events
                 )
                 judged[label].append((guardrail.name, enter, stay))
             after[guardrail.name] = GuardrailState(followed, by, rules)
@@ -327,17 +360,17 @@ class PromotionMonitor:
     def _fold_hold(
         self, state: HoldState, judgement: Judgement, sound: Mask, numbers: Integers, times: Array, sizes: Integers
     ) -> tuple[HoldState, list[tuple[int, int, bool]]]:
-        """The hold period of a rule after some blocks, and its transitions: block, candidate, whether it starts."""
+        """Return the hold state of a rule, and its transitions: block, candidate, whether it becomes promotable."""
         path = held(judgement.enter & sound, judgement.stay & sound, state.held, self.promotion.hold)
         promotable = np.concatenate([state.held[None], path]) >= self.promotion.hold
         since, first, transitions = state.since.copy(), state.first.copy(), []
-        for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
-            starts = bool(promotable[place + 1, candidate])
-            event, time, value = numbers[place], times[place], judgement.lift[place, candidate]
+        for index, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
+            starts = bool(promotable[index + 1, candidate])
+            event, time, value = numbers[index], times[index], judgement.lift[index, candidate]
             since[candidate] = (event, time, value) if starts else np.nan
             if starts and np.isnan(first[candidate, 0]):
                 first[candidate] = event, time, value
-            transitions.append((place, candidate, starts))
+            transitions.append((index, candidate, starts))
         later = (numbers[:, None] > first[:, 0]) & ~np.isnan(judgement.lift)
         lifts = np.where(later, judgement.lift, 0.0).sum(axis=0)
         after = HoldState(
@@ -353,19 +386,26 @@ class PromotionMonitor:
     def _why(
         self,
         judgement: Judgement,
-        place: int,
+        index: int,
         candidate: int,
         starts: bool,
         trustworthy: Mask,
         switched: bool,
         doubts: Sequence[str],
     ) -> str:
-        """The reason of a transition after a block.
+        """Return the reason of a transition after a block.
 
-        `trustworthy` [policies]: whose weights pass the trust checks. `doubts`: the failed guardrails.
+        Args:
+            judgement: the judgement of the rule
+            index: the index of the block
+            candidate: the index of the candidate
+            starts: whether the candidate becomes promotable
+            trustworthy: whether weights pass the trust checks [policies]
+            switched: whether another lift took over
+            doubts: the failed guardrails
         """
         compared = bound_reason(
-            judgement.lift[place, candidate], judgement.lower[place, candidate], self.context.margin, math.nan
+            judgement.lift[index, candidate], judgement.lower[index, candidate], self.context.margin, math.nan
         )
         if starts:
             return f"{compared}, held for {counted(self.promotion.hold, 'block end')}"
@@ -377,147 +417,155 @@ class PromotionMonitor:
         return f"the candidate fails the guardrail {' and '.join(doubts)}" if doubts else compared
 
     def take_transitions(self, state: MonitorState) -> list[Transition]:
-        """Return the transitions that were not taken before; the state then has them as taken."""
+        """Return the transitions that were not taken before, and mark them as taken in the state."""
         before, state.taken = state.taken, state.events
-        return [each for each in transitions(self, state) if each.event > before]
+        return [transition for transition in transitions(self, state) if transition.event > before]
 
     def _follow(
         self, state: MonitorState | GuardrailState, lifts: Sequence[Lift], sizes: Integers
     ) -> tuple[Lift, Index, Mask, dict[str, LiftState]]:
-        """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
+        """Return the deciding lift, the last choice, when another lift took over, and the state of all lifts."""
         if not lifts:
             shape = len(sizes), len(self.policies) - 1
             unknown, never = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
             return Lift(unknown, unknown, unknown, np.zeros(shape)), state.by, never, state.lifts
         pairs = zip(self.lifts, lifts, strict=True)
-        every, recent, after = zip(*(lift.follow(path, state.lifts[name], sizes) for name, path in pairs), strict=True)
+        followed, recent, after = zip(
+            *(lift.follow(path, state.lifts[name], sizes) for name, path in pairs), strict=True
+        )
         by, switched = lift.choose(np.stack(recent), state.by)
-        places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
-        known = np.take_along_axis(np.stack(every), places, axis=0)[0]
-        return Lift(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
+        indices = np.broadcast_to(np.maximum(by, 0), (1, *followed[0].shape))
+        deciding = np.take_along_axis(np.stack(followed), indices, axis=0)[0]
+        return Lift(*deciding), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def resume(self, state: MonitorState) -> MonitorState:
-        """Return a state that may have been written under other settings, continued under these.
+        """Continue a state that may have been written under other settings.
 
-        New rules start from zero. A rule must hold from zero again where a requirement has changed, and its memory
-        restarts where a setting has changed that it depends on.
+        New rules start from zero. A rule must hold from zero again if a requirement has changed. Its memory restarts if
+        a setting has changed that it depends on.
         """
         rules = {}
         for label, rule in self.rules.items():
             fresh = self._start_rule(rule)
-            kept = state.rules.get(label, fresh)
-            if kept.memory_key != fresh.memory_key:
-                kept = fresh
-            elif kept.requirements != fresh.requirements:
-                kept = structs.replace(kept, requirements=fresh.requirements, hold=fresh.hold)
-            rules[label] = kept
-        guardrails = {each.name: self._resume_guardrail(each, state) for each in self.guardrails}
+            saved = state.rules.get(label, fresh)
+            if saved.memory_key != fresh.memory_key:
+                saved = fresh
+            elif saved.requirements != fresh.requirements:
+                saved = structs.replace(saved, requirements=fresh.requirements, hold=fresh.hold)
+            rules[label] = saved
+        guardrails = {guardrail.name: self._resume_guardrail(guardrail, state) for guardrail in self.guardrails}
         return structs.replace(state, rules=rules, guardrails=guardrails)
 
     def _resume_guardrail(self, guardrail: Guardrail, state: MonitorState) -> GuardrailState:
-        """Start a rule from zero if a setting has changed that its memory depends on."""
+        """Restart a rule if a setting has changed that its memory depends on."""
         fresh = self._start_guardrail(guardrail)
         saved = state.guardrails.get(guardrail.name, fresh)
         rules = {
-            label: kept if (kept := saved.rules.get(label, new)).memory_key == new.memory_key else new
+            label: rule_state if (rule_state := saved.rules.get(label, new)).memory_key == new.memory_key else new
             for label, new in fresh.rules.items()
         }
         return structs.replace(saved, rules=rules)
 
     def select_candidates(self, state: MonitorState, candidates: Sequence[int]) -> MonitorState:
-        """Return the state of a monitor of these candidates only, by their places."""
+        """Return the state of a monitor of these candidates only, by their indices."""
         policies = [0, *(1 + candidate for candidate in candidates)]
         return structs.replace(
             state,
-            lifts=of_policies(state.lifts, candidates),
-            by=of_policies(state.by, candidates),
-            differs=of_policies(state.differs, candidates),
-            trust=of_policies(state.trust, policies),
-            rules=of_candidates(state.rules, policies),
+            lifts=select_policies(state.lifts, candidates),
+            by=select_policies(state.by, candidates),
+            differs=select_policies(state.differs, candidates),
+            trust=select_policies(state.trust, policies),
+            rules=select_rules(state.rules, policies),
             guardrails={
                 name: GuardrailState(
-                    of_policies(kept.lifts, candidates),
-                    of_policies(kept.by, candidates),
-                    of_candidates(kept.rules, policies),
+                    select_policies(guardrail_state.lifts, candidates),
+                    select_policies(guardrail_state.by, candidates),
+                    select_rules(guardrail_state.rules, policies),
                 )
-                for name, kept in state.guardrails.items()
+                for name, guardrail_state in state.guardrails.items()
             },
             transitions=[
-                structs.replace(each, candidate=candidates.index(each.candidate))
-                for each in state.transitions
-                if each.candidate in candidates
+                structs.replace(change, candidate=candidates.index(change.candidate))
+                for change in state.transitions
+                if change.candidate in candidates
             ],
         )
 
     def join(self, state: MonitorState, late: MonitorState, company: Company) -> MonitorState:
-        """Return the state with the new candidates of a late one, in which later events have larger numbers.
+        """Add the new candidates of a late state, in which later events have larger numbers.
 
-        What a late one knows of the whole stream is forgotten, and so are its transitions.
+        What the late state knows of the whole stream is forgotten, including its transitions.
         """
         shift = np.array([state.events - late.events, 0.0, 0.0])
         rules = {}
-        for label, each in late.rules.items():
-            hold = structs.replace(each.hold, since=each.hold.since + shift, first=each.hold.first + shift)
-            rules[label] = structs.replace(each, hold=hold)
+        for label, rule_state in late.rules.items():
+            hold = structs.replace(
+                rule_state.hold, since=rule_state.hold.since + shift, first=rule_state.hold.first + shift
+            )
+            rules[label] = structs.replace(rule_state, hold=hold)
         shared = {name: getattr(state, name) for name in ("clusters", "transitions")}
         none: dict[str, Any] = dict.fromkeys(shared)
-        own, other = structs.replace(state, **none), structs.replace(late, **none, rules=rules)
-        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [(own.rules, other.rules)]
-        pairs += [(own.guardrails[name].rules, other.guardrails[name].rules) for name in own.guardrails]
+        first_state, second_state = structs.replace(state, **none), structs.replace(late, **none, rules=rules)
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [(first_state.rules, second_state.rules)]
+        pairs += [
+            (first_state.guardrails[name].rules, second_state.guardrails[name].rules) for name in first_state.guardrails
+        ]
         for first, second in pairs:
             for label in first:
-                first[label], second[label] = with_same_numbers(first[label], second[label])
-        found: MonitorState = joined(own, other, company)
-        return structs.replace(found, **shared)
+                first[label], second[label] = align_numbers(first[label], second[label])
+        joined_state: MonitorState = joined(first_state, second_state, company)
+        return structs.replace(joined_state, **shared)
 
     def with_lifts(self, state: MonitorState, before: Sequence[str]) -> MonitorState:
-        """Return the state when the lifts were others `before`; those with the same name are the same.
+        """Carry a state over from other lifts `before`. Lifts with equal names continue.
 
-        When the lift that decides is gone, the rules that need a lift start from zero. Evidence about
-        the average lift stays: it does not depend on that lift.
+        When the deciding lift is gone, the rules that need a lift start from zero. Evidence about the average lift
+        stays, because it does not depend on that lift.
         """
         if tuple(before) == self.lifts:
             return state
         fresh = self.start()
-        names = [before[place] if place >= 0 else None for place in state.by]
+        names = [before[index] if index >= 0 else None for index in state.by]
         followed = {name: state.lifts.get(name, start) for name, start in fresh.lifts.items()}
         state = structs.replace(state, lifts=followed, guardrails=fresh.guardrails)
         if all(name is None or name in self.lifts for name in names):
             by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
             return structs.replace(state, by=by)
         rules = {
-            label: structs.replace(fresh.rules[label], memory=kept.memory) if self.rules[label].needs_lift else kept
-            for label, kept in state.rules.items()
+            label: structs.replace(fresh.rules[label], memory=rule_state.memory)
+            if self.rules[label].needs_lift
+            else rule_state
+            for label, rule_state in state.rules.items()
         }
         return structs.replace(state, by=fresh.by, rules=rules)
 
 
 def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transition, ...]:
-    """The newest transitions of a state, the oldest first."""
+    """Return the newest transitions of a state, the oldest first."""
     return tuple(
         Transition(
-            policy=monitor.policies[1 + each.candidate],
-            rule=each.rule,
-            event=each.event,
-            timestamp=known(each.time),
-            promotable=each.starts,
-            lift=known(each.lift),
-            lift_lower=known(each.lower) if each.lower < each.lift else None,
-            lift_upper=known(2 * each.lift - each.lower) if each.lower < each.lift else None,
-            reason=each.reason,
-            place=each.place,
+            policy=monitor.policies[1 + change.candidate],
+            rule=change.rule,
+            event=change.event,
+            timestamp=number_or_none(change.time),
+            promotable=change.starts,
+            lift=number_or_none(change.lift),
+            lift_lower=number_or_none(change.lower) if change.lower < change.lift else None,
+            lift_upper=number_or_none(2 * change.lift - change.lower) if change.lower < change.lift else None,
+            reason=change.reason,
+            place=change.place,
         )
-        for each in state.transitions
+        for change in state.transitions
     )
 
 
-def known(value: Any) -> float | None:
-    """The number, None for NaN."""
+def number_or_none(value: Any) -> float | None:
+    """Return the number, or None for NaN."""
     return None if value != value else float(value)
 
 
 def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:
-    """For how many block ends in a row each rule has passed, after each block, [blocks, candidates].
+    """Count for how many block ends in a row each rule has passed, after each block [blocks, candidates].
 
     A rule that fails counts from zero. Once it has passed `hold` times, the weaker condition `stay` keeps the count, so
     that a bound that wavers about its limit does not alert at every crossing.
@@ -529,6 +577,6 @@ def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:
     if not enter.any() and (before < hold).all():
         return np.zeros(enter.shape)
     path, now = np.empty(enter.shape), before
-    for place, (enters, stays) in enumerate(zip(enter, stay, strict=True)):
-        path[place] = now = np.where(enters, now + 1, np.where(stays & (now >= hold), now, 0.0))
+    for index, (enters, stays) in enumerate(zip(enter, stay, strict=True)):
+        path[index] = now = np.where(enters, now + 1, np.where(stays & (now >= hold), now, 0.0))
     return path

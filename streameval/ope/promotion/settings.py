@@ -1,4 +1,4 @@
-"""The settings of promotion: the rules, the requirements that they share, and the limits of the trust checks."""
+"""Define the settings of promotion: the rules, their shared requirements, and the limits of the trust checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
 @dataclass(frozen=True, config=strict)
 class Trust(metaclass=Configurable):
-    """Limits of the trust checks. Nothing is promotable while a policy exceeds one of them."""
+    """Limit the trust checks. Nothing is promotable while a policy exceeds one of these limits."""
 
     error: float = Field(
         default=0.01,
@@ -56,13 +56,21 @@ class Trust(metaclass=Configurable):
 
 @dataclass(frozen=True, config=strict)
 class Promotion(metaclass=Configurable):
-    """When a candidate may replace production.
+    """Define when a candidate may replace production.
 
-    A rule must hold for `hold` block ends in a row, after `min_events` events that the candidate has, while all trust
-    checks pass. `tau` and `max_weight` apply to every rule that has such a parameter and does not set it itself.
+    A rule must hold for `hold` block ends in a row, after `min_events` events of the candidate, while all trust checks
+    pass.
 
-    `rule`: one or several, each a name or a mapping with its `kind` and parameters. `margin`: in units of reward.
-    Without a `family_size` the i-th candidate ever added gets the error probability `6 delta / (pi^2 i^2)`.
+    Args:
+        rule: one or several rules, each a name or a mapping with its `kind` and parameters
+        min_events: the number of events before the first decision
+        margin: the lift that a candidate must exceed, in units of reward
+        hold: block ends for which the test must hold
+        family_size: candidates that share the error probability equally. Without it the i-th candidate ever added gets
+            `6 delta / (pi^2 i^2)`.
+        max_weight: for every rule that has this parameter and does not set it
+        tau: for every rule that has this parameter and does not set it
+        trust: the limits of the trust checks
 
     >>> Promotion.of(["sea", {"kind": "anytime", "tau": 50_000}]).rules, Promotion.of("off")
     ((Sea(max_weight=None), Anytime(tau=50000)), None)
@@ -93,7 +101,7 @@ class Promotion(metaclass=Configurable):
 
     @classmethod
     def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
-        """From the name of a rule, a list of rules or a mapping of options; None for `off`.
+        """Parse the name of a rule, a list of rules or a mapping of options. Return None for `off`.
 
         Raises:
             ValueError: The value names no rule or option.
@@ -104,7 +112,7 @@ class Promotion(metaclass=Configurable):
 
     @property
     def rules(self) -> tuple[AnyRule, ...]:
-        """The rules with the shared parameters filled in, each once."""
+        """Return the rules with the shared parameters filled in, each once."""
         rules = self.rule if isinstance(self.rule, tuple) else (self.rule,)
         return tuple(dict.fromkeys(map(self._completed, rules)))
 

@@ -1,6 +1,6 @@
-"""Half 1 of promotion: what the monitor reads of blocks of events, a pure function of the events.
+"""Hold what the monitor reads of blocks of events (half 1 of promotion), a pure function of the events.
 
-All are sums and maxima over single blocks, so they may come from another process. Two parts are events themselves, as
+All are sums and maxima over single blocks, so they may come from another process. Two parts are single events, because
 their bets follow the blocks before: `mean_weight.Bets.surprise` and `RewardSums.lifts`.
 """
 
@@ -16,9 +16,11 @@ from streameval.ope.promotion.mean_weight import Bets
 
 
 class RewardSums(Struct, frozen=True, eq=False):
-    """What rules read of the blocks of one reward.
+    """Hold what rules read of the blocks of one reward.
 
-    `lifts`: the observations of single events, None if no rule bets on them.
+    Attributes:
+        sums: the sums of the blocks
+        lifts: the observations of single events, None if no rule bets on them
     """
 
     sums: BlockSums
@@ -26,13 +28,18 @@ class RewardSums(Struct, frozen=True, eq=False):
 
 
 class MonitorSums(Struct, frozen=True, eq=False):
-    """What the monitor reads of some whole blocks of `block` events.
+    """Hold what the monitor reads of some whole blocks.
 
-    `times` [blocks]: the newest event, NaN if unknown. `ends`: the origins of the last events, if they are known.
-    `rewards` [blocks]: the means of the goal over the logged events. `named`: whether an event has had a unit. `bets`:
-    those against a mean weight of 1, None for weights of another mean. `differ` [blocks, candidates]: see
-    `block_sums.differing`.
-    `guardrails`: of their rewards, by name.
+    Attributes:
+        block: the number of events in a block
+        times: the newest event time, NaN if unknown [blocks]
+        ends: the offsets of the last events, if known
+        rewards: the mean of the primary reward over the logged events [blocks]
+        named: whether an event has had a unit
+        bets: bets against a mean weight of 1, None for weights of another mean
+        differ: see `block_sums.differing` [blocks, candidates]
+        goal: the sums of the primary reward
+        guardrails: the sums of other rewards by name
     """
 
     block: int

@@ -1,4 +1,4 @@
-"""Trust checks: whether the numbers of a policy can be believed at all."""
+"""Check whether the numbers of a policy can be trusted at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_arrivals() -> ArrivalState:
 
 
 def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]) -> ArrivalState:
-    """The numbers after some more events, which count as evenly mixed because their order is unknown.
+    """Return the numbers after some more events, which count as evenly mixed because their order is unknown.
 
     A burst of rejected events blocks promotion while it lasts and for some time after.
 
@@ -45,7 +45,7 @@ def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]
     >>> early = fold_arrivals(start_arrivals(), 90, {"malformed": 10, "duplicate": 500})
     >>> now = fold_arrivals(fold_arrivals(early, 5_000_000, {}), 0, burst)
     >>> long_ago = fold_arrivals(fold_arrivals(early, 0, burst), 500_000, {})
-    >>> [f"{rejected_share(each):.2%}" for each in (early, now, long_ago)]
+    >>> [f"{rejected_share(state):.2%}" for state in (early, now, long_ago)]
     ['10.00%', '9.52%', '0.06%']
     """
     rejected = sum(count for reason, count in reasons.items() if reason != "duplicate")
@@ -57,23 +57,27 @@ def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]
 
 
 def rejected_share(arrivals: ArrivalState) -> float:
-    """The share of rejected events; 0 before the first event."""
+    """Return the share of rejected events, 0 before the first event."""
     accepted, rejected = arrivals.accepted, arrivals.rejected
     return rejected / (accepted + rejected) if rejected else 0.0
 
 
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
-"""The block sums that a run adds up; the log wealth gained by bets against a mean weight of 1 follows."""
+"""Block sums that a run adds up. The log wealth gained by bets against a mean weight of 1 follows."""
 PEAKS = ("weight_largest", "term_largest")
 
 
 class WeightFigures(NamedTuple):
-    """The figures behind the checks of weights, [..., policies], from the longer run; NaN without events.
+    """Hold the figures behind the checks of weights, from the longer run, NaN without events [..., policies].
 
-    `events` that the policy has. `effective_sample_size`: `(sum q w)^2 / sum (q w)^2` (Kish). `weight_share` and
-    `term_share`: the share of all weights and of the value (of all `|w r|`) that one event carries. `surprise`: the
-    logarithm of the wealth of bets against a mean weight of 1, of both runs, over the design effect of the weights.
-    `unsupported`: of rankings, the share of the gain at ranks whose items production did not show, where it is known.
+    Attributes:
+        events: the number of events that the policy has
+        mean_weight: 1 is expected
+        effective_sample_size: `(sum q w)^2 / sum (q w)^2` (Kish)
+        weight_share: the share of all weights that one event carries
+        term_share: the share of the value (of all `|w r|`) that one event carries
+        surprise: the log wealth of bets against a mean weight of 1, of both runs, over the design effect of the weights
+        unsupported: for rankings, the share of the gain at ranks with items that production did not show, if known
     """
 
     events: Array
@@ -86,9 +90,15 @@ class WeightFigures(NamedTuple):
 
     @classmethod
     def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
-        """From the sums [..., runs, 7, policies] and maxima [..., runs, 2, policies] of both runs.
+        """Compute the figures from both runs.
 
-        The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: complete spans.
+        The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet.
+
+        Args:
+            totals: the sums [..., runs, 7, policies]
+            peaks: the maxima [..., runs, 2, policies]
+            effects: the design effects of the weights
+            started: the number of complete spans
         """
         sums, gains = totals[..., 0, : len(TOTALS), :], totals[..., len(TOTALS), :]
         events, q, weight, weight_square, term_size, unsupported = np.moveaxis(sums, -2, 0)
@@ -108,10 +118,10 @@ class WeightFigures(NamedTuple):
         )
 
     def sound(self, limits: Trust) -> Mask:
-        """Whether the mean weight may be 1, there are enough effective events, no event carries too much, and enough of
-        a ranking's gain is supported.
+        """Return the verdicts of four checks [4, ..., policies].
 
-        [4, ..., policies], in this order.
+        They are: the mean weight may be 1, there are enough effective events, no event carries too much, and enough of
+        a ranking's gain is supported.
         """
         return np.stack(
             [
@@ -124,7 +134,7 @@ class WeightFigures(NamedTuple):
 
 
 class TrustState(Struct, frozen=True, eq=False):
-    """Hold the sums behind the checks of weights, in two runs; the second one will replace the first.
+    """Hold the sums behind the checks of weights in two runs. The second run will replace the first.
 
     Attributes:
         blocks: the number of blocks so far
@@ -145,46 +155,48 @@ def start(policies: int) -> TrustState:
     return TrustState(0, mean_weight.start(policies), totals, np.zeros((policies, 2, len(PEAKS))))
 
 
-def fold(state: TrustState, known: MonitorSums, limits: Trust) -> tuple[Mask, TrustState]:
-    """Whether each policy passes after each of these blocks, [blocks, policies], and the next state."""
-    sums, memory = known.goal.sums, state.weights
+def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[Mask, TrustState]:
+    """Return whether each policy passes after each of these blocks [blocks, policies], and the next state."""
+    sums, memory = monitor_sums.goal.sums, state.weights
     blocks, totals, peaks = state.blocks, *_policies_last(state)
     gains, effects = np.zeros(sums.weight.shape), np.ones(sums.weight.shape)
-    if known.bets is not None:
-        gains, effects, memory = mean_weight.fold(memory, known.bets, sums, known.block)
+    if monitor_sums.bets is not None:
+        gains, effects, memory = mean_weight.fold(memory, monitor_sums.bets, sums, monitor_sums.block)
     steps = np.stack([*(getattr(sums, name) for name in TOTALS), gains], axis=1)
     tops = np.stack([getattr(sums, name) for name in PEAKS], axis=1)
-    span, sound, first = max(1, SPAN // known.block), [], 0
+    span, sound, first = max(1, SPAN // monitor_sums.block), [], 0
     while first < len(steps):
-        part = slice(first, first + span - blocks % span)
-        total_path = running_sum(totals, np.repeat(steps[part, None], 2, axis=1))
-        peak_path = running_max(peaks, np.repeat(tops[part, None], 2, axis=1))
-        sound.append(WeightFigures.of(total_path, peak_path, effects[part], blocks // span).sound(limits).all(axis=0))
+        stretch = slice(first, first + span - blocks % span)
+        total_path = running_sum(totals, np.repeat(steps[stretch, None], 2, axis=1))
+        peak_path = running_max(peaks, np.repeat(tops[stretch, None], 2, axis=1))
+        sound.append(
+            WeightFigures.of(total_path, peak_path, effects[stretch], blocks // span).sound(limits).all(axis=0)
+        )
         blocks += len(total_path)
         first += len(total_path)
         totals, peaks = total_path[-1], peak_path[-1]
         if blocks % span == 0:  # the second run replaces the first, and a new one starts
-            kept = 0 if blocks == span else 1
-            totals, peaks = (np.stack([each[kept], np.zeros_like(each[kept])]) for each in (totals, peaks))
-    totals, peaks = (np.ascontiguousarray(np.moveaxis(each, -1, 0)) for each in (totals, peaks))
+            run = 0 if blocks == span else 1
+            totals, peaks = (np.stack([array[run], np.zeros_like(array[run])]) for array in (totals, peaks))
+    totals, peaks = (np.ascontiguousarray(np.moveaxis(array, -1, 0)) for array in (totals, peaks))
     return np.concatenate(sound), TrustState(blocks, memory, totals, peaks)
 
 
 def recent(state: TrustState, block: int) -> WeightFigures:
-    """The figures after the last block."""
+    """Return the figures after the last block."""
     effects = mean_weight.design_effect(state.weights.units)
     return WeightFigures.of(*_policies_last(state), effects, state.blocks // max(1, SPAN // block))
 
 
 def _policies_last(state: TrustState) -> tuple[Array, Array]:
-    """The sums and the maxima of a state, [runs, numbers, policies]."""
+    """Return the sums and the maxima of a state [runs, numbers, policies]."""
     return np.moveaxis(state.totals, 0, -1), np.moveaxis(state.peaks, 0, -1)
 
 
 def stream_checks(
     arrivals: ArrivalState, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
-    """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
+    """Yield the checks of the stream for every policy: their names, whether they pass, and why."""
     share = rejected_share(arrivals)
     ok, finding = share <= limits.rejected_share, f"{share:.1%} of the latest events were rejected"
     yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
@@ -204,10 +216,10 @@ def weight_checks(
     Args:
         figures: the `WeightFigures` of the policy
         sound: its verdicts, in the order of `WeightFigures.sound`
-        limits: what the verdicts were made by
+        limits: the limits behind the verdicts
         weights_average_1: see `RuleContext`
     """
-    events, mean, size, of_weights, of_value, _, _ = figures
+    events, mean, size, weight_share, value_share, _, _ = figures
     mean_ok, size_ok, shares_ok, _ = sound
     finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
     if weights_average_1:
@@ -215,7 +227,7 @@ def weight_checks(
     finding = f"effective sample size {significant(size)} of {counted(events, 'event')}"
     least = significant(limits.effective_sample_size)
     yield "effective_sample_size", size_ok, finding if size_ok else f"{finding}, under {least}"
-    share, what = max((of_weights, "all weights"), (0.0 if math.isnan(of_value) else of_value, "the value"))
+    share, what = max((weight_share, "all weights"), (0.0 if math.isnan(value_share) else value_share, "the value"))
     finding = "no event has a weight above 0" if math.isnan(share) else f"one event carries {share:.1%} of {what}"
     yield "largest_share", shares_ok, finding if shares_ok else f"{finding}, over {limits.largest_share:.0%}"
 
@@ -224,10 +236,10 @@ def support_check(share: float, supported: bool, limits: Trust, is_known: bool) 
     """Check whether production shows the items of a ranking policy.
 
     Args:
-        share: of the gain, at ranks whose items production did not show
+        share: the share of the gain at ranks with items that production did not show
         supported: whether the share is within the limits
-        limits: what the verdict was made by
-        is_known: all pages show the share of the gain
+        limits: the limits behind the verdict
+        is_known: whether all pages show the share of the gain
     """
     finding = f"{share:.1%} of the gain is at ranks whose items production did not show"
     if not is_known:
@@ -238,21 +250,29 @@ def support_check(share: float, supported: bool, limits: Trust, is_known: bool) 
 
 
 def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float, float]) -> tuple[str, bool, str]:
-    """Whether the intervals of these estimates, of one policy, agree with the range of the rewards."""
+    """Check whether the intervals of these estimates of one policy agree with the range of the rewards."""
     low, high = reward_range
     rounding = 1e-9 * (high - low)
-    for each in estimates:
-        if each.lower is not None and each.upper is not None:
+    for estimate in estimates:
+        if estimate.lower is not None and estimate.upper is not None:
             problem = ""
-            if each.lower > high + rounding or each.upper < low - rounding:
+            if estimate.lower > high + rounding or estimate.upper < low - rounding:
                 problem = f"lies outside the reward range, {low:g} to {high:g}"
-            elif each.lower > each.upper + rounding:
+            elif estimate.lower > estimate.upper + rounding:
                 problem = "is empty: its lower bound is above its upper bound"
             if problem:
-                ends = f"{significant(each.lower)} to {significant(each.upper)}"
-                return "reward_range", False, f"the interval of {each.estimator} on {each.average}, {ends}, {problem}"
-        if each.lift_lower is not None and each.lift_upper is not None and each.lift_lower > each.lift_upper + rounding:
-            ends = f"{significant(each.lift_lower)} to {significant(each.lift_upper)}"
-            finding = f"the interval of the lift of {each.estimator} on {each.average}, {ends}, is empty"
+                ends = f"{significant(estimate.lower)} to {significant(estimate.upper)}"
+                return (
+                    "reward_range",
+                    False,
+                    f"the interval of {estimate.estimator} on {estimate.average}, {ends}, {problem}",
+                )
+        if (
+            estimate.lift_lower is not None
+            and estimate.lift_upper is not None
+            and estimate.lift_lower > estimate.lift_upper + rounding
+        ):
+            ends = f"{significant(estimate.lift_lower)} to {significant(estimate.lift_upper)}"
+            finding = f"the interval of the lift of {estimate.estimator} on {estimate.average}, {ends}, is empty"
             return "reward_range", False, f"{finding}: its lower bound is above its upper bound"
     return "reward_range", True, f"all intervals overlap the reward range, {low:g} to {high:g}"

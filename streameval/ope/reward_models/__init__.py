@@ -1,4 +1,4 @@
-"""Reward models: what reward an action is expected to earn. They predict first and learn after."""
+"""Predict the reward that an action is expected to earn. Models predict first and learn afterwards."""
 
 from __future__ import annotations
 

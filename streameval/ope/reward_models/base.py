@@ -1,4 +1,4 @@
-"""The base of all reward models: they predict first, and learn after, at the ends of blocks."""
+"""Define the base of all reward models: they predict first, and learn afterwards, at the ends of blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from streameval.ope.evidence.actions import NOTHING, Requirements
 
 
 class LoggedActions(NamedTuple):
-    """Consecutive events for a reward model: whole blocks, or fewer events than one, which it need not learn from.
+    """Hold consecutive events for a reward model: whole blocks, or fewer events than one block.
 
-    `sets`: the actions of n events. `reward`, `weight` [n]: the rewards of the logged actions, and the inverse sampling
-    probabilities. `raw_fields`: names of actions and contexts, for models that need them.
+    A model need not learn from an unfinished block.
+
+    Attributes:
+        sets: the actions of n events
+        reward: the rewards of the logged actions [n]
+        weight: the inverse sampling probabilities [n]
+        block: the number of events in a block
+        reward_range: the lowest and the highest reward
+        raw_fields: names of actions and contexts, for models that need them
     """
 
     sets: ActionSets
@@ -31,12 +38,12 @@ class LoggedActions(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of blocks; an unfinished one counts."""
+        """Return the number of blocks. An unfinished one counts."""
         return max(1, len(self.reward) // self.block)
 
-    def of_blocks(self, kept: Mask) -> LoggedActions:
-        """Some of these blocks; `kept` [blocks]."""
-        events = np.flatnonzero(np.repeat(kept, self.block))
+    def select_blocks(self, is_selected: Mask) -> LoggedActions:
+        """Select blocks by a mask [blocks]."""
+        events = np.flatnonzero(np.repeat(is_selected, self.block))
         return self._replace(
             sets=self.sets.take(events),
             reward=self.reward[events],
@@ -44,8 +51,8 @@ class LoggedActions(NamedTuple):
             raw_fields=self.raw_fields and self.raw_fields.take(events),
         )
 
-    def of_logged(self, values: Array) -> Array:
-        """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
+    def logged_values(self, values: Array) -> Array:
+        """Return the value of the logged action of each event, [rows] to [n]. It is 0 for an event without a set."""
         events, rows = self.sets.logged
         logged = np.zeros(len(self.reward))
         logged[events] = values[rows]
@@ -53,13 +60,13 @@ class LoggedActions(NamedTuple):
 
     @property
     def rows(self) -> list[slice]:
-        """The rows of actions of each block."""
+        """Return the rows of actions of each block."""
         ends = self.sets.offsets[:: max(1, len(self.sets.index) // self.blocks)].tolist()
         return [slice(first, last) for first, last in pairwise(ends)]
 
     @property
     def names(self) -> list[Any]:
-        """The name of the action in each row; its position where the event has none."""
+        """Return the name of the action in each row, or its position if the event has no names."""
         if self.raw_fields is None:
             starts = np.repeat(self.sets.offsets[:-1], self.sets.sizes)
             positions: list[Any] = (np.arange(len(self.sets.propensities)) - starts).tolist()
@@ -70,20 +77,22 @@ class LoggedActions(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class RewardModel(Component):
-    """Predicts the reward of every action that an event could have shown.
+    """Predict the reward of every action that an event could have shown.
 
-    `needs`: what events must have. `needs_raw_fields`: the model uses names of actions or contexts, which a batch has
-    as `raw_fields`. `is_external`: code of the user or of another package, whose state is more than arrays.
+    Attributes:
+        is_external: whether it is code of the user or of another package, with a state that is more than arrays
     """
 
     is_external: ClassVar[bool] = False
 
     @property
     def needs(self) -> Requirements:
+        """Return what events must have."""
         return NOTHING
 
     @property
     def needs_raw_fields(self) -> bool:
+        """Tell whether the model uses names of actions or contexts, the `raw_fields` of a batch."""
         return False
 
     def check(self) -> None:
@@ -94,42 +103,50 @@ class RewardModel(Component):
         """
 
     def start(self) -> State:
-        """The state before the first event."""
+        """Return the state before the first event."""
         raise NotImplementedError
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        """Predictions for all rows of actions, each from the blocks before its own, and the state after these events.
+        """Predict all rows of actions, each from the blocks before its own, and return the state after these events.
 
         Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
+
+        Returns:
+            The predictions [rows], and the state.
         """
         raise NotImplementedError
 
     def coefficients(self, state: State) -> Array | None:
-        """Of a linear model that has learned, the constant and the coefficients of features, [1 or positions, 1 + d].
+        """Return the constant and the coefficients of a linear model that has learned [1 or positions, 1 + d].
 
-        Predictions are those of the line, cut to the reward range.
+        Predictions are the values of the line, cut to the reward range.
         """
         return None
 
-    def taught(self, before: State, after: State, events: int) -> State:
-        """The state from one block of this many events alone, which has moved a state from `before` to `after`.
+    def delta(self, before: State, after: State, events: int) -> State:
+        """Return what one block alone adds to a state.
 
-        Models whose predictions come from sums have it, and add it to other states by `with_taught`.
+        Models with predictions from sums support this. `apply_delta` adds the result to other states.
+
+        Args:
+            before: the state before the block
+            after: the state after the block
+            events: the number of events in the block
         """
         raise NotImplementedError
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
-        """The state `events` later, with the one from these events alone."""
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
+        """Return a state faded by `events`, plus what these events add to it."""
         raise NotImplementedError
 
     def failures(self, state: State) -> Mapping[str, int]:
-        """How often something went wrong, by reason."""
+        """Return how often something went wrong, by reason."""
         return {}
 
     def to_state(self, state: State) -> State:
-        """The state as arrays and plain values."""
+        """Return the state as arrays and plain values."""
         return state
 
     def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
+        """Invert `to_state`."""
         return saved

@@ -1,4 +1,4 @@
-"""The built-in reward models: a table of the mean reward of each action, and ridge regression on features."""
+"""Provide the built-in reward models: a table of the mean reward of each action, and ridge regression on features."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ from streameval.events.action_sets import LARGEST_FEATURE, Index
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
-MOST_ACTIONS = 100_000
-"""Actions beyond this number share the mean of all, so that names that never return cannot fill the memory."""
-NUMBERS_AT_ONCE = 1 << 22
-"""Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
+MAX_ACTIONS = 100_000
+"""Further actions share the mean of all, so that names that never return cannot fill the memory."""
+MAX_NUMBERS = 1 << 22
+"""Limit of the numbers in the matrices of blocks that are learned together. With many features, fewer blocks fit."""
 MODEL_HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])
-"""Horizons of the regressions among which a ridge without a horizon chooses, in events."""
-COMPARED = 10_000.0
-"""Horizon in events of the errors by which the regressions are weighted."""
+"""Horizons of the regressions that a ridge without a horizon chooses from, in events."""
+ERROR_HORIZON = 10_000.0
+"""Horizon in events of the errors that determine the weights of the regressions."""
 RIDGE_TERM = 1e-12
 """Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
 
 
 @dataclass(frozen=True, config=strict)
 class Tabular(RewardModel):
-    """The mean reward of each action, whatever the context; for catalogues of no more than 100,000 actions.
+    """Predict the mean reward of each action, whatever the context, for catalogues of at most 100,000 actions.
 
-    `shrinkage` k > 0: an action starts with k events of the mean reward of all, `(sum of its rewards + k mean) / (n +
-    k)`. Old events decay with `horizon` (events). Means change at block ends only. Actions are identified by their
-    names in `actions`, or by their positions where events came as arrays.
+    An action starts with k events of the mean reward of all: `(sum of its rewards + k mean) / (n + k)`. Means change at
+    block ends only. Actions are identified by their names in `actions`, or by their positions in arrays.
 
-    Two events of two actions: the second one finds action 0 with one reward of 1, drawn half-way to the mean of all.
+    Args:
+        shrinkage: k > 0
+        horizon: old events decay with this horizon, in events
+
+    In the example the second of two events finds action 0 with one reward of 1, drawn half-way to the mean of all:
 
     >>> from streameval.events import ActionSets
     >>> sets = ActionSets(np.array([0, 2, 4]), np.array([0, 0]), np.full(4, 0.5), None, np.empty((4, 0)))
@@ -73,33 +76,33 @@ class Tabular(RewardModel):
         fading = (1 - 1 / self.horizon) ** log.block
         totals = decayed_path(state["total"], learned.reshape(blocks, -1, 2).sum(axis=1), fading)
         before = np.concatenate([state["total"][None], totals[:-1]])
-        sums = np.zeros((len(names) + 1, 2))  # the last row is for all that are not in the table
+        sums = np.zeros((len(names) + 1, 2))  # the last row is for actions outside the table
         sums[: len(state["sums"])] = state["sums"]
         prediction = np.empty(len(codes))
-        parts = np.split(np.arange(len(reward)), blocks)
-        for inside, part, total in zip(log.rows, parts, before, strict=True):
+        block_events = np.split(np.arange(len(reward)), blocks)
+        for block_rows, events_of_block, total in zip(log.rows, block_events, before, strict=True):
             mean = total[1] / total[0] if total[0] > 0 else 0.0
             means = (sums[:, 1] + self.shrinkage * mean) / (sums[:, 0] + self.shrinkage)
             means[-1] = mean
-            prediction[inside] = means[codes[inside]]
+            prediction[block_rows] = means[codes[block_rows]]
             sums *= fading
-            np.add.at(sums, logged[part], learned[part])
+            np.add.at(sums, logged[events_of_block], learned[events_of_block])
         return np.clip(prediction, *log.reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
 
-    def taught(self, before: State, after: State, events: int) -> State:
+    def delta(self, before: State, after: State, events: int) -> State:
         fading, sums = (1 - 1 / self.horizon) ** events, after["sums"].copy()
         sums[: len(before["sums"])] -= fading * before["sums"]
         return {"names": after["names"], "sums": sums, "total": after["total"] - fading * before["total"]}
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
-        fading, known = (1 - 1 / self.horizon) ** events, state["names"]
-        fresh = [name for name in taught["names"] if name not in known][: MOST_ACTIONS - len(known)]
-        names = {**known, **dict(zip(fresh, count(len(known)), strict=False))}
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
+        fading, rows_by_name = (1 - 1 / self.horizon) ** events, state["names"]
+        fresh = [name for name in delta["names"] if name not in rows_by_name][: MAX_ACTIONS - len(rows_by_name)]
+        names = {**rows_by_name, **dict(zip(fresh, count(len(rows_by_name)), strict=False))}
         sums = np.zeros((len(names), 2))
-        sums[: len(known)] = fading * state["sums"]
-        rows = np.array([names.get(name, -1) for name in taught["names"]], dtype=np.int64)
-        sums[rows[rows >= 0]] += taught["sums"][rows >= 0]
-        return {"names": names, "sums": sums, "total": fading * state["total"] + taught["total"]}
+        sums[: len(rows_by_name)] = fading * state["sums"]
+        rows = np.array([names.get(name, -1) for name in delta["names"]], dtype=np.int64)
+        sums[rows[rows >= 0]] += delta["sums"][rows >= 0]
+        return {"names": names, "sums": sums, "total": fading * state["total"] + delta["total"]}
 
     def to_state(self, state: State) -> State:
         return {**state, "names": json.dumps(list(state["names"]))}  # JSON knows integers of any size
@@ -108,28 +111,30 @@ class Tabular(RewardModel):
         return {**saved, "names": {name: row for row, name in enumerate(json.loads(saved["names"]))}}
 
 
-def _coded(known: Mapping[Any, int], log: LoggedActions) -> tuple[Mapping[Any, int], Index]:
-    """The rows of the table by name, including the logged actions, and the row of each action: -1 for none."""
+def _coded(rows_by_name: Mapping[Any, int], log: LoggedActions) -> tuple[Mapping[Any, int], Index]:
+    """Add the logged actions to the rows of the table by name, and look up the row of each action, -1 for none."""
     names = log.names
     logged = [names[row] for row in log.sets.logged[1].tolist()]
-    fresh = [name for name in dict.fromkeys(logged) if name not in known][: MOST_ACTIONS - len(known)]
-    table = {**known, **dict(zip(fresh, count(len(known)), strict=False))} if fresh else known
+    fresh = [name for name in dict.fromkeys(logged) if name not in rows_by_name][: MAX_ACTIONS - len(rows_by_name)]
+    table = {**rows_by_name, **dict(zip(fresh, count(len(rows_by_name)), strict=False))} if fresh else rows_by_name
     return table, np.fromiter(map(table.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
 @dataclass(frozen=True, config=strict)
 class Ridge(RewardModel):
-    """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
+    """Regress the reward on `[1, features of the action]` by online ridge regression, over all logged events.
 
-    Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. Without a
-    `horizon` there are six regressions, with horizons from 1,250 to 40,000 events and of all events. Their
-    coefficients are averaged with weights `om_h ~ exp(-(L_h - min L) / (2 s))`: `L_h` is the sum of the squared errors
+    Without a `horizon` there are six regressions, with horizons from 1,250 to 40,000 events and of all events. Their
+    coefficients are averaged with weights `om_h ~ exp(-(L_h - min L) / (2 s))`. `L_h` is the sum of the squared errors
     of regression h over the last 10,000 events (exponentially decayed), and `s` the smallest of their means. So the
     model forgets as fast as rewards change. Weights and coefficients change at block ends only, so no reward affects
     its own prediction.
 
-    `per_action`: own regressions for each position in the list of actions, for features that describe the context
-    alone. Lists must then be equally long in all events.
+    Args:
+        horizon: old events decay with this horizon, in events, >= 100
+        penalty: keeps coefficients small while there are few events, > 0
+        per_action: whether each position in the list of actions has its own regressions, for features that describe the
+            context alone. Lists must then be equally long in all events.
 
     Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10; for the weights,
     Vovk, COLT 1990.
@@ -146,14 +151,14 @@ class Ridge(RewardModel):
 
     @property
     def horizons(self) -> Array:
-        """The horizons of the regressions, in events."""
+        """Return the horizons of the regressions, in events."""
         return MODEL_HORIZONS if self.horizon is None else np.array([self.horizon])
 
     def start(self) -> State:
-        """The state before the first event; the number of features is unknown.
+        """Return the state before the first event, with an unknown number of features.
 
-        `errors`: the recent sum of weights, then of the squared errors of each regression. With `per_action` such a
-        state for each position.
+        `errors` holds the recent sum of weights, then the recent squared errors of each regression. With `per_action`
+        there is such a state for each position.
         """
         return {"positions": []} if self.per_action else self._start()
 
@@ -161,9 +166,9 @@ class Ridge(RewardModel):
         return {"square": None, "product": None, "errors": np.zeros(1 + len(self.horizons))}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        """Actions with another number of features than the first are predicted as 0, and are not learned from.
+        """Predict 0 for actions with another number of features than the first, and do not learn from them.
 
-        With `per_action`, so are those of events with another number of actions.
+        With `per_action`, this includes the actions of events with another number of actions.
         """
         return self._fold_positions(state, log) if self.per_action else self._fold(state, log)
 
@@ -173,9 +178,9 @@ class Ridge(RewardModel):
             size = int(sets.sizes[np.flatnonzero(sets.widths)[0]]) if sets.first_width else 0
             states = [self._start() for _ in range(size)]
         learned = []
-        for position, each in enumerate(states):
+        for position, position_state in enumerate(states):
             rows, single = sets.at_position(position, len(states))
-            prediction[rows], after = self._fold(each, log._replace(sets=single))
+            prediction[rows], after = self._fold(position_state, log._replace(sets=single))
             learned.append(after)
         return prediction, {"positions": learned}
 
@@ -185,83 +190,89 @@ class Ridge(RewardModel):
         width = sets.first_width if state["product"] is None else state["product"].shape[1] - 1
         if not width:
             return prediction, state
-        known, features = sets.features_of_width(width)
+        is_known, features = sets.features_of_width(width)
         usable = (np.abs(features) <= LARGEST_FEATURE).all(axis=1)
-        known[known] = usable
-        design, place = np.insert(features[usable], 0, 1.0, axis=1), np.cumsum(known) - 1
-        events, rows = (each[known[sets.logged[1]]] for each in sets.logged)
+        is_known[is_known] = usable
+        design, design_row = np.insert(features[usable], 0, 1.0, axis=1), np.cumsum(is_known) - 1
+        events, rows = (column[is_known[sets.logged[1]]] for column in sets.logged)
         learned, weight = np.zeros((len(reward), width + 1)), np.zeros(len(reward))
-        learned[events], weight[events] = design[place[rows]], log.weight[events]
-        by_block = (each.reshape(log.blocks, -1, *each.shape[1:]) for each in (learned, reward, weight))
+        learned[events], weight[events] = design[design_row[rows]], log.weight[events]
+        by_block = (column.reshape(log.blocks, -1, *column.shape[1:]) for column in (learned, reward, weight))
         solutions, state = self._learn(state, log, *by_block)
-        for part, solution in zip(log.rows, solutions, strict=True):
-            rows = np.arange(part.start, part.stop)[known[part]]
-            prediction[rows] = np.clip(design[place[rows]] @ solution, *log.reward_range)
+        for block_rows, solution in zip(log.rows, solutions, strict=True):
+            rows = np.arange(block_rows.start, block_rows.stop)[is_known[block_rows]]
+            prediction[rows] = np.clip(design[design_row[rows]] @ solution, *log.reward_range)
         return prediction, state
 
-    def taught(self, before: State, after: State, events: int) -> State:
-        return self._of_positions(after, before, events, -1.0)
+    def delta(self, before: State, after: State, events: int) -> State:
+        return self._add_positions(after, before, events, -1.0)
 
-    def with_taught(self, state: State, taught: State, events: int) -> State:
-        return self._of_positions(taught, state, events, 1.0)
+    def apply_delta(self, state: State, delta: State, events: int) -> State:
+        return self._add_positions(delta, state, events, 1.0)
 
     def coefficients(self, state: State) -> Array | None:
         states = state["positions"] if self.per_action else [state]
-        if not states or any(each["square"] is None for each in states):
+        if not states or any(position_state["square"] is None for position_state in states):
             return None
-        return np.stack([self._coefficients(each) for each in states])
+        return np.stack([self._coefficients(position_state) for position_state in states])
 
     def _coefficients(self, state: State) -> Array:
-        """The averaged coefficients of one position."""
+        """Return the averaged coefficients of one position."""
         solved = _solved(state["square"] + self.penalty * np.eye(state["square"].shape[-1]), state["product"])
         shares, _ = _shares(state["errors"], np.zeros(1), np.zeros((1, len(solved))), block=0)
         return np.asarray(shares[0] @ solved)
 
-    def _of_positions(self, new: State, old: State, events: int, sign: float) -> State:
-        """`_added` for each position; one that has no state yet is as before the first event."""
+    def _add_positions(self, new: State, old: State, events: int, sign: float) -> State:
+        """Apply `_add` to each position. A position without a state yet is as before the first event."""
         if not self.per_action:
-            return self._added(new, old, events, sign)
+            return self._add(new, old, events, sign)
         pairs = zip_longest(new["positions"], old["positions"])
         return {
-            "positions": [
-                self._added(one or self._start(), other or self._start(), events, sign) for one, other in pairs
-            ]
+            "positions": [self._add(one or self._start(), other or self._start(), events, sign) for one, other in pairs]
         }
 
-    def _added(self, new: State, old: State, events: int, sign: float) -> State:
-        """The sums of a state, and `sign` times those of one that is `events` older; without it, if widths differ."""
+    def _add(self, new: State, old: State, events: int, sign: float) -> State:
+        """Add `sign` times the sums of a state that is `events` older. Ignore it if the numbers of features differ."""
         fading = (1 - 1 / self.horizons) ** events
-        errors = new["errors"] + sign * math.exp(-events / COMPARED) * old["errors"]
+        errors = new["errors"] + sign * math.exp(-events / ERROR_HORIZON) * old["errors"]
         if old["product"] is None or new["product"] is None or old["product"].shape != new["product"].shape:
-            kept = old if new["product"] is None and sign > 0 else new
-            return {"square": kept["square"], "product": kept["product"], "errors": errors}
+            latest = old if new["product"] is None and sign > 0 else new
+            return {"square": latest["square"], "product": latest["product"], "errors": errors}
         square = new["square"] + sign * fading[:, None, None] * old["square"]
         return {"square": square, "product": new["product"] + sign * fading[:, None] * old["product"], "errors": errors}
 
     def _learn(
         self, state: State, log: LoggedActions, design: Array, reward: Array, weight: Array
     ) -> tuple[Array, State]:
-        """The averaged coefficients before each block, and the state after the last.
+        """Learn from the logged actions of some blocks.
 
-        `design` [blocks, events, d], `reward`, `weight` [blocks, events]: of the logged actions.
+        Args:
+            state: before the first block
+            log: the events
+            design: [blocks, events, d]
+            reward: [blocks, events]
+            weight: [blocks, events]
+
+        Returns:
+            The averaged coefficients before each block [blocks, d], and the state after the last block.
         """
         weighted, width = design * weight[..., None], design.shape[2]
-        at_once = max(1, NUMBERS_AT_ONCE // (len(self.horizons) * width**2))
+        at_once = max(1, MAX_NUMBERS // (len(self.horizons) * width**2))
         solutions: list[Array] = []
         for first in range(0, len(design), at_once):
-            some = slice(first, first + at_once)
-            squares = np.matmul(weighted[some].swapaxes(1, 2), design[some])
-            products = np.einsum("bnd,bn->bd", weighted[some], reward[some])
+            chunk = slice(first, first + at_once)
+            squares = np.matmul(weighted[chunk].swapaxes(1, 2), design[chunk])
+            products = np.einsum("bnd,bn->bd", weighted[chunk], reward[chunk])
             solved, state = self._follow(state, squares, products, log.block)
-            predicted = np.clip(np.matmul(design[some], solved.swapaxes(1, 2)), *log.reward_range)
-            errors = np.einsum("bn,bnh->bh", weight[some], (reward[some][..., None] - predicted) ** 2)
-            shares, after = _shares(state["errors"], weight[some].sum(axis=1), errors, log.block)
+            predicted = np.clip(np.matmul(design[chunk], solved.swapaxes(1, 2)), *log.reward_range)
+            errors = np.einsum("bn,bnh->bh", weight[chunk], (reward[chunk][..., None] - predicted) ** 2)
+            shares, after = _shares(state["errors"], weight[chunk].sum(axis=1), errors, log.block)
             state |= {"errors": after}
             solutions += list(np.einsum("bh,bhd->bd", shares, solved))
         return np.array(solutions), state
 
     def _follow(self, state: State, squares: Array, products: Array, block: int) -> tuple[Array, State]:
-        """Coefficients of each regression before each block [blocks, regressions, d], and the sums after the last."""
+        """Return coefficients before each block [blocks, regressions, d], and the sums after the last block."""
         fading = (1 - 1 / self.horizons[:, None]) ** block
         shape = len(fading), products.shape[1]
         square = np.zeros((*shape, shape[1])) if state["square"] is None else state["square"]
@@ -275,11 +286,15 @@ class Ridge(RewardModel):
 
 
 def _shares(state: Array, weight: Array, errors: Array, block: int) -> tuple[Array, Array]:
-    """The weight of each regression before each block, and the recent sums after them.
+    """Return the weight of each regression before each block, and the recent sums after the last block.
 
-    `weight` [blocks], `errors` [blocks, regressions]: sums of the weights and of the squared errors in each block.
+    Args:
+        state: recent sums of weights and of the squared errors of each regression [1 + regressions]
+        weight: sums of weights in each block [blocks]
+        errors: sums of squared errors in each block [blocks, regressions]
+        block: the number of events in a block
     """
-    path = decayed_path(state, np.column_stack([weight, errors]), np.exp(-block / COMPARED))
+    path = decayed_path(state, np.column_stack([weight, errors]), np.exp(-block / ERROR_HORIZON))
     before = np.concatenate([state[None], path[:-1]])
     least = before[:, 1:].min(axis=1, keepdims=True)
     worse, noise = before[:, 1:] - least, 2 * ratio(least, before[:, :1])
@@ -289,7 +304,7 @@ def _shares(state: Array, weight: Array, errors: Array, block: int) -> tuple[Arr
 
 
 def _solved(squares: Array, products: Array) -> Array:
-    """The coefficients of each of some regressions, from [..., d, d] and [..., d].
+    """Solve for the coefficients of several regressions, [..., d, d] and [..., d] to [..., d].
 
     With large features (times, identifiers) the penalty is lost in rounding, and collinear features make the matrix
     singular. So features are scaled first, and their correlations kept a little below 1.

@@ -1,4 +1,4 @@
-"""External models, the code of users and other packages: a failure costs predictions, never the process."""
+"""Run models made by code of users and of other packages: a failure costs predictions, never the process."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from streameval.ope.policies.river import Described, inputs_of_context, river_ob
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
-"""The failures of a model, a closed list. The first three count predictions, the last one events."""
+"""Reasons for failures of a model, a closed list. The first three count predictions, the last one events."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class ExternalModel(RewardModel):
-    """A model made by code of the user or of another package.
+    """Run a model made by code of the user or of another package.
 
-    It predicts block by block, and learns the logged actions of each block after it. Where it fails, the mean of the
-    rewards that it was given stands in, and the failure is counted. It does not receive sampling probabilities. The
-    model is an object that changes while it learns: a state with one in it is used once.
+    It predicts block by block, and learns the logged actions of each block afterwards. If it fails, the failure is
+    counted, and the mean of the rewards that it has received replaces the prediction. It does not receive sampling
+    probabilities. The model is an object that changes while it learns, so a state that contains one is used once.
     """
 
     is_external: ClassVar[bool] = True
 
     def make(self) -> Any:
-        """A new model with `predict(inputs)` and `learn(inputs, rewards)`.
+        """Return a new model with `predict(inputs)` and `learn(inputs, rewards)`.
 
         Raises:
             ConfigError: There is no such code.
@@ -45,7 +45,13 @@ class ExternalModel(RewardModel):
         raise NotImplementedError
 
     def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
-        """The input of the model for each known row of actions, on the first axis; `features` are those of the rows."""
+        """Return the input of the model for each known row of actions, on the first axis.
+
+        Args:
+            log: the events
+            known: a mask of the rows with usable features [rows]
+            features: the features of these rows [known rows, d]
+        """
         raise NotImplementedError
 
     def check(self) -> None:
@@ -58,29 +64,29 @@ class ExternalModel(RewardModel):
         model = self.make() if state["model"] is None else state["model"]
         taught, failures = state["taught"], dict(state["failures"])
         sets, reward, width = log.sets, log.reward, state["width"] or log.sets.first_width
-        known, features = sets.features_of_width(width)
+        is_known, features = sets.features_of_width(width)
         if "features" not in self.needs:
-            known, features = np.ones(len(known), dtype=bool), np.empty((len(known), 0))
-        inputs, place = self.inputs_of(log, known, features), np.cumsum(known) - 1
+            is_known, features = np.ones(len(is_known), dtype=bool), np.empty((len(is_known), 0))
+        inputs, input_row = self.inputs_of(log, is_known, features), np.cumsum(is_known) - 1
         prediction = np.zeros(len(sets.propensities))
         logged = np.full(len(reward), -1)
         logged[sets.logged[0]] = sets.logged[1]
-        for part, events in zip(log.rows, np.split(np.arange(len(reward)), log.blocks), strict=True):
-            rows = np.arange(part.start, part.stop)[known[part]]
-            answer = _predicted(model, inputs[place[rows]], failures)
+        for block_rows, events in zip(log.rows, np.split(np.arange(len(reward)), log.blocks), strict=True):
+            rows = np.arange(block_rows.start, block_rows.stop)[is_known[block_rows]]
+            answer = _predicted(model, inputs[input_row[rows]], failures)
             mean = taught[1] / taught[0] if taught[0] else 0.0
             prediction[rows] = np.clip(np.where(np.isfinite(answer), answer, mean), *log.reward_range)
             if len(reward) >= log.block:
-                taught_events = events[(logged[events] >= 0) & known[logged[events]]]
+                taught_events = events[(logged[events] >= 0) & is_known[logged[events]]]
                 taught = taught + np.array([len(taught_events), reward[taught_events].sum()])
-                _teach(model, inputs[place[logged[taught_events]]], reward[taught_events], failures)
+                _teach(model, inputs[input_row[logged[taught_events]]], reward[taught_events], failures)
         return prediction, {"model": model, "taught": taught, "failures": failures, "width": width}
 
     def failures(self, state: State) -> Mapping[str, int]:
         return dict(state["failures"])
 
     def to_state(self, state: State) -> State:
-        """The state with the model pickled: only a caller who names the model may load it.
+        """Return the state with the model pickled. Only a caller who names the model may load it.
 
         Raises:
             StateError: The model cannot be pickled.
@@ -99,7 +105,7 @@ class ExternalModel(RewardModel):
 
 
 def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Array:
-    """The model's predictions, NaN where it fails."""
+    """Return the model's predictions, NaN after a failure."""
     nothing = np.full(len(inputs), np.nan)
     if not len(inputs):
         return nothing
@@ -116,7 +122,7 @@ def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Ar
 
 
 def _teach(model: Any, inputs: NDArray[Any], reward: Array, failures: dict[str, int]) -> None:
-    """Let the model learn a block; one that raises may have learned a part of it."""
+    """Let the model learn a block. After an exception it may have learned a part of it."""
     try:
         if len(reward):
             model.learn(inputs, reward)
@@ -126,11 +132,15 @@ def _teach(model: Any, inputs: NDArray[Any], reward: Array, failures: dict[str, 
 
 @dataclass(frozen=True, config=strict)
 class PythonModel(ExternalModel):
-    """The model that `target` makes, a factory `package.module:factory` that is called with `options`.
+    """Make the model by calling a factory.
 
-    It returns an object with `predict(features)`, which takes the features [rows, d] of actions and returns a number
-    for each row, and `learn(features, reward)`, which is called with the logged actions of a block afterwards.
-    `predict` must not change later predictions: it is called for every Report.
+    The factory returns an object with two methods. `predict(features)` takes the features [rows, d] of actions and
+    returns a number for each row. `learn(features, reward)` is called with the logged actions of a block afterwards.
+    `predict` must not change later predictions, because every Report calls it.
+
+    Args:
+        target: the factory, as `package.module:factory`
+        options: keyword arguments of the factory
 
     >>> class Mean:
     ...     count = total = 0.0
@@ -168,13 +178,17 @@ EXAMPLE = "write {kind: river, model: linear_model.BayesianLinearRegression, par
 
 @dataclass(frozen=True, config=strict)
 class RiverModel(ExternalModel):
-    """A regressor of the river library, by the name it has there, e.g. `linear_model.BayesianLinearRegression`.
+    """Use a regressor of the river library.
 
-    `parameters` are those of its constructor; one that is itself `{model: NAME, parameters: {...}}` is made first, for
-    ensembles and optimizers. `inputs`: the inputs made of an action: its `features`, an indicator of the `action`'s
-    name, and the numbers and texts of the event's `context`. `scale`: numbers are scaled to mean 0 and variance 1.
+    It calls Python for each action, so it suits streams of some thousand actions a second.
 
-    It calls Python for each action, so that it suits streams of some thousand actions a second.
+    Args:
+        model: its name in river, e.g. `linear_model.BayesianLinearRegression`
+        parameters: arguments of its constructor. A value `{model: NAME, parameters: {...}}` is made first, for
+            ensembles and optimizers.
+        inputs: what to make inputs from: an action's `features`, an indicator of the `action`'s name, and the numbers
+            and texts of the event's `context`
+        scale: whether numbers are scaled to mean 0 and variance 1
 
     Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021.
     """
@@ -207,9 +221,9 @@ class RiverModel(ExternalModel):
         logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
         described = [inputs_of_context(fields.get("context")) for fields in logged]
         rows = [described[event] for event in sets.owner[known].tolist()]
-        keys = [f"feature_{place}" for place in range(features.shape[1])]
+        keys = [f"feature_{index}" for index in range(features.shape[1])]
         named = [dict(zip(keys, values, strict=True)) for values in features.tolist()]
-        rows = [({**row[0], **own}, row[1]) for row, own in zip(rows, named, strict=True)]
+        rows = [({**row[0], **numbers}, row[1]) for row, numbers in zip(rows, named, strict=True)]
         if "action" in self.inputs:
             names = compress(log.names, known)
             rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, names, strict=True)]
@@ -217,7 +231,7 @@ class RiverModel(ExternalModel):
 
 
 class _OneByOne:
-    """A river regressor that learns many actions at once."""
+    """Let a river regressor learn many actions at once."""
 
     def __init__(self, regressor: Any, scaler: Any) -> None:
         self.regressor, self.scaler = regressor, scaler

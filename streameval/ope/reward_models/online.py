@@ -1,4 +1,4 @@
-"""The reward model at work: it predicts every action of every event, learns, and is scored by its predictions."""
+"""Run the reward model: predict every action of every event, learn, and score the predictions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from streameval.ope.reward_models.base import LoggedActions
 
 
 class RewardModelAccuracy(msgspec.Struct, frozen=True):
-    """How well the reward model predicts the rewards of logged actions, each before it learned from it.
+    """Measure how well the reward model predicts the rewards of logged actions, each before it learned from it.
 
-    `squared_error`: mean over the last 100,000 events. `baseline_squared_error`: that of the mean reward of the blocks
-    before, on the same events; the error of a useful model is below it. `failures`: by reason, how often an external
-    model failed.
+    Attributes:
+        model: the label of the model
+        squared_error: the mean over the last 100,000 events
+        baseline_squared_error: the mean error of the mean reward of the blocks before, on these events. A useful model
+            is below it.
+        failures: how often an external model failed, by reason
     """
 
     model: str
@@ -51,64 +54,64 @@ def start(model: AnyRewardModel) -> ModelState:
     return ModelState(model.start(), np.zeros(5))
 
 
-def fold(model: AnyRewardModel, state: ModelState, log: LoggedActions, kept: Mask) -> tuple[Array, ModelState]:
-    """The predictions for all rows of actions, each from the blocks before its own, and the state after these events.
+def fold(model: AnyRewardModel, state: ModelState, log: LoggedActions, is_selected: Mask) -> tuple[Array, ModelState]:
+    """Predict all rows of actions, each from the blocks before its own, and return the state after these events.
 
-    `kept` [blocks]: the others are left out, and have predictions of 0.
+    Blocks that are not in `is_selected` [blocks] are left out, and have predictions of 0.
     """
     prediction = np.zeros(len(log.sets.propensities))
-    if not kept.any():
+    if not is_selected.any():
         return prediction, state
-    if not kept.all():
-        rows = np.repeat(kept, log.block)[log.sets.owner]
-        prediction[rows], after = fold(model, state, log.of_blocks(kept), kept[kept])
+    if not is_selected.all():
+        rows = np.repeat(is_selected, log.block)[log.sets.owner]
+        prediction[rows], after = fold(model, state, log.select_blocks(is_selected), is_selected[is_selected])
         return prediction, after
     prediction, learned = model.fold(state.model, log)
-    known: Mask = log.sets.index >= 0
+    has_inputs: Mask = log.sets.index >= 0
     if "features" in model.needs:
-        known = known & (log.sets.widths > 0)
-    weight = np.where(known, log.weight, 0.0)
-    errors = _fold_errors(state.errors, log.of_logged(prediction), log.reward, weight, log.block)
+        has_inputs = has_inputs & (log.sets.widths > 0)
+    weight = np.where(has_inputs, log.weight, 0.0)
+    errors = _fold_errors(state.errors, log.logged_values(prediction), log.reward, weight, log.block)
     return prediction, ModelState(learned, errors)
 
 
 ITEMS = 50
-"""Items of a page that a model of attractiveness learns from and predicts: those at the first ranks."""
+"""Number of items of a page, at the first ranks, that a model of attractiveness learns from and predicts."""
 
 
 def fold_relevance(
     model: AnyRewardModel, state: ModelState, evidence: Evidence, rankings: Rankings, raw_fields: RawFields | None
 ) -> tuple[Evidence, ModelState]:
-    """The evidence of pages with the model's predictions of the attractiveness of their items, and the state after.
+    """Add the model's predictions of the attractiveness of items to pages, and return the state after them.
 
-    An item that users look at with probability `theta` is an event of weight `theta`, whose reward is `1 / theta` for a
-    click and 0 without: its expectation is the attractiveness. Pages that do not list all items teach nothing.
+    An item that users look at with probability `theta` is an event of weight `theta`. Its reward is `1 / theta` for a
+    click and 0 otherwise, with the attractiveness as expectation. Pages that do not list all items teach nothing.
     """
     clicks, pages = evidence.clicks, len(evidence.reward)
     assert clicks is not None
     whole = (rankings.sizes == rankings.shown)[rankings.owner]
     rows = np.flatnonzero(whole & (rankings.rank <= ITEMS) & (clicks.probability > 0))
-    place = rankings.owner[rows] * ITEMS + rankings.rank[rows].astype(np.int64) - 1
+    index = rankings.owner[rows] * ITEMS + rankings.rank[rows].astype(np.int64) - 1
     reward, weight = np.zeros(pages * ITEMS), np.zeros(pages * ITEMS)
-    reward[place] = clicks.clicked[rows] / clicks.probability[rows]
-    weight[place] = clicks.probability[rows] * evidence.event_weight[rankings.owner[rows]]
-    sets = _item_sets(rankings, rows, place, pages * ITEMS)
-    names = None if raw_fields is None else _names_of_items(raw_fields, rankings, rows, place, pages * ITEMS)
+    reward[index] = clicks.clicked[rows] / clicks.probability[rows]
+    weight[index] = clicks.probability[rows] * evidence.event_weight[rankings.owner[rows]]
+    sets = _item_sets(rankings, rows, index, pages * ITEMS)
+    names = None if raw_fields is None else _names_of_items(raw_fields, rankings, rows, index, pages * ITEMS)
     log = LoggedActions(sets, reward, weight, evidence.block * ITEMS, (0.0, 1.0), names)
     relevance = np.zeros(len(rankings.rank))
     relevance[rows], after = fold(model, state, log, np.ones(log.blocks, dtype=bool))
     return replace(evidence, clicks=replace(clicks, relevance=relevance)), after
 
 
-def _item_sets(rankings: Rankings, rows: Index, place: Index, events: int) -> ActionSets:
-    """Items as the only actions of events at these places; all other events have none."""
+def _item_sets(rankings: Rankings, rows: Index, index: Index, events: int) -> ActionSets:
+    """Make items the only actions of the events with these indices. All other events have none."""
     sizes, features = np.zeros(events, dtype=np.int64), None
-    sizes[place] = 1
+    sizes[index] = 1
     if rankings.features is not None:
         widths = (rankings.features.sizes // np.maximum(rankings.shown, 1))[rankings.owner]
         taken = Features(cumulative_offsets(widths), rankings.features.values).take(rows)
         by_event = np.zeros(events, dtype=np.int64)
-        by_event[place] = taken.sizes
+        by_event[index] = taken.sizes
         features = Features(cumulative_offsets(by_event), taken.values)
     return ActionSets(
         offsets=cumulative_offsets(sizes),
@@ -119,29 +122,29 @@ def _item_sets(rankings: Rankings, rows: Index, place: Index, events: int) -> Ac
     )
 
 
-def _names_of_items(raw_fields: RawFields, rankings: Rankings, rows: Index, place: Index, events: int) -> RawFields:
+def _names_of_items(raw_fields: RawFields, rankings: Rankings, rows: Index, index: Index, events: int) -> RawFields:
     values: list[Mapping[str, Any]] = [{}] * events
     owners, ranks = rankings.owner[rows].tolist(), rankings.rank[rows].astype(int).tolist()
-    for event, owner, rank in zip(place.tolist(), owners, ranks, strict=True):
+    for event, owner, rank in zip(index.tolist(), owners, ranks, strict=True):
         page = raw_fields.values[owner]
         values[event] = {**page, "actions": page["actions"][rank - 1 : rank]}
     return RawFields(values)
 
 
-def taught(model: AnyRewardModel, before: ModelState, after: ModelState, events: int) -> ModelState:
-    """The state from one block of this many events alone: see `RewardModel.taught`."""
-    own = model.taught(before.model, after.model, events)
-    return ModelState(own, after.errors - fading_of(events) * before.errors)
+def delta(model: AnyRewardModel, before: ModelState, after: ModelState, events: int) -> ModelState:
+    """Return what one block of this many events alone adds to a state, see `RewardModel.delta`."""
+    model_delta = model.delta(before.model, after.model, events)
+    return ModelState(model_delta, after.errors - fading_of(events) * before.errors)
 
 
-def with_taught(model: AnyRewardModel, state: ModelState, taught: ModelState, events: int) -> ModelState:
-    """The state `events` later, with the one from these events alone."""
-    own = model.with_taught(state.model, taught.model, events)
-    return ModelState(own, fading_of(events) * state.errors + taught.errors)
+def apply_delta(model: AnyRewardModel, state: ModelState, delta: ModelState, events: int) -> ModelState:
+    """Return a state faded by `events`, plus what these events add to it."""
+    learned = model.apply_delta(state.model, delta.model, events)
+    return ModelState(learned, fading_of(events) * state.errors + delta.errors)
 
 
 def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:
-    """The sums of errors after these events, [n] each; the weight is 0 where the model had no prediction."""
+    """Return the sums of errors after these events [n], with a weight of 0 if the model had no prediction."""
     blocks = max(1, len(reward) // block)
     fading = fading_of(block)
     logged = np.stack([weight, weight * reward], axis=1).reshape(blocks, -1, 2).sum(axis=1)
@@ -154,10 +157,10 @@ def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, bl
 
 
 def read(model: AnyRewardModel, state: ModelState) -> RewardModelAccuracy:
-    """The accuracy of the model so far."""
+    """Return the accuracy of the model so far."""
     errors = ratio(state.errors[3:], state.errors[2]).tolist()
-    own, baseline = (error if math.isfinite(error) else None for error in errors)
-    return RewardModelAccuracy(model.label, own, baseline, model.failures(state.model))
+    squared_error, baseline = (error if math.isfinite(error) else None for error in errors)
+    return RewardModelAccuracy(model.label, squared_error, baseline, model.failures(state.model))
 
 
 def to_state(model: AnyRewardModel, state: ModelState) -> ModelState:
@@ -166,9 +169,9 @@ def to_state(model: AnyRewardModel, state: ModelState) -> ModelState:
 
 
 def from_state(model: AnyRewardModel, saved: ModelState, trusted: AnyRewardModel | None) -> ModelState:
-    """Return the inverse of `to_state`.
+    """Invert `to_state`.
 
-    An external model was pickled, and loading it runs code from the state: the caller must name the same model as
+    An external model was pickled, and loading it runs code from the state. So the caller must name the model as
     `trusted`.
 
     Raises:

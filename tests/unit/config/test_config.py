@@ -201,7 +201,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
             ONE + "estimators: [ips, snips, {kind: clipped_ips, cap: -1}]",
             "streameval.yaml: 1 problem\n\n"
             "estimators.2.cap (line 2): expected a number greater than 0 or auto, found -1\n"
-            "hint: clipped_ips: IPS with capped weights: the average of `min(w, cap) r`, cap > 0",
+            "hint: clipped_ips: Average `min(w, cap) r`, cap > 0: IPS with capped weights.",
             id="a value out of its range",
         ),
         pytest.param(

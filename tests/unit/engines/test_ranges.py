@@ -135,11 +135,11 @@ def test_rejected_messages_become_dead_letters_with_their_origin(cluster: FakeCl
 def test_a_range_returns_dead_letters_up_to_a_limit_and_counts_the_others(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "MOST_REJECTED", 4)
+    monkeypatch.setattr(ranges, "MAX_REJECTED", 4)
     config = config_of(dead_letters={"kind": "file", "path": str(tmp_path / "rejected")})
     result = result_of(RangeEvaluator(config, cluster.connect), 0, 1000)
     assert (len(result.dead_letters), result.dropped) == (4, 6)
-    monkeypatch.setattr(ranges, "MOST_REJECTED_BYTES", 2)
+    monkeypatch.setattr(ranges, "MAX_REJECTED_BYTES", 2)
     result = result_of(RangeEvaluator(config, cluster.connect), 0, 1000)
     assert (len(result.dead_letters), result.dropped) == (2, 8)
 

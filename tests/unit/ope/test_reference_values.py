@@ -79,7 +79,7 @@ def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Es
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
     """The cumulative estimate with its normal interval, however few the events and whatever the range of rewards."""
-    monkeypatch.setattr("streameval.ope.intervals.base.FEWEST_NONZERO", 0)
+    monkeypatch.setattr("streameval.ope.intervals.base.MIN_NONZERO", 0)
     evaluator = Evaluator(
         [CANDIDATE],
         estimators=[estimator],

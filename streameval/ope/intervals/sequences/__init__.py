@@ -1,4 +1,4 @@
-"""Confidence sequences: intervals that hold at all times at once, valid under continuous monitoring."""
+"""Compute confidence sequences: intervals that hold at all times at once, under continuous monitoring."""
 
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
 from streameval.ope.intervals.sequences.tracker import LiftTest, TrackedBounds, error_shares

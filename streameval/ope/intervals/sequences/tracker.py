@@ -1,4 +1,4 @@
-"""Confidence sequences of all values and lifts in a grid on one average, and the sequential test of a lift."""
+"""Track confidence sequences of all values and lifts on one average, and test a lift sequentially."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from streameval.ope.intervals.sequences.observations import (
     Sampling,
     SamplingState,
     fold_sampling,
-    of_differences,
-    of_terms,
-    of_weights,
+    observe_differences,
+    observe_terms,
+    observe_weights,
     start_sampling,
 )
 from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, HeavyTailed, WealthProcess, measure
 
 AT_ONCE = 20
-"""Blocks that are measured at once: few enough for the cache."""
+"""Blocks that are measured at once, few enough for the cache."""
 ROBUST = HeavyTailed()
 LEVELS = 24
-"""Lengths of windows whose intervals share the error: epochs of 1, 2, 4, .. 2^23 blocks."""
+"""Lengths of windows with intervals that share the error: epochs of 1, 2, 4, .. 2^23 blocks."""
 
 
 class SpanState(Struct, frozen=True, eq=False):
-    """Hold the sums of the sequences that run; axis 0 counts policies.
+    """Hold the sums of the running sequences, with policies on axis 0.
 
     Attributes:
         blocks: the number of blocks so far
@@ -52,52 +52,52 @@ class SpanState(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class SinceStart:
-    """All events since the start, by one sequence that has the whole error."""
+    """Cover all events since the start by one sequence with the whole error."""
 
     def start(self, nothing: Array) -> SpanState:
-        """Start before the first block; `nothing`: sums of no observations."""
+        """Start before the first block, from sums of no observations."""
         return SpanState(0, nothing)
 
     def parts(self, state: SpanState, blocks: int) -> Iterator[int]:
-        """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
+        """Yield the lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
         yield blocks
 
     def add(self, state: SpanState, sums: Array, blocks: int) -> SpanState:
-        """The state after a part."""
+        """Return the state after a part."""
         return SpanState(state.blocks + blocks, state.older + sums)
 
     def sums(self, state: SpanState) -> Array:
-        """The sums over the stretch."""
+        """Return the sums over the stretch."""
         return state.older
 
     def share(self, state: SpanState) -> float:
-        """The share of the error of the interval of this stretch."""
+        """Return the share of the error for the interval of this stretch."""
         return 1.0
 
     def running(self, state: SpanState) -> tuple[Array, Array]:
-        """The sums of all sequences that run, [rows, sequences, width], and their shares of the error of a test."""
+        """Return the sums of running sequences [rows, sequences, width], and their shares of the error of a test."""
         return state.older[..., None, :], np.ones(1)
 
 
 @dataclass(frozen=True)
 class Restarted:
-    """At most the last `2 tau` events and, once there are as many, more than the last `tau / 2`, at every time.
+    """Cover at most the last `2 tau` events and, once there are as many, more than the last `tau / 2`, at every time.
 
     A sequence that runs since the start hardly moves with the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
-    one starts after every epoch of `2^l` blocks, and runs for two epochs; the k-th gets the share `p_k = 1 / (k (k +
+    one starts after every epoch of `2^l` blocks, and runs for two epochs. The k-th gets the share `p_k = 1 / (k (k +
     1))` of the error of its level. Only the level of `tau` is kept, `2^l block <= tau < 2^(l+1) block`. From the end of
-    the first epoch two of its sequences run: the older has seen between one and two epochs, and `sums` are its own.
+    the first epoch two of its sequences run. The older one has seen between one and two epochs, and provides `sums`.
 
-    The shares of all restarts add up to 1, so that the chance that any sequence ever misses the mean of its events is
+    The shares of all restarts add up to 1. So the probability that any sequence ever misses the mean of its events is
     at most the error of the level (union bound). The intervals of windows of all lengths hold together, each level with
     `1 / LEVELS` of the error.
 
-    A test is about one `tau`, a setting that does not come from the data: it has the whole error. It also adds up the
-    wealths. Let `W_k` be 1 until the k-th sequence starts. While the mean over no sequence exceeds the margin, each
+    A test is about one `tau`, a setting that does not come from the data, so it has the whole error. It also adds up
+    the wealths. Let `W_k` be 1 until the k-th sequence starts. While the mean over no sequence exceeds the margin, each
     `W_k` is at most a supermartingale that starts at 1. Then `p_1 W_1 + p_2 W_2 + ..` is at most one, too, and ever
-    reaches 1 / error with at most this probability (Ville). The sum over the two that run is smaller still.
+    reaches 1 / error with at most this probability (Ville). The sum over the two running sequences is smaller still.
 
-    The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k`, and by 3.2 for levels.
+    The price is width. After k restarts the logarithm of 1 / error has grown by about `2 ln k`, and by 3.2 for levels.
 
     >>> recent = Restarted(tau=250, block=100)
     >>> recent.epoch, list(recent.parts(SpanState(3, np.zeros(1)), 6))  # 200 events; 3 blocks are done
@@ -115,7 +115,7 @@ class Restarted:
 
     @property
     def epoch(self) -> int:
-        """Blocks between two restarts."""
+        """Return the number of blocks between two restarts."""
         return 1 << min((self.tau // self.block).bit_length(), LEVELS) - 1
 
     def start(self, nothing: Array) -> SpanState:
@@ -150,7 +150,7 @@ class Restarted:
 
 
 def _share(number: int) -> float:
-    """The share of the error of its level of the sequence with this number, from 1."""
+    """Return the share of the error of its level for the sequence with this number, from 1."""
     return 1 / (number * (number + 1))
 
 
@@ -159,10 +159,15 @@ RestartSchedule: TypeAlias = SinceStart | Restarted
 
 
 def error_shares(error: float, ranks: Sequence[int], family_size: int | None = None) -> Array:
-    """The error probability of each candidate; `ranks`: its number in the order of all that were ever added, from 1.
+    """Return the error probability of each candidate.
 
-    The i-th gets `6 error / (pi i)^2`. These add up to `error` over any number of candidates, so that one more costs
-    the others nothing. With a `family_size`, each gets an equal share.
+    The i-th candidate gets `6 error / (pi i)^2`. These add up to `error` over any number of candidates, so that one
+    more costs the others nothing. With a `family_size`, each gets an equal share.
+
+    Args:
+        error: the error of all candidates together
+        ranks: the number of each candidate in the order of all that were ever added, from 1
+        family_size: the number of candidates with equal shares
 
     >>> error_shares(0.05, [1, 2, 3]).round(4), error_shares(0.05, [1, 2, 3], family_size=10)
     (array([0.0304, 0.0076, 0.0034]), array([0.005, 0.005, 0.005]))
@@ -174,9 +179,14 @@ def error_shares(error: float, ranks: Sequence[int], family_size: int | None = N
 
 @dataclass(frozen=True)
 class TrackedGroup:
-    """Estimators that share their sequences. `of`: the one whose terms are observed; None: importance weights are.
+    """Group estimators that share their sequences.
 
-    `label`: the key of its state. `estimators`: their places in the grid.
+    Attributes:
+        label: the key of its state
+        process: bets on the observations
+        scale: the scale of the observations
+        estimators: their indices in the grid
+        of: the index of the estimator with the observed terms, None to observe importance weights
     """
 
     label: str
@@ -186,18 +196,22 @@ class TrackedGroup:
     of: int | None = None
 
     def observed(self, evidence: Evidence, terms: Sequence[Terms], blocks: slice = slice(None)) -> Observations:
-        """The observations of some blocks."""
+        """Return the observations of some blocks."""
         if self.of is None:
-            return of_weights(evidence, self.scale, blocks)
-        return of_terms(evidence, terms[self.of].numerator, self.scale, blocks)
+            return observe_weights(evidence, self.scale, blocks)
+        return observe_terms(evidence, terms[self.of].numerator, self.scale, blocks)
 
 
 class TrackedBounds(NamedTuple):
-    """The bounds of values and of lifts over production, and further columns of the Report.
+    """Hold the bounds of values and of lifts over production, and further columns of the Report.
 
-    `value`, `lift` [4, columns]: the lower bound, the upper bound, and the estimate that each of them belongs to: the
-    lower bound is about weighted rewards, the upper one about weighted losses. They are not cut to any range, and NaN
-    where withheld. Column `policy * E + estimator`; policy 0 is production, which has no lift.
+    Columns are ordered as `policy * E + estimator`. Policy 0 is production, which has no lift.
+
+    Attributes:
+        value: the lower bound, the upper bound, and the estimate of each of them, not cut to any range, NaN if
+            withheld. The lower bound is about weighted rewards, the upper one about weighted losses. [4, columns]
+        lift: likewise for lifts [4, columns]
+        details: further columns by name
     """
 
     value: Array
@@ -205,14 +219,14 @@ class TrackedBounds(NamedTuple):
     details: Mapping[str, Array]
 
     @classmethod
-    def side_by_side(cls, several: Sequence[TrackedBounds | None], policies: int) -> TrackedBounds | None:
-        """The columns of the bounds of several averages as those of one, without details; None where they have none."""
-        bounds = [each for each in several if each is not None]
+    def side_by_side(cls, trackers: Sequence[TrackedBounds | None], policies: int) -> TrackedBounds | None:
+        """Join the bounds of several averages into one, without details. Return None if there are none."""
+        bounds = [part for part in trackers if part is not None]
         if not bounds:
             return None
         value, lift = (
-            side_by_side([each.T for each in columns], policies).T
-            for columns in zip(*(each[:2] for each in bounds), strict=True)
+            side_by_side([part.T for part in columns], policies).T
+            for columns in zip(*(part[:2] for part in bounds), strict=True)
         )
         return cls(value, lift, {})
 
@@ -233,9 +247,14 @@ class TrackerState(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class SequenceTracker:
-    """Confidence sequences for every policy under `estimators` estimators, some of which share theirs.
+    """Track confidence sequences for every policy under several estimators, some with shared sequences.
 
     The intervals of an estimator that is in no group are withheld.
+
+    Attributes:
+        groups: the groups of estimators
+        span: the stretch of the stream
+        estimators: the number of estimators
     """
 
     groups: tuple[TrackedGroup, ...]
@@ -252,16 +271,16 @@ class SequenceTracker:
         return TrackerState(start_sampling(policies), groups)
 
     def fold(self, state: TrackerState, evidence: Evidence, terms: Sequence[Terms]) -> TrackerState:
-        """The state after these whole blocks, of which `terms` are those of each estimator."""
+        """Return the state after these whole blocks, with `terms` for each estimator."""
         groups = {}
         for group in self.groups:
             centre, span = state.groups[group.label].centre, state.groups[group.label].span
             for first in range(0, evidence.blocks, AT_ONCE):
-                seen = group.observed(evidence, terms, slice(first, first + AT_ONCE))
-                parts = list(self.span.parts(span, len(seen.values)))
-                sums, centre = measure(group.process, seen, centre, parts)
-                for part, added in zip(parts, sums, strict=True):
-                    span = self.span.add(span, added, part)
+                observations = group.observed(evidence, terms, slice(first, first + AT_ONCE))
+                parts = list(self.span.parts(span, len(observations.values)))
+                sums, centre = measure(group.process, observations, centre, parts)
+                for size, added in zip(parts, sums, strict=True):
+                    span = self.span.add(span, added, size)
             groups[group.label] = GroupState(centre, span)
         return TrackerState(fold_sampling(state.sampling, evidence.sample_weight), groups)
 
@@ -270,19 +289,22 @@ class SequenceTracker:
         return structs.replace(state, groups={group.label: state.groups[group.label] for group in self.groups})
 
     def read(self, state: TrackerState, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> TrackedBounds:
-        """The intervals now; `tail`: evidence and terms of the unfinished block.
+        """Return the current intervals.
 
-        `error` [policies]: the chance that the two-sided interval of a policy ever misses.
+        Args:
+            state: the state after the last block
+            tail: evidence and terms of the unfinished block
+            error: the probability that the two-sided interval of a policy ever misses [policies]
         """
-        both = np.full((2, len(SIDES), len(error), self.estimators), np.nan)
-        bounds, estimates = both
+        bounds_and_estimates = np.full((2, len(SIDES), len(error), self.estimators), np.nan)
+        bounds, estimates = bounds_and_estimates
         counts = np.full((len(error), self.estimators), np.nan)
         for group in self.groups:
-            kept = state.groups[group.label]
-            sums = self.span.sums(kept.span)
+            group_state = state.groups[group.label]
+            sums = self.span.sums(group_state.span)
             if tail is not None:
-                sums = sums + measure(group.process, group.observed(*tail), kept.centre, [1])[0][0]
-            share = np.broadcast_to((error / 2 * self.span.share(kept.span))[:, None], sums.shape[:-1])
+                sums = sums + measure(group.process, group.observed(*tail), group_state.centre, [1])[0][0]
+            share = np.broadcast_to((error / 2 * self.span.share(group_state.span))[:, None], sums.shape[:-1])
             means = group.process.lower(sums.reshape(-1, group.process.width), share.ravel()).reshape(share.shape)
             bounds[:, :, group.estimators] = group.scale.bounds(means)[..., None]
             averages = ratio(sums[..., TOTAL], sums[..., COUNT])
@@ -296,13 +318,17 @@ class SequenceTracker:
         details = {"interval_events": counts.ravel()}
         if uneven.any():
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
-        return TrackedBounds(both[:, :LIFT_LOWER].reshape(4, -1), both[:, LIFT_LOWER:].reshape(4, -1), details)
+        return TrackedBounds(
+            bounds_and_estimates[:, :LIFT_LOWER].reshape(4, -1),
+            bounds_and_estimates[:, LIFT_LOWER:].reshape(4, -1),
+            details,
+        )
 
 
 class LiftObservations(NamedTuple):
-    """The events of some blocks as a `LiftTest` bets on them, whatever its margin.
+    """Hold the events of some blocks as a `LiftTest` bets on them, whatever its margin.
 
-    They are no sums: the centre of a bet comes from all blocks before.
+    They are not summed up, because the centre of a bet comes from all blocks before.
     """
 
     seen: Observations
@@ -319,16 +345,20 @@ class LiftTestState(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class LiftTest:
-    """A sequential test of a lift: the evidence that the average lift over production exceeds `margin`.
+    """Test a lift sequentially: collect evidence that the average lift over production exceeds `margin`.
 
-    It is the logarithm of the wealth that bets on a lift above `margin` have made: the lower bound of the lift's
-    confidence sequence with error e is above `margin` exactly where the evidence is above `ln(1 / e)`. If the average
-    lift since the start (or over the stretch of `span`) never exceeds `margin`, the evidence ever reaches `ln(1 / e)`
-    with probability at most e, whenever and however often it is looked at. With a span of several sequences, wealths
-    are added up with their shares of the error: some sequence that runs has seen such a lift. It is not about the lift
-    now.
+    The evidence is the logarithm of the wealth of bets on a lift above `margin`. The lower bound of the lift's
+    confidence sequence with error e is above `margin` exactly if the evidence is above `ln(1 / e)`. If the average lift
+    since the start (or over the stretch of `span`) never exceeds `margin`, the evidence ever reaches `ln(1 / e)` with
+    probability at most e, whenever and however often anyone looks. With a span of several sequences, wealths are added
+    up with their shares of the error. Then some running sequence has seen such a lift. The test is not about the
+    current lift.
 
-    `margin`: in units of reward. `largest_loss`: see promotion's `RuleContext`; without a limit there is no evidence.
+    Args:
+        reward_range: the lowest and the highest reward
+        margin: in units of reward
+        span: the stretch of the stream
+        largest_loss: see promotion's `RuleContext`, infinity gives no evidence
     """
 
     reward_range: tuple[float, float]
@@ -338,7 +368,7 @@ class LiftTest:
 
     @property
     def _unit(self) -> float:
-        """The difference of lifts that moves the mean of the observations by 1."""
+        """Return the difference of lifts that moves the mean of the observations by 1."""
         low, high = self.reward_range
         return high - low if self.largest_loss is None else self.largest_loss
 
@@ -348,18 +378,18 @@ class LiftTest:
         return LiftTestState(start_sampling(policies), np.zeros((policies, 1, 2)), span)
 
     def observed(self, evidence: Evidence) -> LiftObservations:
-        """Half 1: the observations of some whole blocks."""
+        """Return the observations of some whole blocks (half 1)."""
         if self.largest_loss is None:
-            seen = of_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
+            observations = observe_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
         else:
-            seen = of_differences(evidence, self.largest_loss)
-        return LiftObservations(seen, Sampling.of(evidence.sample_weight, evidence.blocks))
+            observations = observe_differences(evidence, self.largest_loss)
+        return LiftObservations(observations, Sampling.of(evidence.sample_weight, evidence.blocks))
 
     def fold(self, state: LiftTestState, observed: LiftObservations) -> tuple[Array, LiftTestState]:
-        """Half 2: the evidence after each of these whole blocks, [blocks, policies], and the state after them.
+        """Return the evidence after each of these whole blocks [blocks, policies], and the state after them (half 2).
 
-        Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
-        slates may be.
+        It is minus infinity for production itself, under uneven sampling, and once a weight was negative, as for
+        slates.
         """
         sums, centre = measure(ROBUST, observed.seen, state.centre, [1] * len(observed.seen.values))
         span, path = state.span, []
@@ -374,9 +404,9 @@ class LiftTest:
         return np.where(unknown, -np.inf, wealth), LiftTestState(sampling, centre, span)
 
     def lower(self, state: LiftTestState, error: Array) -> Array:
-        """The lower bound of the average lift at the last block end; NaN where unknown. `error` is [policies]."""
+        """Return the lower bound of the average lift at the last block end, NaN if unknown, for errors [policies]."""
         mean = ROBUST.lower_of_all(*self.span.running(state.span), error)
         uneven = state.sampling.uneven
-        known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
+        is_known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
         with np.errstate(invalid="ignore"):
-            return np.where(known, self._unit * (mean - 1), np.nan)
+            return np.where(is_known, self._unit * (mean - 1), np.nan)

@@ -1,10 +1,12 @@
-"""Lower confidence sequences as wealth processes: sums of blocks of observations, and the evidence they are.
+"""Compute lower confidence sequences as wealth processes: sums over blocks of observations, and their evidence.
 
-A process bounds the running mean of observations `X >= 0` whose means lie in [0, 1], or near it, from below. It keeps
-`width` sums a row: the count, the total, and the `costs` of its bets. Sums of consecutive stretches add up to those of
-both, as long as each observation's centre was known before it. `log_wealth` is the logarithm of the evidence that the
-running mean is above `mean`, and falls with `mean`: against the true running mean it ever reaches `ln(1 / error)` with
-probability at most `error`. `lower` is the mean against which the evidence is `1 / error`, NaN without observations.
+A process bounds the running mean of observations `X >= 0` from below, with means in [0, 1] or near it. It keeps `width`
+sums a row: the count, the total, and the `costs` of its bets. Sums of consecutive stretches add up, as long as each
+observation's centre was known before it.
+
+`log_wealth` is the logarithm of the evidence that the running mean is above `mean`, and falls with `mean`. Against the
+true running mean it ever reaches `ln(1 / error)` with probability at most `error`. `lower` is the mean with evidence `1
+/ error` against it, NaN without observations.
 """
 
 from __future__ import annotations
@@ -20,42 +22,48 @@ from streameval.common.arrays import Array, Integers
 from streameval.ope.intervals.sequences.observations import LIGHT, RANGE_ROUNDING, Observations
 
 COUNT, TOTAL, SQUARES = 0, 1, 2
-"""The sums of a row: how many observations were present, their total; and in `BernsteinWealth` their squares."""
+"""Indices of the sums of a row: the number of observations, their total, and in `BernsteinWealth` their squares."""
 FRESH = 100
-"""Until a row has seen this number of observations, each has its own centre: one for a whole block would be a guess."""
+"""Number of observations up to which each has its own centre, because one for a whole block would be a guess."""
 EDGE_RATIO = 1.5
 CLASSES = 50
 EDGES = EDGE_RATIO ** np.arange(CLASSES + 1.0)
-"""Of the classes into which deviations above 1 are sorted."""
+"""Edges of the classes of deviations above 1."""
 NEWTON_STEPS, DOUBLINGS, HALVINGS = 100, 200, 100
 
 
 @dataclass(frozen=True)
 class HeavyTailed:
-    """The evidence against a mean from bets on observations with heavy tails, such as weighted rewards.
+    """Bet on observations with heavy tails, such as weighted rewards, for evidence against a mean.
 
-    With a centre `c` in [0, 1] known beforehand, the deviation `e = X - c` and 0 < lambda < 1, the wealth
-    `exp(sum of lambda (X - E X) - h(lambda e))` with `h(z) = z - ln(1 + z)` is a supermartingale that starts at 1:
-    `1 + lambda e` is not negative, and has the mean `1 + lambda (E X - c) <= exp(lambda (E X - c))`. So is any mixture
-    over lambdas. Hence, at all times at once and however the means change,
+    Let the centre `c` in [0, 1] be known beforehand, `e = X - c` the deviation, and 0 < lambda < 1. The wealth `exp(sum
+    of lambda (X - E X) - h(lambda e))` with `h(z) = z - ln(1 + z)` is a supermartingale that starts at 1, because `1 +
+    lambda e` is not negative, and has the mean `1 + lambda (E X - c) <= exp(lambda (E X - c))`. Any mixture over
+    lambdas is one too. Hence, at all times at once and however the means change,
 
         sum over j of weight_j exp(lambda_j (S - count mean) - C_j) < 1 / error,    C_j >= sum of h(lambda_j e)
 
-    holds for the true running mean with probability `1 - error` or more; the lower bound is the mean that would make
+    holds for the true running mean with probability `1 - error` or more. The lower bound is the mean that would make
     the two sides equal. `lambda_j = largest / ratio^(j + 1/2)` for j = 0, 1, .. `count - 1`.
 
-    `weights` fall like `(j + 3)^-1.4` unless given: of those tried, the narrowest for intrinsic times (variance times
-    events) from 100 to 10^9. With weights proportional to lambda, as published, intervals are up to 6 % narrower
-    below a time of 10^3 and 4 % wider at 10^4, 12 % at 10^6.
+    `C_j` is bounded from above without a logarithm for each event and lambda:
 
-    `C_j` is bounded from above without a logarithm for each event and lambda. Where each event has its own centre: by
-    `(lambda e)^2 / (2 (1 - lambda))` for e <= 0, `(lambda e)^2 / 2` up to 1, and beyond by interpolating h between the
-    edges of geometric classes, less what its curvature grants. Where one centre serves a whole block: by a straight
-    line above the convex `h(z) / z^2` between the least and the largest deviation, `(lambda e)^2 (a - b e)`, which is
-    h for e = -1 and e = 3, and 3 % more at most where lambda < .15.
+    * If each event has its own centre, by `(lambda e)^2 / (2 (1 - lambda))` for e <= 0, by `(lambda e)^2 / 2` up to 1,
+      and beyond by interpolating h between the edges of geometric classes, minus what its curvature grants.
+    * If one centre serves a whole block, by a straight line above the convex `h(z) / z^2` between the least and the
+      largest deviation. This is `(lambda e)^2 (a - b e)`, which is h for e = -1 and e = 3, and at most 3 % more if
+      lambda < .15.
+
+    Args:
+        largest: the scale of the lambdas, in (0, 1)
+        ratio: of neighbouring lambdas
+        count: the number of lambdas
+        weights: of the lambdas. By default they fall like `(j + 3)^-1.4`, the narrowest of those tried for intrinsic
+            times (variance times events) from 100 to 10^9. With weights proportional to lambda, as published, intervals
+            are up to 6 % narrower below a time of 10^3, and 4 % wider at 10^4, 12 % at 10^6.
 
     Source: Mineiro, A lower confidence sequence for the changing mean of non-negative right heavy-tailed observations
-    with bounded mean, 2022; the inequality is that of Fan, Grama & Liu, 2015.
+    with bounded mean, 2022; for the inequality, Fan, Grama & Liu, 2015.
     """
 
     largest: float = 0.5
@@ -69,12 +77,12 @@ class HeavyTailed:
 
     @cached_property
     def lambdas(self) -> Array:
-        """The lambdas, largest first."""
+        """Return the lambdas, largest first."""
         return np.asarray(self.largest * self.ratio ** -(np.arange(self.count) + 0.5))
 
     @cached_property
     def log_weights(self) -> Array:
-        """Logarithms of the weights, which add up to 1 or less."""
+        """Return the logarithms of the weights, which add up to 1 or less."""
         if self.weights is not None:
             return np.log(self.weights)
         falling = (np.arange(self.count) + 3.0) ** -1.4
@@ -82,7 +90,7 @@ class HeavyTailed:
 
     @cached_property
     def _costs_of_classes(self) -> tuple[Array, Array]:
-        """Of each edge `h(lambda e)`, of each class half the least it is curved by, [edges, lambdas]."""
+        """Return for each edge `h(lambda e)`, and for each class half its least curvature [edges, lambdas]."""
         staked = EDGES[:, None] * self.lambdas
         exact = staked - np.log1p(staked)
         series = staked**2 * (1 / 2 - staked * (1 / 3 - staked / 4))
@@ -91,24 +99,27 @@ class HeavyTailed:
 
     @cached_property
     def _line(self) -> Array:
-        """The cost of each square of a light deviation, and of each cube, [2, lambdas]."""
+        """Return the cost of each square and of each cube of a light deviation [2, lambdas]."""
         low, high = ((end * self.lambdas - np.log1p(end * self.lambdas)) / end**2 for end in (-1.0, LIGHT))
         slope = (low - high) / (1 + LIGHT)
         return np.stack([low - slope, -slope])
 
     def costs(self, seen: Observations, deviation: Array, part: Integers, shared: bool) -> Array:
-        """The costs of observations, [parts, policies, sides, width - 2].
+        """Return the costs of observations [parts, policies, sides, width - 2].
 
-        `deviation`: their distances from centres in [0, 1]; 0 for those that do not count; may be overwritten. `part`
-        [blocks]: the part that each block belongs to. `shared`: all observations of a block have the same centre.
+        Args:
+            seen: the observations
+            deviation: their distances from centres in [0, 1], 0 for those that do not count, may be overwritten
+            part: the part that each block belongs to [blocks]
+            shared: whether all observations of a block have one centre
         """
-        flat, places = deviation.reshape(-1), np.empty(0, dtype=np.int64)
+        flat, indices = deviation.reshape(-1), np.empty(0, dtype=np.int64)
         if not shared:  # an unknown deviation is not large, and makes the sums unknown
-            places = np.flatnonzero(deviation > 1.0)
+            indices = np.flatnonzero(deviation > 1.0)
         elif seen.light is not None:
-            places = np.flatnonzero((deviation > 1.0) & ~seen.light)
-        beyond = flat[places]
-        flat[places] = 0.0
+            indices = np.flatnonzero((deviation > 1.0) & ~seen.light)
+        beyond = flat[indices]
+        flat[indices] = 0.0
         if shared:
             powers = [_inner(deviation, deviation), _inner(deviation * deviation, deviation)]
             per_power = self._line
@@ -118,21 +129,21 @@ class HeavyTailed:
         sums = np.zeros((int(part[-1]) + 1, *deviation.shape[1:-1], 2))
         np.add.at(sums, part, np.stack(powers, axis=-1))
         rows = sums[0, ..., 0].size
-        block, row = np.divmod(places // deviation.shape[-1], rows)
+        block, row = np.divmod(indices // deviation.shape[-1], rows)
         large_costs = self._cost_of_large(beyond, part[block] * rows + row, len(sums) * rows)
         return np.asarray(sums @ per_power + large_costs.reshape(*sums.shape[:-1], -1))
 
     def _cost_of_large(self, deviation: Array, row: Integers, rows: int) -> Array:
-        """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
+        """Return upper bounds of the sums of h(lambda e) over deviations above 1 [rows, lambdas]."""
         if not len(deviation):
             return np.zeros((rows, self.count))
-        place = np.minimum((np.log(deviation) * (1 / np.log(EDGE_RATIO))).astype(np.int64), CLASSES - 1)
-        classes = int(place.max()) + 1
-        edge = EDGES[place]
+        index = np.minimum((np.log(deviation) * (1 / np.log(EDGE_RATIO))).astype(np.int64), CLASSES - 1)
+        classes = int(index.max()) + 1
+        edge = EDGES[index]
         share = (EDGE_RATIO * edge - deviation) / ((EDGE_RATIO - 1) * edge)
-        place += row * classes
+        index += row * classes
         nearer, farther, between = (
-            np.bincount(place, values, rows * classes).reshape(rows, classes)
+            np.bincount(index, values, rows * classes).reshape(rows, classes)
             for values in (share, 1 - share, share * (1 - share))
         )
         costs, curved = self._costs_of_classes
@@ -145,13 +156,16 @@ class HeavyTailed:
         return self.lower_of_all(sums[..., None, :], np.ones(1), error)
 
     def log_wealth_of_all(self, sums: Array, shares: Array, mean: Array) -> Array:
-        """The logarithm of the wealths of several sequences, [.., sequences, width], added up with these shares."""
-        exponents, speeds = self._of_bets(sums, shares)
+        """Return the log of the wealths of several sequences [.., sequences, width], added up with these shares."""
+        exponents, speeds = self._bet_lines(sums, shares)
         return _log_sum(exponents - speeds * mean[..., None])[0]
 
     def lower_of_all(self, sums: Array, shares: Array, error: Array) -> Array:
-        """The mean against which that evidence is `1 / error`; the first sequence has seen all that any of them has."""
-        exponents, speeds = self._of_bets(sums, shares)
+        """Return the mean with evidence `1 / error` against it.
+
+        The first sequence has seen all that any of them has.
+        """
+        exponents, speeds = self._bet_lines(sums, shares)
         exponents = exponents + np.log(error)[..., None]
         speeds = np.where(sums[..., :1, COUNT] > 0, speeds, np.nan)
         with np.errstate(divide="ignore"):
@@ -164,8 +178,8 @@ class HeavyTailed:
                 break
         return np.asarray(mean)
 
-    def _of_bets(self, sums: Array, shares: Array) -> tuple[Array, Array]:
-        """The logarithm of what each bet has made against a mean of 0, and its fall with the mean, [.., bets]."""
+    def _bet_lines(self, sums: Array, shares: Array) -> tuple[Array, Array]:
+        """Return the log wealth of each bet against a mean of 0, and its fall with the mean [.., bets]."""
         with np.errstate(divide="ignore"):
             weights = np.log(shares)[..., None] + self.log_weights
         made = weights + sums[..., TOTAL, None] * self.lambdas - sums[..., 2:]
@@ -178,7 +192,7 @@ def _inner(one: Array, other: Array) -> Array:
 
 
 def _log_sum(exponents: Array, values: Array | float = 1.0) -> tuple[Array, Array]:
-    """`ln(sum of exp)` over the last axis, and the mean of `values` weighted by its terms."""
+    """Return `ln(sum of exp)` over the last axis, and the mean of `values` weighted by its terms."""
     highest = exponents.max(axis=-1, keepdims=True)
     terms = np.exp(exponents - highest)
     total = terms.sum(axis=-1)
@@ -186,9 +200,9 @@ def _log_sum(exponents: Array, values: Array | float = 1.0) -> tuple[Array, Arra
 
 
 def normal_rho(v: float, error: float) -> float:
-    """The width with which a one-sided mixture is about tightest at intrinsic time `v`.
+    """Return the width with which a one-sided mixture is about tightest at intrinsic time `v`.
 
-    `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))` with `e` twice the error, in units of `v`.
+    It is `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))` with `e` twice the error, in units of `v`.
     """
     log_inverse = -np.log(error * 2.0)
     return float(v / (2 * log_inverse + np.log1p(2 * log_inverse)))
@@ -196,27 +210,27 @@ def normal_rho(v: float, error: float) -> float:
 
 @dataclass(frozen=True)
 class BernsteinWealth:
-    """The empirical Bernstein process for observations up to 1: its lower bound is `(S - u(V)) / count`.
+    """Bet on observations up to 1 (empirical Bernstein). The lower bound is `(S - u(V)) / count`.
 
     With a centre `c` in [0, 1] known beforehand, `V` is the sum of `(X - c)^2`, the intrinsic time, and `u` the
     gamma-exponential boundary of scale 1 and width `rho`. `exp(lambda (X - E X) - psi(lambda) (X - c)^2)` with
-    `psi(lambda) = -ln(1 - lambda) - lambda` has a mean of 1 or less, however the means change: a mixture over lambda
-    gives a `u` with `P(some t: S_t - E S_t >= u(V_t)) <= error`. Stitching would give a closed form instead of a root,
-    but it is wider, at error .025 by 12 % or more up to V = 10^4, and wins only beyond V = 10^6: 10^8 observations
-    with a standard deviation of .1.
+    `psi(lambda) = -ln(1 - lambda) - lambda` has a mean of 1 or less, however the means change. A mixture over lambda
+    gives a `u` with `P(some t: S_t - E S_t >= u(V_t)) <= error`. Stitching would give a closed form instead of a root.
+    But it is wider, at error .025 by 12 % or more up to V = 10^4, and wins only beyond V = 10^6: 10^8 observations with
+    a standard deviation of .1.
 
-    An observation above 1 breaks the promise: from then on the bound is NaN.
+    An observation above 1 breaks the promise. From then on the bound is NaN.
 
     Source: Howard, Ramdas, McAuliffe & Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, Annals
     of Statistics 2021, theorem 4.
     """
 
     rho: float = normal_rho(100, 0.025)
-    """About 12.6: tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
+    """About 12.6, tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
     width: ClassVar[int] = 3
 
     def costs(self, seen: Observations, deviation: Array, part: Integers, shared: bool) -> Array:
-        """As of `HeavyTailed`."""
+        """Return costs as `HeavyTailed` does."""
         squares = _inner(deviation, deviation)
         squares[seen.values.max(axis=-1, initial=0.0) > 1.0 + RANGE_ROUNDING] = np.nan
         result = np.zeros((int(part[-1]) + 1, *squares.shape[1:], 1))
@@ -233,9 +247,9 @@ class BernsteinWealth:
 
 
 def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float) -> Array:
-    """The boundary for sub-exponential sums of scale 1, where the mixture, increasing in `S`, is `1 / error`.
+    """Return the boundary for sub-exponential sums of scale 1, at which the mixture, increasing in `S`, is `1 / error`.
 
-    Found by halving, never below the true one. With scale c it is `c u(v / c^2)` of the width `rho / c^2`.
+    It is found by halving, and never below the true one. With scale c it is `c u(v / c^2)` of the width `rho / c^2`.
     """
     v, threshold = np.broadcast_arrays(np.asarray(v, dtype=float), -np.log(error))
     low, high = np.zeros(v.shape), np.sqrt(v + 1.0)
@@ -254,10 +268,10 @@ def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float
 
 
 def log_gamma_exponential(s: Array, v: Array, rho: float) -> Array:
-    """Logarithm of the mixture: the evidence against `S` being centred.
+    """Return the logarithm of the mixture, the evidence that `S` is not centred.
 
-    With `r = rho`, `a = v + r`, `x = s + v + r` and the lower incomplete gamma function `g(a, x)`:
-    `ln(r^r / g(r, r)) + ln g(a, x) - a ln x + x - r`. Minus infinity where `x <= 0`.
+    With `r = rho`, `a = v + r`, `x = s + v + r` and the lower incomplete gamma function `g(a, x)` it is `ln(r^r / g(r,
+    r)) + ln g(a, x) - a ln x + x - r`, and minus infinity if `x <= 0`.
     """
     from scipy.special import gammainc, gammaln  # slow to import
 
@@ -272,16 +286,21 @@ WealthProcess: TypeAlias = HeavyTailed | BernsteinWealth
 
 
 def measure(process: WealthProcess, seen: Observations, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
-    """The sums of consecutive parts of this many blocks, [parts, policies, sides, width].
+    """Return the sums of consecutive parts [parts, policies, sides, width], and the counts and totals after them.
 
     The centre of a block is `min(1, (S + 1/2) / (count + 1))` of the count and total S before it. Observations of a row
     that had fewer than `FRESH` of them before the block have their own centres, from the observations before each.
-    `before` [policies, sides, 2]: the counts and totals before the first block; those after the last are returned too.
+
+    Args:
+        process: bets on the observations
+        seen: the observations
+        before: the counts and totals before the first block [policies, sides, 2]
+        parts: the number of blocks in each part
     """
     counts, totals = seen.counts, seen.values @ np.ones(seen.values.shape[-1])
     count, total = (
-        np.cumsum(np.concatenate([before[None, ..., place], steps]), axis=0)
-        for place, steps in ((COUNT, counts), (TOTAL, totals))
+        np.cumsum(np.concatenate([before[None, ..., index], steps]), axis=0)
+        for index, steps in ((COUNT, counts), (TOTAL, totals))
     )
     fresh = (count[:-1] < FRESH) & (counts > 0)
     part = np.repeat(np.arange(len(parts)), parts)
@@ -295,23 +314,23 @@ def measure(process: WealthProcess, seen: Observations, before: Array, parts: Se
     sums[..., 2:] = process.costs(seen, deviation, part, shared=True)
     early = np.flatnonzero(fresh.any(axis=(1, 2)))
     if len(early):
-        some = seen.of_blocks(early)
-        deviation = some.values - _own_centres(some, count[early], total[early])
+        early_observations = seen.select_blocks(early)
+        deviation = early_observations.values - _own_centres(early_observations, count[early], total[early])
         deviation[~fresh[early]] = 0.0
-        if some.present is not None:
-            deviation *= some.present
-        costs = process.costs(some, deviation, np.arange(len(early)), shared=False)
+        if early_observations.present is not None:
+            deviation *= early_observations.present
+        costs = process.costs(early_observations, deviation, np.arange(len(early)), shared=False)
         np.add.at(sums[..., 2:], part[early], np.where(fresh[early][..., None], costs, 0.0))
     return sums, np.stack([count[-1], total[-1]], axis=-1)
 
 
 def _centre_after(count: Array, total: Array) -> Array:
-    """The centre of the next observation after `count` of them that add up to `total`."""
+    """Return the centre of the next observation after `count` of them that add up to `total`."""
     return np.minimum((total + 0.5) / (count + 1.0), 1.0)
 
 
 def _own_centres(seen: Observations, count: Array, total: Array) -> Array:
-    """The centre of each observation from those before it; `count`, `total`: before each block."""
+    """Return the centre of each observation from the ones before it, given `count` and `total` before each block."""
     ones = np.ones_like(seen.values) if seen.present is None else seen.present
     counts, totals = (
         np.cumsum(np.concatenate([start[..., None], steps[..., :-1]], axis=-1), axis=-1)

@@ -1,4 +1,4 @@
-"""Promotion rules: frozen values that judge, at the end of every block, which candidates beat production."""
+"""Judge which candidates beat production at the end of every block. Promotion rules are frozen values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules `paired` and `anytime`: the lower bound of the present lift against the margin, alone or with a proof."""
+"""Provide the rules `paired` and `anytime`: a lower bound of the current lift, alone or with a proof."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from streameval.ope.promotion.rules.base import (
 from streameval.ope.promotion.sums import RewardSums
 
 ENTERING, STAYING = 1.75 / 1.96, 0.9 / 1.96
-"""Multiples of the normal quantile: of the bound that a candidate must pass, and of the one that it must keep."""
+"""Multiples of the normal quantile, for the bound that a candidate must pass and for the one that it must keep."""
 CHANCE = 1.3
-"""The part of the lifts that chance explains, relative to a single look: the rule looks after every block."""
-SURE = 1e9
-"""The largest square of a lift in units of its error that counts."""
+"""Part of the lifts that chance explains, relative to a single look, because the rule looks after every block."""
+MAX_SQUARE = 1e9
+"""Largest square of a lift in units of its error that counts."""
 NO_EVIDENCE = -1e300
-"""The log wealth where nothing can be proven."""
+"""Log wealth if nothing can be proven."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Paired(PromotionRule):
-    """`D - q e > margin`: the present lift, on the mixture.
+    """Require `D - q e > margin` for the current lift, on the mixture.
 
-    `D` averages the difference of both policies' terms on the same events. Its squared error is `e^2 = se^2 +
-    (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`: the sampling variance, and means over the last 30,000
-    events of how far the decays of the mixture disagree, of how far this lift was from its own mean, and of how far the
-    lifts of the K candidates that started with it were from theirs on average.
+    `D` averages the difference of both policies' terms on shared events. Its squared error is `e^2 = se^2 + (2
+    spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`. These are the sampling variance, and means over the last
+    30,000 events of three distances: how far the decays of the mixture disagree, how far this lift was from its own
+    mean, and how far the lifts of the K candidates that started with it were from their means on average.
 
-    Among many candidates, the best one looks good by chance. With `x = (D - margin)^2 / e^2` of each candidate,
-    Stein's estimator shrinks all lifts by `B = 1 - 1.3 (K + 1) / (1 + sum of x)`: to nothing where chance explains
-    them, hardly where most candidates differ from production. A candidate needs `B x > (1.75 z / 1.96)^2`,
-    with the two-sided normal quantile `z` of the confidence; `q^2` is the least such x. At 95 %, `q` is 2.3 for one
-    candidate, about 4 for each of twenty that equal production, and near 1.75 where most differ. A promotable candidate
-    stays so while the same bound with .9 in place of 1.75 is above the margin; otherwise a bound that wavers about the
-    margin would alert at every crossing.
+    Among many candidates, the best one looks good by chance. With `x = (D - margin)^2 / e^2` of each candidate, Stein's
+    estimator shrinks all lifts by `B = 1 - 1.3 (K + 1) / (1 + sum of x)`: to nothing if chance explains them, and
+    hardly if most candidates differ from production. A candidate needs `B x > (1.75 z / 1.96)^2`, with the two-sided
+    normal quantile `z` of the confidence. `q^2` is the least such x. At 95 %, `q` is 2.3 for one candidate, about 4 for
+    each of twenty that equal production, and near 1.75 if most differ. A promotable candidate stays so while this bound
+    with .9 in place of 1.75 is above the margin. Otherwise a bound that wavers about the margin would alert at every
+    crossing.
 
     The factors were found by simulation (examples/promotion). The rule is calibrated and not proven.
 
@@ -81,7 +81,7 @@ class Paired(PromotionRule):
 
 
 def _bounds(lift: Lift, context: RuleContext) -> tuple[Array, Array]:
-    """The lower bounds that a candidate must pass and keep."""
+    """Return the lower bounds that a candidate must pass and keep."""
     entering, staying = (
         lower_bound(lift, context.margin, context.confidence, factor) for factor in (ENTERING, STAYING)
     )
@@ -89,35 +89,35 @@ def _bounds(lift: Lift, context: RuleContext) -> tuple[Array, Array]:
 
 
 def lower_bound(lift: Lift, margin: float, confidence: float, factor: float) -> Array:
-    """The lower bound of the present lift after each block, [blocks, candidates]."""
+    """Return the lower bound of the current lift after each block [blocks, candidates]."""
     needed = square_needed(lift, margin, factor * _quantile(confidence))
     return np.asarray(lift.value - np.sqrt(needed * (lift.sampling_variance + lift.drift_square)))
 
 
 def square_needed(lift: Lift, margin: float, multiple: float) -> Array:
-    """The least `x` with `B x = multiple^2`, given those of the other candidates, after each block."""
+    """Return the least `x` with `B x = multiple^2`, given the other candidates' squares, after each block."""
     with np.errstate(divide="ignore", invalid="ignore"):
         squares = (lift.value - margin) ** 2 / (lift.sampling_variance + lift.drift_square)
-    known = ~np.isnan(squares)
-    own = np.where(known, np.minimum(squares, SURE), 0.0)
-    others = own.sum(axis=1, keepdims=True) - own
-    explained = CHANCE * (known.sum(axis=1, keepdims=True) + 1)
+    is_known = ~np.isnan(squares)
+    capped = np.where(is_known, np.minimum(squares, MAX_SQUARE), 0.0)
+    others = capped.sum(axis=1, keepdims=True) - capped
+    explained = CHANCE * (is_known.sum(axis=1, keepdims=True) + 1)
     excess, constant = multiple**2 + explained - 1.0 - others, multiple**2 * (1.0 + others)
     return np.asarray(2.0 * constant / (np.sqrt(excess**2 + 4.0 * constant) - excess))
 
 
 def events_missing(lift: Lift, margin: float, confidence: float, factor: float = ENTERING) -> Array:
-    """After the last block, how many more events that bound needs to reach the margin, [candidates].
+    """Return after the last block how many more events that bound needs to reach the margin [candidates].
 
     The sampling variance falls with the number of events. The part that comes from a moving world stays, once it is
-    known: an early estimate moves because it rests on few events.
+    known. An early estimate moves because it rests on few events.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = (lift.value[-1] - margin) / np.sqrt(square_needed(lift, margin, factor * _quantile(confidence))[-1])
         room = lead**2 - lift.drift_square[-1]
         more = lift.events[-1] * np.maximum(lift.sampling_variance[-1] / room - 1.0, 0.0)
-    known = (lift.events[-1] >= HORIZON) | ~(lead > 0)
-    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(known, UNREACHABLE, EARLY))
+    is_late = (lift.events[-1] >= HORIZON) | ~(lead > 0)
+    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(is_late, UNREACHABLE, EARLY))
 
 
 def _quantile(confidence: float) -> float:
@@ -126,20 +126,23 @@ def _quantile(confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Anytime(PromotionRule):
-    """A confidence sequence puts the average lift above the margin, and a bound like that of `paired` the present lift.
+    """Require a proof that the average lift exceeds the margin, and a bound of the current lift as in `paired`.
 
-    The first condition holds at all times at once: for a candidate whose average lift never exceeds the margin, the
-    probability that it is ever promotable is at most its error, however often anyone looks, whatever the tails of the
-    weights, and while the world moves. It needs correct propensities. It is about the *average* lift since the start: a
-    candidate that has become worse stays proven for long. Hence the second condition, the lower bound of the present
-    lift at the confidence of `paired`, which is calibrated and not proven.
+    The proof is a confidence sequence, which holds at all times at once. For a candidate with an average lift that
+    never exceeds the margin, the probability that it is ever promotable is at most its error, however often anyone
+    looks, whatever the tails of the weights, and while the world moves. It needs correct propensities. It is about the
+    *average* lift since the start, so a candidate that has become worse stays proven for long. Hence the second
+    condition, the lower bound of the current lift at the confidence of `paired`, which is calibrated and not proven.
 
     With `tau` the average is over some stretch of the last 2 tau events. The proof then speaks of the recent past, and
     the second condition is the one that a promotable candidate must keep: 1.6 errors for one candidate, not 2.3. So a
     candidate may be promotable before `paired` says so.
 
-    The proof assumes events that are independent given the past. Events of one user or session are not; the reason
-    given for a promotable candidate reports it where the log shows it, and where no event names its unit.
+    The proof assumes events that are independent given the past, unlike events of one user or session. The reason given
+    for a promotable candidate reports it if the log shows dependence, and if no event names its unit.
+
+    Args:
+        tau: covers at most the last 2 tau events, None for all events
 
     Source: Mineiro 2022; Howard et al., Annals of Statistics 2021, for the kind of guarantee.
     """
@@ -178,7 +181,7 @@ class Anytime(PromotionRule):
         return Judgement(lift.value, present, enter, stay, lift.events, more, also), after
 
     def lower(self, memory: LiftTestState, last: Mapping[str, Array], context: RuleContext) -> Array:
-        """The lower bound of the average lift's confidence sequence."""
+        """Return the lower bound of the average lift's confidence sequence."""
         return self.lift_test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
@@ -207,6 +210,6 @@ class Anytime(PromotionRule):
 
 
 def _events_to_prove(wealth: Array, needed: Array, events: Array) -> Array:
-    """How many more events the proof needs if evidence keeps growing at its rate; NaN while there is hardly any."""
+    """Return how many more events the proof needs at the growth rate of the evidence, NaN while there is hardly any."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(wealth > 1.0, events * (needed / wealth - 1.0), np.nan)

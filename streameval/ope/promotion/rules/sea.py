@@ -1,4 +1,4 @@
-"""The rules `sea` and `bsea` of the literature, on all data since the start; for comparison."""
+"""Provide the rules `sea` and `bsea` of the literature, on all data since the start, for comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEA_MAXIMA = ("q_largest", "importance_largest")
 
 
 class SeaState(Struct, frozen=True, eq=False):
-    """Hold sums and maxima since the start, [P] each; see `BlockSums`."""
+    """Hold sums and maxima since the start [P], see `BlockSums`."""
 
     present: Array
     q: Array
@@ -37,7 +37,7 @@ class SeaState(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class AllData(PromotionRule):
-    """A rule on the means of all weighted rewards: their difference less both half-widths is at least the margin."""
+    """Require that the difference of mean weighted rewards, minus both half-widths, is at least the margin."""
 
     def start(self, candidates: int) -> SeaState:
         return SeaState(**{name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)})
@@ -57,9 +57,11 @@ class AllData(PromotionRule):
         return judgement, SeaState(**{name: path[-1] for name, path in paths.items()})
 
     def half_widths(self, paths: Mapping[str, Array], context: RuleContext) -> tuple[Array, Array]:
-        """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates].
+        """Return the parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n [blocks, candidates].
 
-        `paths`: the sums and maxima since the start, after each block, [blocks, policies].
+        Args:
+            paths: the sums and maxima since the start, after each block [blocks, policies]
+            context: the settings
         """
         nothing = np.zeros_like(paths["q"][:, 1:])
         return nothing, nothing
@@ -67,7 +69,7 @@ class AllData(PromotionRule):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Bsea(AllData):
-    """`sea` without bounds: the mean of all weighted rewards is at least production's, plus the margin.
+    """Require that the mean of all weighted rewards is at least production's plus the margin: `sea` without bounds.
 
     It promotes on noise and serves as a comparison.
 
@@ -83,17 +85,20 @@ class Bsea(AllData):
         lift = last["lift"]
         if math.isnan(lift):
             return "the lift is not known yet"
-        place = "over" if lift > margin else "at" if lift == margin else "under"
-        return f"lift {significant(lift)} {place} margin {significant(margin)}"
+        relation = "over" if lift > margin else "at" if lift == margin else "under"
+        return f"lift {significant(lift)} {relation} margin {significant(margin)}"
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Sea(AllData):
-    """`LCB(candidate) - UCB(production) >= margin`, both one-sided empirical Bernstein bounds on all data (SEA).
+    """Require `LCB(candidate) - UCB(production) >= margin` with one-sided empirical Bernstein bounds on all data (SEA).
 
-    Half-width `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward range
-    times `max_weight`, or times the largest weight seen without it. It averages everything since the start: in a world
-    that moves it keeps recommending candidates that have become worse.
+    The half-width is `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward
+    range times the largest weight. It averages everything since the start. In a world that moves it keeps recommending
+    candidates that have become worse.
+
+    Args:
+        max_weight: the largest possible weight, None for the largest seen
 
     Source: Jagerman et al., TOIS 2020; Jagerman's thesis, algorithm 6.
     """
@@ -107,13 +112,13 @@ class Sea(AllData):
 
     def half_widths(self, paths: Mapping[str, Array], context: RuleContext) -> tuple[Array, Array]:
         weight, (low, high) = paths["q"], context.reward_range
-        seen = paths["importance_largest"]
-        largest = seen.copy() if self.max_weight is None else np.full(seen.shape, self.max_weight)
+        largest_seen = paths["importance_largest"]
+        largest = largest_seen.copy() if self.max_weight is None else np.full(largest_seen.shape, self.max_weight)
         if context.logged:
             largest[:, 0] = 1.0
         value = paths["term"] / weight
-        of_clicks = context.largest_loss is not None  # then a weight is a value
-        size = largest * (1.0 if of_clicks else max(high, 0.0) - min(low, 0.0))
+        is_ranking = context.largest_loss is not None  # for rankings a weight is a value
+        size = largest * (1.0 if is_ranking else max(high, 0.0) - min(low, 0.0))
         events = weight**2 / paths["q_square"]
         variance = np.maximum(paths["term_square"] / weight - value**2, 0.0) * events / (events - 1.0)
         spread, others = np.sqrt(2.0 * variance / events), 7.0 * size / (3.0 * (weight / paths["q_largest"] - 1.0))
@@ -122,6 +127,6 @@ class Sea(AllData):
 
 
 def _times(gap: Array, sampling: Array, range_part: Array) -> Array:
-    """The multiple f of the present events with `gap f = sampling sqrt(f) + range_part`, or `UNREACHABLE`."""
+    """Return the multiple f of the current events with `gap f = sampling sqrt(f) + range_part`, or `UNREACHABLE`."""
     root = (sampling + np.sqrt(sampling**2 + 4.0 * np.maximum(gap, 0.0) * range_part)) / (2.0 * gap)
     return np.where(gap <= 0, UNREACHABLE, root**2)

@@ -10,7 +10,7 @@ import pytest
 
 from streameval.common.arrays import Array, Integers, Mask
 from streameval.errors import DamagedError, StateError
-from streameval.ope.core.state import FIRST_SCHEMA, decode, encode, migrated, of_policies
+from streameval.ope.core.state import FIRST_SCHEMA, decode, encode, migrated, select_policies
 
 
 class Leaf(msgspec.Struct, frozen=True, eq=False):
@@ -108,7 +108,7 @@ def doubled_number(plain: Any) -> Any:
 
 
 def test_some_policies_are_taken_from_every_array() -> None:
-    found = of_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
+    found = select_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
     for each in (found.leaves["a"], found.path[0]):
         np.testing.assert_array_equal(each.sums, leaf(3).sums[[2, 0]])
         assert each.places.tolist() == [2, 0]

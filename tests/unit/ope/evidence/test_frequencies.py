@@ -115,6 +115,6 @@ def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
         reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([0.5, 1.0], 1030)
     )
     state = followed([named(batch, names)] * 2)
-    assert len(state.names) == len(state.sums) == frequencies.JUDGED_ACTIONS
+    assert len(state.names) == len(state.sums) == frequencies.MAX_ACTIONS
     assert state.names[0] == "970"
     assert state.events == 2060

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streameval.ope.core import Lift
-from streameval.ope.core.state import Company, joined, of_policies
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.promotion.lift import follow, start
 
 BLOCK = 100
@@ -48,5 +48,5 @@ def test_a_candidate_that_leaves_does_not_move_the_others() -> None:
     three.value[:, 2] += 100.0
     before, _, state = follow(Lift(*(column[:49] for column in three)), start(3), BLOCK)
     two = Lift(*(column[49:, :2] for column in three))
-    after, _, _ = follow(two, of_policies(state, [0, 1]), BLOCK)
+    after, _, _ = follow(two, select_policies(state, [0, 1]), BLOCK)
     assert after[2, -1] == pytest.approx(before[2, -1, :2], rel=0.1)

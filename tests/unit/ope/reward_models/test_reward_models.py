@@ -200,7 +200,7 @@ def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
 
 
 def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "MOST_ACTIONS", 10)
+    monkeypatch.setattr(builtin, "MAX_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
     names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
     never_again = replace(batch, raw_fields=RawFields([{"actions": each} for each in names]))

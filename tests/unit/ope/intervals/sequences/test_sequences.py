@@ -32,7 +32,7 @@ from streameval.ope.estimators import (
 )
 from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences.observations import LARGEST_OBSERVATION, Observations
+from streameval.ope.intervals.sequences.observations import MAX_OBSERVATION, Observations
 from streameval.ope.intervals.sequences.tracker import (
     LEVELS,
     LiftTest,
@@ -263,8 +263,8 @@ def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> 
 
 
 def test_an_observation_beyond_the_last_edge_costs_finitely_much() -> None:
-    sums = sums_of(HeavyTailed(), np.array([[LARGEST_OBSERVATION, 0.0, 1.0]]))
-    assert EDGES[-1] == LARGEST_OBSERVATION
+    sums = sums_of(HeavyTailed(), np.array([[MAX_OBSERVATION, 0.0, 1.0]]))
+    assert EDGES[-1] == MAX_OBSERVATION
     assert np.isfinite(sums).all()
 
 
@@ -294,7 +294,7 @@ def evidence(
     return Evidence.of(np.asfortranarray(weight.T), reward)
 
 
-def part_of(whole: Evidence, part: slice) -> Evidence:
+def select_part(whole: Evidence, part: slice) -> Evidence:
     return Evidence.of(whole.importance_weight[part], whole.reward[part], sample_weight=whole.sample_weight[part])
 
 
@@ -333,7 +333,7 @@ def folded(
     policies = whole.importance_weight.shape[1]
     state = sequences.start(policies) if state is None else state
     for first, last in pairwise((0, *cuts, len(whole.reward))):
-        part = part_of(whole, slice(first, last))
+        part = select_part(whole, slice(first, last))
         state = sequences.fold(state, part, terms_of(estimators, part))
     return state
 
@@ -342,8 +342,8 @@ def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBoun
     """The intervals after these events, by policy and estimator; an unfinished block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
-    state = folded(watching, part_of(whole, slice(0, full)))
-    rest = part_of(whole, slice(full, None))
+    state = folded(watching, select_part(whole, slice(0, full)))
+    rest = select_part(whole, slice(full, None))
     tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
     found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
@@ -567,9 +567,9 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
     state = sequences.start(4)
     whole = evidence(26, events=9000)
     for block in range(90):
-        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        part = select_part(whole, slice(100 * block, 100 * block + 100))
         state = sequences.fold(state, part, terms_of(estimators, part))
-        tail = part_of(whole, slice(100 * block, 100 * block + 99))
+        tail = select_part(whole, slice(100 * block, 100 * block + 99))
         done = 100 * (block + 1)
         events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
         later = sequences.read(state, (tail, terms_of(estimators, tail)), np.full(4, 0.05))
@@ -617,7 +617,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_abo
     evidences, _ = proof.fold(proof.start(4), proof.observed(whole))
     state, agreed = sequences.start(4), 0
     for block in range(60):
-        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        part = select_part(whole, slice(100 * block, 100 * block + 100))
         state = sequences.fold(state, part, terms_of(estimators, part))
         lower = sequences.read(state, None, np.full(4, 0.5)).lift[0]
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
@@ -633,7 +633,7 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_i
     whole, proof = evidence(28, events=6000), LiftTest((0.0, 1.0), margin, span)
     state, enough = proof.start(4), 0
     for block in range(60):
-        seen, state = proof.fold(state, proof.observed(part_of(whole, slice(100 * block, 100 * block + 100))))
+        seen, state = proof.fold(state, proof.observed(select_part(whole, slice(100 * block, 100 * block + 100))))
         above = np.nan_to_num(proof.lower(state, np.full(4, 0.4)), nan=-1.0) > margin
         assert ((seen[0] >= -np.log(0.4)) == above).all()
         enough += int(above.sum())
@@ -660,7 +660,7 @@ def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once(
     at_once, end = proof.fold(proof.start(4), proof.observed(whole))
     state, path = proof.start(4), []
     for first, last in ((0, 100), (100, 1200), (1200, 3000)):
-        some, state = proof.fold(state, proof.observed(part_of(whole, slice(first, last))))
+        some, state = proof.fold(state, proof.observed(select_part(whole, slice(first, last))))
         path.append(some)
     assert np.concatenate(path) == pytest.approx(at_once, rel=1e-9)
     assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
