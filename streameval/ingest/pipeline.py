@@ -271,7 +271,9 @@ def _with_unreadable(batch: B, records: Sequence[Records]) -> B:
         return batch
     causes = [part.unreadable for part in records for _ in range(len(part))]
     rejected = [
-        structs.replace(each, reason="unreadable_batch", detail=causes[each.place]) if causes[each.place] else each
-        for each in batch.rejected
+        structs.replace(message, reason="unreadable_batch", detail=cause)
+        if (cause := causes[message.place])
+        else message
+        for message in batch.rejected
     ]
     return replace(batch, rejected=tuple(rejected))

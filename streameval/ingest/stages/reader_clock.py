@@ -16,7 +16,7 @@ from streameval.events import EventBatch, RewardBatch
 CLOCK_BEHIND = 86_400.0
 """Seconds. If events are dated further ahead of the reader's clock, that clock is wrong."""
 CLOCK_EVIDENCE = 20
-"""Events that decide whose clock is wrong. Fewer may all come from one producer with a wrong clock."""
+"""Events that decide which clock is wrong. Fewer may all come from one producer with a wrong clock."""
 CLOCK_PATIENCE = 600.0
 """Seconds to withhold fewer events: the few events of a quiet topic must not stop the daemon for ever."""
 CLOCKS_AHEAD = 0.9
