@@ -15,12 +15,8 @@ from streameval.events.schema import event_type
 from streameval.ingest.base import StrictModel
 from streameval.ope.promotion.guardrails import Reward
 
-Smallest = Annotated[
-    float, Field(allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
-]
-Largest = Annotated[
-    float, Field(allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
-]
+Smallest = Annotated[float, Field(description="the smallest possible reward; smaller ones are rejected")]
+Largest = Annotated[float, Field(description="the largest possible reward; larger ones are rejected")]
 
 
 class RewardSettings(StrictModel):
@@ -34,9 +30,7 @@ class RewardSettings(StrictModel):
 class GuardrailSettings(StrictModel):
     """The largest loss of a reward with which a candidate may be promotable."""
 
-    max_loss: float = Field(
-        ge=0, allow_inf_nan=False, description="by how much a candidate may be worse than production, e.g. 0.001"
-    )
+    max_loss: float = Field(ge=0, description="by how much a candidate may be worse than production, e.g. 0.001")
 
 
 class NamedReward(StrictModel):

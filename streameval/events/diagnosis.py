@@ -1,4 +1,4 @@
-"""Messages that the fast decoder refused: decode what can be used of them, or find the reason for the rejection."""
+"""Decode what can be used of messages that the fast decoder refused, or find the reason of their rejection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from streameval.events.validation import Fault
 
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
-"""Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, or no value."""
+"""Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
@@ -26,7 +26,7 @@ _MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which
 
 
 class Diagnosis:
-    """Decodes the usable part of a refused message, or explains the refusal.
+    """Decode the usable part of a refused message, or explain the refusal.
 
     Null means absent. A policy's probability that is not a number or a list of numbers counts as missing for that
     policy, and the event is accepted.
@@ -34,7 +34,7 @@ class Diagnosis:
     Args:
         form: the struct type of the message
         policies: the names read inside `policies`; None = all
-        is_cell: whether a value can be that of a policy; others count as missing. None = probabilities
+        is_cell: tells whether a policy can have a value; other values count as missing. None = probabilities
     """
 
     def __init__(
@@ -60,15 +60,19 @@ class Diagnosis:
     def of_tree(self, tree: Any, is_json: bool = True) -> Any:
         """Return the struct made from parsed JSON or from a row of a table, or a `Fault`.
 
-        `is_json`: False if NaN or Infinity was parsed, which is then looked for in ignored fields, too.
+        Args:
+            tree: the parsed message
+            is_json: False if NaN or Infinity was parsed, which is then looked for in ignored fields, too
         """
         if not isinstance(tree, dict):
             return Fault("malformed", "not a JSON object")
         try:
             fields = self._without_nulls({field: tree[field] for field in self._fields if field in tree})
-            if isinstance(fields.get("slots"), list):
-                slots = fields["slots"]
+            slots, scored = fields.get("slots"), fields.get("scored")
+            if isinstance(slots, list):
                 fields["slots"] = [self._without_nulls(slot) if isinstance(slot, dict) else slot for slot in slots]
+            if isinstance(scored, dict):
+                fields["scored"] = self._without_nulls(scored)
             for fault in _bad_values(fields if is_json else tree):
                 return fault
             return msgspec.convert(fields, self._form)
@@ -76,18 +80,22 @@ class Diagnosis:
             return refusal(error)
 
     def _without_nulls(self, fields: dict[str, Any]) -> dict[str, Any]:
-        given = {field: value for field, value in fields.items() if value is not None}
-        if isinstance(given.get("policies"), dict):
-            given["policies"] = {
+        present = {field: value for field, value in fields.items() if value is not None}
+        if isinstance(present.get("policies"), dict):
+            present["policies"] = {
                 name: cell if self._is_cell(cell) else None
-                for name, cell in given["policies"].items()
+                for name, cell in present["policies"].items()
                 if self._policies is None or name in self._policies
             }
-        return given
+        return present
 
 
 def parse(text: str) -> tuple[Any, bool]:
-    """Parse JSON into Python values. The flag is False if the text has NaN or Infinity, which are not JSON."""
+    """Parse JSON into Python values.
+
+    Returns:
+        The values, and whether the text is JSON: False if it has NaN or Infinity.
+    """
     literals: list[str] = []
 
     def constant(literal: str) -> float:
@@ -117,8 +125,8 @@ def explain(error: Exception) -> str:
     message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))
     problem, field = message.group("problem", "field") if message else (str(error), None)
     if missing := _MISSING.fullmatch(problem):
-        return f"{_path(f'{field}.{missing[1]}' if field else missing[1])}: missing"
-    return f"{_path(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
+        return f"{_shown(f'{field}.{missing[1]}' if field else missing[1])}: missing"
+    return f"{_shown(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
 
 
 @lru_cache(maxsize=32)
@@ -134,23 +142,23 @@ def _is_probability(cell: Any) -> bool:
     return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
 
 
-def _bad_values(tree: Any, where: str = "") -> Iterator[Fault]:
-    """Faults of all values inside: numbers that are not finite, strings that are not Unicode text."""
+def _bad_values(tree: Any, path: str = "") -> Iterator[Fault]:
+    """Yield faults for the numbers inside that are not finite, and the strings that are not Unicode text."""
     if isinstance(tree, float):
         if not math.isfinite(tree):
-            yield Fault("not_finite", f"{_path(where)}: {tree} is not a finite number")
+            yield Fault("not_finite", f"{_shown(path)}: {tree} is not a finite number")
     elif isinstance(tree, str):
         if not tree.isascii() and _LONE_SURROGATE.search(tree):
-            yield Fault("malformed", f"{_path(where)}: not UTF-8")
+            yield Fault("malformed", f"{_shown(path)}: not UTF-8")
     elif isinstance(tree, dict):
         for name, item in tree.items():
-            yield from _bad_values(name, where or "names")
-            yield from _bad_values(item, f"{where}.{name}" if where else name)
+            yield from _bad_values(name, path or "names")
+            yield from _bad_values(item, f"{path}.{name}" if path else name)
     elif isinstance(tree, list):
         for number, item in enumerate(tree):
-            yield from _bad_values(item, f"{where}[{number}]")
+            yield from _bad_values(item, f"{path}[{number}]")
 
 
-def _path(where: str) -> str:
-    """The path with slots by number alone: `slots.1.action`."""
-    return _SLOT.sub(r"slots.\1", where)
+def _shown(path: str) -> str:
+    """Write slots as `slots.1.action`, as all rules do."""
+    return _SLOT.sub(r"slots.\1", path)

@@ -1,4 +1,4 @@
-"""Where a logger writes its messages: a function, files, or topics of Kafka.
+"""Write the messages of a logger to a function, to files, or to topics of Kafka.
 
 This module imports no Kafka client: sinks of Kafka get its library.
 """
@@ -18,7 +18,7 @@ DELIVERY_TIMEOUT_MS = 600_000
 
 
 class Message(NamedTuple):
-    """One decision or reward as JSON."""
+    """Hold one decision or reward as JSON."""
 
     kind: MessageKind
     event_id: str | int
@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
 
 class MessageSink(ABC):
-    """The place to which a logger writes; used by one thread."""
+    """Take the messages of a logger, which uses it in one thread."""
 
     @abstractmethod
     def send(self, message: Message, done: Done) -> None:
@@ -34,34 +34,29 @@ class MessageSink(ABC):
 
         Raises:
             OSError: The message was not taken; a later attempt may succeed.
+            Exception: The message has failed; `done` was not called.
         """
 
     def poll(self) -> None:  # noqa: B027 - most sinks have nothing to do
-        """Called after some messages, and regularly when there are none."""
+        """Call `done` for messages that are written by now; called regularly."""
 
     def close(self, timeout: float) -> None:  # noqa: B027 - as above
         """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
 
 
 class FunctionSink(MessageSink):
-    """Calls a function with each message."""
+    """Call a function with each message."""
 
     def __init__(self, write: Callable[[Message], None]) -> None:
         self._write = write
 
     def send(self, message: Message, done: Done) -> None:
-        try:
-            self._write(message)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a function of the user: the message counts as failed
-            done(error)
-        else:
-            done(None)
+        self._write(message)
+        done(None)
 
 
 class LineSink(MessageSink):
-    """Appends lines; a line that could not be written whole is completed by the next attempt."""
+    """Append lines. A line that could not be written whole is completed by the next attempt."""
 
     def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
         self._files = {kind: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for kind, path in paths.items()}
@@ -79,38 +74,32 @@ class LineSink(MessageSink):
 
 
 class KafkaPythonSink(MessageSink):
-    """Produces by kafka-python.
+    """Produce by kafka-python.
 
     Raises:
-        ConnectionError: No broker answers.
+        KafkaError: No broker answers.
     """
 
     def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
         defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
-        self._topics, self._errors = topics, kafka.errors
-        try:
-            self._producer = kafka.KafkaProducer(
-                **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
-            )
-        except kafka.errors.KafkaError as error:
-            raise ConnectionError(f"no broker of {servers} answers: {error}") from error
+        self._topics, self._no_metadata = topics, kafka.errors.KafkaTimeoutError
+        self._producer = kafka.KafkaProducer(
+            **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
+        )
 
     def send(self, message: Message, done: Done) -> None:
         try:
             sent = self._producer.send(self._topics[message.kind], message.value)
-        except self._errors.KafkaTimeoutError as error:
+        except self._no_metadata as error:
             raise ConnectionError(str(error)) from error
-        except self._errors.KafkaError as error:
-            done(error)
-        else:
-            sent.add_callback(lambda _: done(None)).add_errback(done)
+        sent.add_callback(lambda _: done(None)).add_errback(done)
 
     def close(self, timeout: float) -> None:
         self._producer.close(timeout=timeout)
 
 
 class ConfluentSink(MessageSink):
-    """Produces by confluent-kafka."""
+    """Produce by confluent-kafka."""
 
     def __init__(self, library: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
         defaults = {"linger.ms": 20, "message.timeout.ms": DELIVERY_TIMEOUT_MS, "log_level": 0}
@@ -127,8 +116,6 @@ class ConfluentSink(MessageSink):
             self._producer.produce(self._topics[message.kind], message.value, on_delivery=delivered)
         except BufferError as error:
             raise ConnectionError(str(error)) from error
-        except self._failure as error:
-            done(error)
         self._producer.poll(0)
 
     def poll(self) -> None:

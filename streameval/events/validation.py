@@ -1,6 +1,7 @@
-"""The rules that every event must keep, and the rejection of what breaks them.
+"""Check events, and reject those that break a rule.
 
-Lists of one event are checked before they become columns; all else is checked on whole columns.
+Types are checked by the decoder. Lists of one event are checked before they become columns, everything else is checked
+on whole columns. `EventLogger`, files, frames, arrays and Kafka all use these rules.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ MAX_DETAIL = 500  # characters
 
 
 class Fault(NamedTuple):
-    """The reason, one of `REASONS`, and the detail of a rejection."""
+    """Hold the reason, one of `REASONS`, and the detail of a rejection."""
 
     reason: str
     detail: str
 
 
 class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A message that is not an event.
+    """Hold a message that is not an event.
 
     Attributes:
         reason: one of `REASONS`
         detail: the problem for a person to read, as `field: problem`
         value: the message, for the dead letters; empty for a tombstone, a row of a table, or an event rejected later
-        place: index of the message among those decoded together, from 0
-        origin: topic, partition and offset, where known
+        place: index of the message among the messages decoded together, from 0
+        origin: topic, partition and offset, if known
     """
 
     reason: str
@@ -75,7 +76,7 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 def rejection(
     reason: str, detail: str, value: bytes, place: int = 0, origin: tuple[str, int, int] | None = None
 ) -> Rejected:
-    r"""Return a rejected message. Its detail, which may quote the message, is shortened and made printable.
+    r"""Return a rejected message. Shorten its detail, which may quote the message, and make it printable.
 
     >>> rejection("malformed", "\ud800: \x1b[2J", b"").detail
     '\\ud800: \\x1b[2J'
@@ -89,18 +90,18 @@ def rejection(
 
 # --- Tolerances ---
 
-SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest times in each of them
+SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest time in each unit
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
-MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
-MAX_FEATURES = 4096  # of an action: models of the reward need a matrix of this size squared
+MAX_PROPENSITY = 1.0 + 1e-9  # larger propensities are invalid; each step of a calculation adds an error of 1e-16
+MAX_FEATURES = 4096  # per action: models of the reward need a matrix of this size squared
 MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: their estimate needs a matrix of this size squared
 
-MAX_SCORE_DIFFERENCE = 500  # of a ranking: exp(-500) is still a precise number
+MAX_SCORE_DIFFERENCE = 500  # in a ranking: exp(-500) is still a precise number
 MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: their probabilities are summed
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
-    """How far the sums of distributions over this many actions may differ from 1.
+    """Return how far the sums of distributions over this many actions may differ from 1.
 
     >>> tolerance(np.array([2, 20]))
     array([2.0e-06, 1.1e-05])
@@ -159,22 +160,26 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
             yield f"{name}: {counted(len(values), 'entry')} for {counted(len(actions), 'action')}"
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            yield f"features[{number}]: {counted(len(row), 'number')}, where features[0] has {len(rows[0])}"
+            yield f"features[{number}]: {counted(len(row), 'number')}, but features[0] has {len(rows[0])}"
         if len(row) > MAX_FEATURES:
             yield f"features[{number}]: {len(row)} numbers, more than the limit of {MAX_FEATURES}"
 
 
 def _choice_fields(event: Event) -> Iterator[str]:
-    """The fields of a choice that an event has."""
-    of_choices = {
+    """Yield the fields of a choice that an event has."""
+    fields = {
         "action": None if event.action is UNSET else event.action,
         "propensity": event.propensity,
-        "policies": [cell for cell in policy_cells(event.policies) if cell == cell] or None,  # NaN: not given
+        "policies": None if all(map(_is_absent, policy_cells(event.policies))) else event.policies,
         "actions": event.actions,
         "propensities": event.propensities,
         "features": event.features,
     }
-    yield from (field for field, value in of_choices.items() if value is not None)
+    yield from (field for field, value in fields.items() if value is not None)
+
+
+def _is_absent(cell: Any) -> bool:
+    return cell is None or cell != cell  # NaN: the event does not name the policy
 
 
 def _scored_mismatches(event: Event) -> Iterator[str]:
@@ -205,7 +210,7 @@ def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
         if slot.actions is None:
             yield f"slots.{number}.actions: missing, but a ranking is drawn from them"
         elif set(slot.actions) != set(slots[0].actions or ()):
-            yield f"slots.{number}.actions: not those of slots.0, but a ranking is of one set of actions"
+            yield f"slots.{number}.actions: differ from slots.0; all slots of a ranking must list the same actions"
         elif len(slots) > len(slot.actions):
             yield f"slots: {len(slots)} for a ranking of {counted(len(slot.actions), 'action')}"
         if slot.action in shown:
@@ -221,7 +226,7 @@ def _score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
     elif len(scores) != actions:
         yield f"scores: {counted(len(scores), 'entry')} for {counted(actions, 'action')}"
     elif not all(-1e300 < score < 1e300 for score in scores) or max(scores) - min(scores) > MAX_SCORE_DIFFERENCE:
-        yield f"scores: they differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
+        yield f"scores: differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
     prefixes = sum(comb(actions, shown) for shown in range(slots))
     if prefixes > MAX_PREFIXES:
         yield f"slots: {prefixes} sets of actions in the slots before one, more than the limit of {MAX_PREFIXES}"
@@ -241,7 +246,7 @@ def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     if rows > MAX_SLATE_ACTIONS:
         yield f"slots: {rows} actions with `slates`, more than the limit of {MAX_SLATE_ACTIONS}"
     if len(set(map(tuple, slates))) < len(slates):
-        yield "slates: one is listed twice"
+        yield "slates: a slate is listed twice"
     for number, listed in enumerate(slates):
         yield from _listed_mismatches(f"slates[{number}]", listed, choices)
 
@@ -249,37 +254,37 @@ def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
 def _listed_mismatches(name: str, listed: Sequence[Identifier], choices: Sequence[set[Identifier]]) -> Iterator[str]:
     if len(listed) != len(choices):
         yield f"{name}: {counted(len(listed), 'action')} for {counted(len(choices), 'slot')}"
-    for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
-        if action not in known:
-            yield f"{name}[{column}]: {action!r} is not one of slots.{column}.actions"
+    for slot, (action, actions) in enumerate(zip(listed, choices, strict=False)):
+        if action not in actions:
+            yield f"{name}[{slot}]: {action!r} is not one of slots.{slot}.actions"
 
 
 # --- Columns ---
 
 
 BrokenRule: TypeAlias = tuple[Mask, str, Callable[[int], str]]
-"""The rows [n] that break a rule, the reason of their rejection, and the detail of a row: see `EventBatch.reject`."""
+"""Rows [n] that break a rule, the reason of their rejection, and a function that describes one row."""
 
 
 def first_faults(rules: Iterable[BrokenRule]) -> dict[int, Fault]:
-    """Return the rows that break a rule, each with the first rule that it breaks."""
-    found: dict[int, Fault] = {}
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
+    """Return the rows that break a rule, with the first rule that a row breaks."""
+    faults: dict[int, Fault] = {}
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger: as intended
         for broken, reason, detail in rules:
             for row in np.flatnonzero(broken).tolist() if np.count_nonzero(broken) else ():
-                if row not in found:
-                    found[row] = Fault(reason, detail(row))
-    return found
+                if row not in faults:
+                    faults[row] = Fault(reason, detail(row))
+    return faults
 
 
 def reward_within(reward: Array, low: float, high: float, name: str = "reward") -> BrokenRule:
-    """Rewards [n] lie in [low, high]."""
+    """Require rewards [n] in [low, high]."""
     broken = ~((reward >= low) & (reward <= high))
     return _number_rule("reward_range", name, reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
 def in_seconds(timestamp: Array) -> BrokenRule:
-    """Timestamps [n] are not in smaller units."""
+    """Require timestamps [n] in seconds."""
 
     def detail(row: int) -> str:
         unit = next((unit for unit, most in SMALLER_UNITS.items() if abs(timestamp[row]) <= most), "a smaller unit")
@@ -289,12 +294,18 @@ def in_seconds(timestamp: Array) -> BrokenRule:
 
 
 def finite(field: str, column: Array, broken: Mask) -> BrokenRule:
-    """Numbers [n] are finite; `broken`: those that are not."""
+    """Require finite numbers [n].
+
+    Args:
+        field: the name of the column
+        column: [n] the numbers
+        broken: [n] whether a number is infinite or missing
+    """
     return _number_rule("not_finite", field, column, broken, "is not a finite number")
 
 
 def in_unit_interval(field: str, column: Array) -> BrokenRule:
-    """Probabilities [n] are in (0, 1]."""
+    """Require probabilities [n] in (0, 1]."""
     return _number_rule("propensity_range", field, column, ~((column > 0.0) & (column <= 1.0)), "is not in (0, 1]")
 
 
@@ -303,7 +314,7 @@ def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: 
 
 
 def single_choices(slates: SlateColumns | None, scored: ScoredOutcomes | None) -> Iterator[BrokenRule]:
-    """Yield the rules that events are choices of one action, as far as their propensities are to be estimated."""
+    """Yield the rules of events with estimated propensities, which must be choices of one action."""
     for field, columns in (("slots", slates), ("scored", scored)):
         if columns is not None:
             detail = f"{field}: propensities are estimated for single actions"
@@ -313,11 +324,11 @@ def single_choices(slates: SlateColumns | None, scored: ScoredOutcomes | None) -
 def choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
 ) -> Iterator[BrokenRule]:
-    """Yield the rules for the choices of events, or of slots."""
+    """Yield the rules of choices, made by events or by slots."""
     if sets is not None:
         unknown = (sets.index < 0) & (sets.sizes > 0)
         yield unknown, "unknown_action", lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
-    yield np.isnan(propensity), "missing_field", lambda row: "propensity: missing, and so is `propensities`"
+    yield np.isnan(propensity), "missing_field", lambda row: "propensity: missing, as is `propensities`"
     yield in_unit_interval("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
@@ -328,7 +339,7 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
     if sets.features is not None:
         features, widths = sets.features, sets.widths
         infinite = finite("", features.values, np.isinf(features.values))
-        yield _of_rows(infinite, features, lambda event, place: f"features[{place // widths[event]}]")
+        yield _event_rule(infinite, features, lambda event, index: f"features[{index // widths[event]}]")
     yield from _distribution("propensity_range", "propensities", sets, sets.propensities)
     yield _agreement(propensity, sets, sets.propensities, "`propensities` has {:.10g} for the action")
     for policy, values in zip(policies, sets.probabilities.T, strict=True):
@@ -336,23 +347,29 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
 
 
 def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[BrokenRule]:
-    """Distributions over the rows of events have entries in [0, 1], and sum to 1."""
+    """Yield the rules of distributions over the rows of events: entries in [0, 1] that sum to 1."""
     improbable = _number_rule(reason, "", values, (values < 0.0) | (values > limit), "is not in [0, 1]")
-    yield _of_rows(improbable, rows, lambda _, place: f"{field}[{place}]")
+    yield _event_rule(improbable, rows, lambda _, index: f"{field}[{index}]")
     sizes = rows.sizes
     sums = np.bincount(rows.owner, weights=values, minlength=len(sizes))
     broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
     yield broken, "distribution_sum", lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1"
 
 
-def _of_rows(rule: BrokenRule, rows: Ragged, name: Callable[[int, int], str]) -> BrokenRule:
-    """A rule about rows as one about events; its detail starts with `name(event, place)` of the first broken row."""
+def _event_rule(rule: BrokenRule, rows: Ragged, name: Callable[[int, int], str]) -> BrokenRule:
+    """Turn a rule about rows into a rule about events.
+
+    Args:
+        rule: the rule about rows
+        rows: which rows belong to which event
+        name: returns how the detail starts, from the number of the event and of its first broken row
+    """
     broken, reason, detail_of_row = rule
 
     def detail(event: int) -> str:
         start, stop = rows.offsets[event : event + 2]
-        place = int(broken[start:stop].argmax())
-        return name(event, place) + detail_of_row(start + place)
+        index = int(broken[start:stop].argmax())
+        return name(event, index) + detail_of_row(start + index)
 
     return np.bincount(rows.owner[broken], minlength=len(rows.offsets) - 1) > 0, reason, detail
 
@@ -368,7 +385,14 @@ def _probabilities(policies: Sequence[str], probabilities: Array) -> BrokenRule:
 
 
 def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -> BrokenRule:
-    """`propensity` equals the entry of `values` [total] for the logged action, where both are given."""
+    """Require that the propensity of the logged action is the same in both places, if it is in both.
+
+    Args:
+        propensity: [n] as given for the logged action
+        sets: the actions of the choices
+        values: [total] the propensities of all actions
+        other: describes an entry of `values`
+    """
     logged, rows = sets.logged
     expected = np.full(len(propensity), np.nan)
     expected[logged] = values[rows]
@@ -381,22 +405,22 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
 
 
 def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[BrokenRule]:
-    """Yield the rules for the outcomes of scored events."""
+    """Yield the rules of the outcomes of scored events."""
     missing = scored.revealed & np.isnan(scored.propensity)
     lacking: BrokenRule = missing, "missing_field", lambda _: "propensity: missing"
-    yield _of_rows(lacking, scored, lambda *_: "scored.")
+    yield _event_rule(lacking, scored, lambda *_: "scored.")
     outside = in_unit_interval("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))
-    yield _of_rows(outside, scored, lambda *_: "scored.")
-    yield _of_outcomes("not_finite", scored, policies, np.isinf(scored.outcomes), "is not a finite number")
+    yield _event_rule(outside, scored, lambda *_: "scored.")
+    yield _outcome_rule("not_finite", scored, policies, np.isinf(scored.outcomes), "is not a finite number")
 
 
 def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float, high: float) -> BrokenRule:
-    """The values of outcomes lie in [low, high]."""
+    """Require values of outcomes in [low, high]."""
     broken = (scored.outcomes < low) | (scored.outcomes > high)
-    return _of_outcomes("reward_range", scored, policies, broken, f"is not in [{low:.10g}, {high:.10g}]")
+    return _outcome_rule("reward_range", scored, policies, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
-def _of_outcomes(
+def _outcome_rule(
     reason: str, scored: ScoredOutcomes, policies: Sequence[str], broken: Mask, problem: str
 ) -> BrokenRule:
     def detail(row: int) -> str:
@@ -404,17 +428,17 @@ def _of_outcomes(
         return f"{policies[policy]}: {scored.outcomes[row, policy]:.10g} {problem}"
 
     rule = np.logical_or.reduce(broken, axis=1), reason, detail
-    return _of_rows(rule, scored, lambda *_: "scored.values.")
+    return _event_rule(rule, scored, lambda *_: "scored.values.")
 
 
 def slot_reward_rules(slates: SlateColumns, reward: Array, name: str = "reward") -> Iterator[BrokenRule]:
-    """Yield the rules for the rewards of slots: finite, of all slots or of none, and `reward` [n] is their sum."""
-    given, infinite = ~np.isnan(slates.reward), finite(name, slates.reward, np.isinf(slates.reward))
-    yield _of_rows(infinite, slates, lambda _, slot: f"slots.{slot}.")
-    count = slates.per_event(given[:, None].astype(float))[:, 0]
-    partly = (~given) & ((count > 0) & (count < slates.sizes))[slates.owner]
+    """Yield the rules of the rewards of slots: finite, in all slots or in none, and with the sum `reward` [n]."""
+    is_rewarded, infinite = ~np.isnan(slates.reward), finite(name, slates.reward, np.isinf(slates.reward))
+    yield _event_rule(infinite, slates, lambda _, slot: f"slots.{slot}.")
+    count = slates.per_event(is_rewarded[:, None].astype(float))[:, 0]
+    partly = (~is_rewarded) & ((count > 0) & (count < slates.sizes))[slates.owner]
     lacking: BrokenRule = partly, "missing_field", lambda _: f"{name}: missing, and another slot has one"
-    yield _of_rows(lacking, slates, lambda _, slot: f"slots.{slot}.")
+    yield _event_rule(lacking, slates, lambda _, slot: f"slots.{slot}.")
     sums, sizes = slates.per_event(np.nan_to_num(np.stack([slates.reward, np.abs(slates.reward)], axis=1))).T
     apart = (count > 0) & (np.abs(sums - reward) > NOISE * np.maximum(sizes, np.abs(reward)))
     yield (
@@ -425,9 +449,9 @@ def slot_reward_rules(slates: SlateColumns, reward: Array, name: str = "reward")
 
 
 def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> BrokenRule:
-    """The rewards of slots above 0 sum to no more than the reward range has, and those below 0 to no less."""
-    given = np.nan_to_num(slates.reward)
-    gains, losses = slates.per_event(np.stack([np.maximum(given, 0.0), np.minimum(given, 0.0)], axis=1)).T
+    """Require that the positive rewards of slots sum to at most `high`, and the negative ones to at least `low`."""
+    rewards = np.nan_to_num(slates.reward)
+    gains, losses = slates.per_event(np.stack([np.maximum(rewards, 0.0), np.minimum(rewards, 0.0)], axis=1)).T
     too_high, too_low = gains > max(high, 0.0) * (1 + NOISE), losses < min(low, 0.0) * (1 + NOISE)
     return (
         too_high | too_low,
@@ -440,7 +464,7 @@ def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> Broken
 
 
 def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[BrokenRule]:
-    """Yield the rules for slates and their slots."""
+    """Yield the rules of slates and of their slots."""
     listed = slates.listed
     yield from _distribution("propensity_range", "slate_propensities", listed, listed.probability)
     unlisted = (listed.sizes > 0) & (listed.logged < 0)
@@ -450,4 +474,4 @@ def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[Broke
     )
     choices = choice_rules(policies, slates.probabilities, slates.propensity, slates.actions)
     for rule in (*choices, marginals):
-        yield _of_rows(rule, slates, lambda _, slot: f"slots.{slot}.")
+        yield _event_rule(rule, slates, lambda _, slot: f"slots.{slot}.")

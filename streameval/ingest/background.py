@@ -1,4 +1,7 @@
-"""Slow work outside the loop, in threads that end with the program; connections that any thread can close."""
+"""Do slow work outside the loop, in threads that end with the program; close connections from any thread.
+
+A `ThreadPoolExecutor` waits for its threads when Python exits: a broker that does not answer would hold up the end.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ import structlog
 
 T = TypeVar("T")
 
-PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; each pause is twice the last
+PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; a pause is twice the last one
 
 log = structlog.get_logger(__name__)
 
 
 class Background(Generic[T]):
-    """One call in its own thread."""
+    """Run one call in its own thread."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._future: Future[T] = Future()
@@ -33,13 +36,23 @@ class Background(Generic[T]):
             self._future.set_exception(error)
 
     def result(self, timeout: float) -> T | None:
-        """The value, or None when there is none after `timeout` seconds; what the call raised is raised here."""
+        """Return the value of the call, or None if there is none after `timeout` seconds.
+
+        Raises:
+            Exception: The call raised it.
+        """
         done, _ = wait([self._future], timeout)
         return self._future.result() if done else None
 
 
 class RetryError(Exception):
-    """A failure that may pass; `items` are to be handled again, the others of the batch were handled or dropped."""
+    """Report a failure that may pass.
+
+    Args:
+        reason: what went wrong
+        items: the items of the batch to handle again; the others were handled or dropped
+        dropped: how many were dropped
+    """
 
     def __init__(self, reason: str, items: Sequence[Any], dropped: int = 0) -> None:
         super().__init__(reason)
@@ -48,7 +61,7 @@ class RetryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Items handled, dropped and queued in the life of a worker, and why the last attempt failed, if it did."""
+    """Count the items handled, dropped and queued in the life of a worker, and tell why the last attempt failed."""
 
     done: int = 0
     dropped: int = 0
@@ -60,35 +73,37 @@ Item = TypeVar("Item", contravariant=True)
 
 
 class Sink(Protocol[Item]):
-    """Destination of the items of a worker.
+    """Write the items of a worker."""
 
-    `write` returns how many items it took; the others can never be written there. It raises `RetryError` for a failure
-    that may pass.
-    """
+    def write(self, items: Sequence[Item], /) -> int:
+        """Write items, and return how many were taken; the others can never be written here.
 
-    def write(self, items: Sequence[Item], /) -> int: ...
+        Raises:
+            RetryError: A failure that may pass.
+        """
 
     def abort(self) -> None:
-        """Let a `write` that waits fail soon, and all later ones; called from another thread."""
+        """Let this and all later calls of `write` fail soon; called from another thread."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what is open."""
 
 
 class Worker(Generic[T]):
-    """Handles items in order in its own thread; `put` neither waits nor fails.
+    """Handle items in order in its own thread. `put` neither waits nor fails.
 
     Args:
-        handle: Takes up to `batch` items and returns how many it handled; the others are dropped. After `RetryError`
+        handle: takes up to `batch` items and returns how many it handled; the others are dropped. After `RetryError`
             the items of the error are handled again, after a pause that doubles up to half a minute. Any other
-            exception drops the batch.
-        name: Name of the thread.
-        event: Name of the log event of a failed attempt.
-        close: Called in the thread after the last item.
-        abort: Called by another thread: lets a `handle` that waits fail soon, and all later ones.
-        batch: Items that `handle` takes at once.
-        max_items: Items queued at most; further ones are dropped.
-        max_bytes: The same for their `size`.
-        size: Bytes of an item.
+            exception drops the batch
+        name: the name of the thread
+        event: the log event of a failed attempt
+        close: called in the thread after the last item
+        abort: lets this and all later calls of `handle` fail soon; called from another thread
+        batch: how many items `handle` takes at once
+        max_items: how many items are queued; further ones are dropped
+        max_bytes: how many bytes are queued, by `size`; further items are dropped
+        size: returns the bytes of an item
     """
 
     def __init__(
@@ -113,7 +128,13 @@ class Worker(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def put(self, items: Iterable[T], *, newest_only: bool = False, dropped: int = 0) -> None:
-        """Queue items; `newest_only` discards those that are still queued. `dropped`: others that do not come."""
+        """Queue items.
+
+        Args:
+            items: the items to handle
+            newest_only: discard the items that are still queued
+            dropped: how many items the caller has dropped, to count them
+        """
         with self._changed:
             self._dropped += dropped
             if newest_only:
@@ -131,12 +152,17 @@ class Worker(Generic[T]):
             self._changed.notify()
 
     def status(self) -> WorkerStatus:
-        """Counts of items handled, dropped and queued."""
+        """Count the items handled, dropped and queued."""
         with self._changed:
             return WorkerStatus(self._done, self._dropped, len(self._queue) + self._in_hand, self._trouble)
 
     def close(self, timeout: float, abort_timeout: float = 0.0) -> WorkerStatus:
-        """Try once more to handle what is queued, for `timeout` seconds; then abort, and wait `abort_timeout`."""
+        """Try once more to handle what is queued, then end the thread.
+
+        Args:
+            timeout: seconds after which a call that still waits is aborted
+            abort_timeout: seconds to wait for the thread after that
+        """
         with self._changed:
             self._closing.set()
             self._changed.notify()
@@ -168,7 +194,7 @@ class Worker(Generic[T]):
         self._close()
 
     def _next(self) -> list[T]:
-        """The oldest items; none when no more will come."""
+        """Return the oldest items; none if no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
             items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
@@ -189,7 +215,7 @@ class Worker(Generic[T]):
 
 
 class ConnectionGroup:
-    """Connections that any thread can close together, which wakes every call that is blocked on one of them."""
+    """Close connections together, from any thread, which wakes every call that is blocked on one of them."""
 
     def __init__(self) -> None:
         self._connections: WeakSet[Any] = WeakSet()
@@ -197,15 +223,15 @@ class ConnectionGroup:
         self._lock = threading.Lock()
 
     def add(self, connection: Any) -> None:
-        """Close this connection with the group, at once if the group is closed already; `close` may be called twice."""
+        """Close this connection with the group, at once if the group is closed. Its `close` may be called twice."""
         with self._lock:
             self._connections.add(connection)
-            too_late = self._is_closed
-        if too_late:
+            is_closed = self._is_closed
+        if is_closed:
             connection.close()
 
     def close(self) -> None:
-        """Close all connections, and those that are added later."""
+        """Close all connections, now and when they are added later."""
         with self._lock:
             self._is_closed = True
             connections = list(self._connections)

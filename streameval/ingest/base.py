@@ -1,4 +1,4 @@
-"""The base of event sources: messages with their offsets, status, lost messages, backfill, and settings.
+"""Define what every event source has: messages with offsets, status, lost messages, backfill, and settings.
 
 A source yields `Records`, raw bytes with their offsets in a log, and never decodes them.
 """
@@ -26,7 +26,7 @@ from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
 __all__ = ["Offsets", "PartitionStatus", "Records", "Source", "SourceOffsets", "SourceStatus", "TopicPartition"]
-__all__ += ["MOST_AHEAD", "NotYetReadableError", "BackfillReader", "BackfillStart", "DataLoss"]
+__all__ += ["MAX_AHEAD", "NotYetReadableError", "BackfillReader", "BackfillStart", "DataLoss"]
 __all__ += ["LogSettings", "RewardTopic", "SourceSettings", "StageSettings", "StrictModel"]
 
 log = structlog.get_logger(__name__)
@@ -34,11 +34,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive messages of one partition, in order: `values[i]` has the offset `offsets[i]`.
+    """Hold consecutive messages of one partition.
 
-    A `None` value is a Kafka tombstone. Offsets rise but may have gaps (compaction, transactions). `timestamps`: when
-    each message was written, in milliseconds since 1970; None where the log does not record it. `unreadable`: why a
-    batch of messages cannot be unpacked, if so; all its values are None.
+    Attributes:
+        topic: the topic, or the path of a file
+        partition: the number of the partition
+        offsets: of the messages; they rise, but may have gaps (compaction, transactions)
+        values: of the messages; None is a Kafka tombstone
+        timestamps: when each message was written, in milliseconds since 1970; None if the log does not record it
+        unreadable: why the batch of these messages cannot be unpacked; all its values are then None
     """
 
     topic: str
@@ -53,16 +57,19 @@ class Records:
 
 
 class NotYetReadableError(StreamevalError):
-    """Messages cannot be decoded now, but perhaps later; none of those decoded with them was taken."""
+    """Report messages that cannot be decoded now, but perhaps later. No message decoded with them was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """How far a log has been read: the next offset of each partition, from which a restart continues.
+    """Tell how far a log has been read, so that a restart continues there.
 
-    `identity` distinguishes the log from a later one of the same name: the id of a topic, a digest of a file's content.
-    None = unknown. `epochs`: by partition, where known, the epoch of the leader that wrote the last message read; it
-    reveals a log that was truncated and has since grown beyond the position.
+    Attributes:
+        positions: by partition, the next offset
+        identity: tells the log from a later one with the same name: the id of a topic, a digest of a file's content;
+            None = unknown
+        epochs: by partition, if known, the epoch of the leader that wrote the last message read; it reveals a log
+            that was truncated and has since grown beyond the position
 
     >>> Offsets.from_state(Offsets({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
     Offsets(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
@@ -73,13 +80,13 @@ class Offsets:
     epochs: Mapping[int, int] = field(default_factory=dict)
 
     def to_state(self) -> dict[str, Any]:
-        """A plain value, for a snapshot."""
+        """Return a plain value, for a snapshot."""
         positions, epochs = ([list(pair) for pair in column.items()] for column in (self.positions, self.epochs))
         return {"identity": self.identity, "positions": positions, "epochs": epochs}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Offsets:
-        """The inverse of `to_state`."""
+        """Restore from `to_state`."""
         positions, epochs = ({int(key): int(value) for key, value in state[name]} for name in ("positions", "epochs"))
         return cls(positions, state["identity"], epochs)
 
@@ -90,9 +97,14 @@ SourceOffsets: TypeAlias = Mapping[str, Offsets]
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How far one partition has been read: the next offset, and how many messages are still unread (None = unknown).
+    """Tell how far one partition has been read.
 
-    `ended_at`: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since.
+    Attributes:
+        topic: the topic, or the path of a file
+        partition: the number of the partition
+        position: the next offset
+        lag: how many messages are still unread; None = unknown
+        ended_at: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since
     """
 
     topic: str
@@ -104,11 +116,16 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """The state of a source, known without a round trip.
+    """Describe a source, without a round trip.
 
-    `reached`: the log answered recently. `exhausted`: nothing more will ever come (a file at its end). `detail`: one
-    line for people, e.g. why the source is not reached. `lost`: messages that were gone before they could be read, as
-    far as they can be counted. `gaps`: how often that happened, by kind (see `GAPS`).
+    Attributes:
+        reached: the log answered recently
+        exhausted: nothing more will ever come (a file at its end)
+        partitions: how far each partition has been read
+        detail: one line for people, e.g. why the source is not reached
+        rebuilds: how often the client was replaced
+        lost: messages that were gone before they could be read, as far as they can be counted
+        gaps: how often messages were lost, by kind (see `GAPS`)
     """
 
     reached: bool
@@ -121,34 +138,40 @@ class SourceStatus:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         return {(part.topic, part.partition): part.position for part in self.partitions}
 
     @property
     def ended_at(self) -> PartitionEnds:
-        """When each partition was found at its end; None for one that was not."""
+        """Return when each partition was found at its end; None if it was not."""
         return {(part.topic, part.partition): part.ended_at for part in self.partitions}
 
     @property
     def lag(self) -> int | None:
-        """Unread messages in all partitions; None while any of them is unknown."""
+        """Count the unread messages in all partitions; None while the number of one is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
 
 class Source(Protocol):
-    """A log of events. `poll` returns within about `timeout` seconds, with `[]` when nothing has come.
+    """Read a log of events.
 
     A source handles transient failures itself: it retries with backoff, reconnects, and reports the state in `status`.
-    It raises `SourceError` only for failures that do not pass. `pause`, `commit` and `close` may do nothing.
+    `pause`, `commit` and `close` may do nothing.
     """
 
-    def poll(self, timeout: float) -> list[Records]: ...
+    def poll(self, timeout: float) -> list[Records]:
+        """Return the next messages, within about `timeout` seconds; none if nothing has come.
 
-    def status(self) -> SourceStatus: ...
+        Raises:
+            SourceError: A failure that does not pass.
+        """
+
+    def status(self) -> SourceStatus:
+        """Describe the source, without a round trip."""
 
     def offsets(self) -> SourceOffsets:
-        """Where a restart continues after everything that `poll` has returned so far; part of a snapshot."""
+        """Return where a restart continues after everything that `poll` has returned; part of a snapshot."""
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Return no messages of these partitions, and resume all others, until the next call.
@@ -171,7 +194,7 @@ class Source(Protocol):
 
 GAPS = ("deleted", "cut", "replaced")
 """Kinds of lost messages: deleted before they were read (retention); the log was truncated below the position already
-read; or another log took its name (a topic deleted and recreated, a file that was rotated)."""
+read; another log took its name (a topic deleted and recreated, a file that was rotated)."""
 
 LOSS_REASONS = {
     "deleted": "messages of {log} were deleted before they were read",
@@ -188,9 +211,15 @@ OnLostOffsets: TypeAlias = Literal["continue", "fail"]
 
 
 class DataLoss:
-    """Counts the gaps of a log by kind, and the messages lost in them; logs each gap.
+    """Count and log the gaps of a log.
 
-    `on_lost`: `fail` stops with an error at the first gap; `continue` reads on behind it.
+    Args:
+        name: the log, for people
+        on_lost: `fail` stops with an error at the first gap; `continue` reads on behind it
+
+    Attributes:
+        lost: messages known to be lost
+        gaps: gaps by kind
     """
 
     def __init__(self, name: str, on_lost: OnLostOffsets) -> None:
@@ -199,7 +228,12 @@ class DataLoss:
         self.gaps: Counter[str] = Counter()
 
     def record(self, kind: str, lost: int, **numbers: object) -> None:
-        """A gap of one of the kinds in `GAPS` with this number of messages known to be lost; `numbers` locate it.
+        """Count a gap.
+
+        Args:
+            kind: one of `GAPS`
+            lost: how many messages are known to be lost
+            numbers: locate the gap, for people
 
         Raises:
             SourceError: `on_lost` is `fail`.
@@ -218,17 +252,20 @@ class DataLoss:
 
 # --- Backfill ---
 
-MOST_AHEAD = 20_000
+MAX_AHEAD = 20_000
 """Messages beyond the live positions that are kept; with more, nothing is polled until these have advanced."""
 
 NOT_REPEATABLE = "its earlier messages cannot be read again"
 
 
 class BackfillReader:
-    """Returns each message before the live positions (next offset by partition) once, from the offset `first` on.
+    """Return each message before the live positions once. The live positions may advance between two calls.
 
-    The live positions may advance between two calls. `first_of`: the topic to which `first` applies; None = all.
-    `ends_are_certain`: see `SourceSettings`.
+    Args:
+        source: reads the log again
+        first: the offset to start at
+        first_of: the topic to which `first` applies; None = all
+        ends_are_certain: see `SourceSettings`
     """
 
     def __init__(
@@ -240,16 +277,20 @@ class BackfillReader:
         self._live: dict[TopicPartition, int] = {}
 
     def poll(self, live: Mapping[TopicPartition, int], timeout: float) -> list[Records]:
-        """The next messages before `live`, waiting up to `timeout` seconds for some.
+        """Return the next messages before `live`, waiting up to `timeout` seconds for some.
+
+        Args:
+            live: by partition, the next offset of the live reader
+            timeout: in seconds
 
         Raises:
-            SourceError: The source has failed for good, or the live positions are not those of this log.
+            SourceError: The source has failed for good, or the live positions belong to another log.
         """
         if any(live.get(partition, 0) < position for partition, position in self._live.items()):
             raise SourceError("the log was deleted and recreated while it was read", hint=NOT_REPEATABLE)
         self._live = dict(live)
         records = self._release(live)
-        if not records and sum(map(len, self._ahead)) < MOST_AHEAD:
+        if not records and sum(map(len, self._ahead)) < MAX_AHEAD:
             for part in self._source.poll(timeout):
                 _, wanted = _split(part, self._first if self._first_of in (None, part.topic) else 0)
                 if wanted:
@@ -263,14 +304,14 @@ class BackfillReader:
         return records
 
     def caught_up(self, live: Mapping[TopicPartition, int]) -> bool:
-        """Whether everything before `live` was returned; offsets may be missing, as in compacted logs."""
+        """Tell whether everything before `live` was returned. Offsets may be missing, as in compacted logs."""
         read = self._source.status().positions
         for part in reversed(self._ahead):
             read[part.topic, part.partition] = part.offsets[0]
         return all(read.get(partition, -1) >= position for partition, position in live.items())
 
     def behind(self, live: Mapping[TopicPartition, int]) -> int:
-        """About how many messages before `live` are still to be read."""
+        """Estimate how many messages before `live` are still to be read."""
         read = self._source.status().positions
         return sum(max(0, position - read.get(partition, 0)) for partition, position in live.items())
 
@@ -285,7 +326,7 @@ class BackfillReader:
 
 
 def _split(records: Records, limit: int) -> tuple[Records, Records]:
-    """The records with offsets below `limit`, and the others."""
+    """Split records into those with offsets below `limit`, and the others."""
     row = bisect_left(records.offsets, limit)
     offsets, values = records.offsets, records.values
     before = replace(records, offsets=offsets[:row], values=values[:row], timestamps=None)
@@ -321,13 +362,13 @@ BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
 
 
 class StrictModel(BaseModel):
-    """A section of the configuration: unknown keys are refused, values do not change."""
+    """Refuse unknown keys and infinite numbers in a section of the configuration, and changes of its values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RewardTopic(StrictModel):
-    """A topic of rewards that come separately from their decisions.
+    """Configure a topic of rewards that come separately from their decisions.
 
     >>> RewardTopic(topic="clicks", window="30m").window
     1800.0
@@ -335,9 +376,7 @@ class RewardTopic(StrictModel):
 
     topic: str = Field(min_length=1, description="The topic whose messages are rewards, in the same cluster.")
     window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
-    default: float = Field(
-        default=0.0, allow_inf_nan=False, description="The reward of a decision without a reward message."
-    )
+    default: float = Field(default=0.0, description="The reward of a decision without a reward message.")
     combine: Literal["first", "sum", "last"] = Field(
         default="first",
         description="Which of several rewards of a decision counts, or their sum (a reward sent twice then counts "
@@ -346,30 +385,30 @@ class RewardTopic(StrictModel):
 
 
 class StageSettings(StrictModel):
-    """The settings that decide which stages events pass; by default they count as they arrive."""
+    """Decide which stages events pass; by default they count as they arrive."""
 
     @property
     def dedupe_window(self) -> int:
-        """How many event ids are remembered to drop duplicates; 0 = none."""
+        """Return how many event ids are remembered to drop duplicates; 0 = none."""
         return 0
 
     @property
     def clock_tolerance(self) -> float:
-        """How many seconds an event may be dated ahead of the reader's clock; later ones count as events of now."""
+        """Return how many seconds an event may be dated ahead of the reader's clock; later ones count as of now."""
         return math.inf
 
     @property
     def reward_topic(self) -> RewardTopic | None:
-        """The topic of rewards that come separately from their decisions."""
+        """Return the topic of rewards that come separately from their decisions."""
         return None
 
     def event_order(self, partitions: int) -> EventOrder | None:
-        """The stage that orders the events of this many partitions; None where they count as they arrive."""
+        """Return the stage that orders the events of this many partitions; None if they count as they arrive."""
         return None
 
 
 class SourceSettings(StageSettings):
-    """The settings of a kind of event source, and everything that the rest of the program asks about that kind.
+    """Configure a kind of event source, and answer everything that the rest of the program asks about that kind.
 
     A new source is one module with a subclass, and its name in `AnySource` of `config/model.py`. A subclass has a field
     `kind` and implements `open`, `identity` and `description`. The defaults of the other answers fit a log of JSON
@@ -384,43 +423,43 @@ class SourceSettings(StageSettings):
     @property
     @abstractmethod
     def description(self) -> str:
-        """The source in one line for people."""
+        """Describe the source in one line for people."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """The options that decide which events are read, as plain values; snapshots with others are refused."""
+        """Return the options that decide which events are read; snapshots with others are refused."""
 
     @abstractmethod
     def open(self, offsets: SourceOffsets | None = None) -> Source:
-        """The source, continuing at `offsets`; a log that these do not contain is read from its start.
+        """Open the source at `offsets`; a log that these do not contain is read from its start.
 
-        When a log is no longer the one of its offsets, or lost the next messages, the source logs and counts that (see
-        `DataLoss`) and does what `on_lost_offsets` demands.
+        If another log has the name now, or the next messages are lost, the source logs and counts that (see `DataLoss`)
+        and does what `on_lost_offsets` demands.
         """
 
     @property
     def wire_format(self) -> WireFormat:
-        """How events are encoded."""
+        """Return how events are encoded."""
         return "json"
 
     def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
-        """Makes the decoder of events whose fields have the names of `columns`, by its options; None for JSON."""
+        """Return what makes a decoder, by its options, of events with the field names `columns`; None for JSON."""
         return None
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The Kafka topics that are read."""
+        """Return the Kafka topics that are read."""
         return ()
 
     def for_check(self) -> SourceSettings:
-        """These settings, changed to read the first events there are, for a check of the configuration."""
+        """Return settings that read the first events there are, for a check of the configuration."""
         return self
 
     def backfill_start(self, text: str) -> BackfillStart:
-        """Where a backfill starts.
+        """Parse where a backfill starts.
 
         Args:
-            text: `earliest`, an offset, or (in Kafka) a time, as on the command line.
+            text: `earliest`, an offset, or (in Kafka) a time, as on the command line
 
         Raises:
             InputError: The source cannot be read from there.
@@ -433,13 +472,13 @@ class SourceSettings(StageSettings):
         return int(text) if text.isdecimal() else "earliest"
 
     def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
-        """A second reader of the source, from `start` to `live`, the next offset of each partition of the first."""
+        """Open a second reader of the source, from `start` to `live`, the next offsets of the first reader."""
         first = start if isinstance(start, int) else 0
         return BackfillReader(self.open(), first, ends_are_certain=self.ends_are_certain)
 
 
 class LogSettings(SourceSettings):
-    """The settings of a log of messages, one of which may be in it twice."""
+    """Configure a log of messages that may hold a message twice."""
 
     duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
 

@@ -1,4 +1,4 @@
-"""From messages to the events that count: decoded, without duplicates, ordered by event time, joined with rewards."""
+"""Turn messages into the events that count: decoded, without duplicates, in event-time order, joined with rewards."""
 
 from __future__ import annotations
 
@@ -27,30 +27,35 @@ from streameval.ingest.stages import (
 
 ORDER = "order"
 STAGES = ("duplicates", ORDER, "later_duplicates")
-"""The stages, each with its own entry in the state, in the order in which events pass them."""
+"""The entries of the stages in the state, in the order in which events pass them."""
 
 B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
-    """Decodes message values into columns; `origin` is where the messages come from, if anything needs it."""
+    """Decode message values into columns."""
 
-    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch: ...
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
+        """Decode messages; `origin` tells where they come from, if anything needs it."""
 
 
 class EventPipeline:
-    """Decodes messages and passes them through the stages that the settings of the source ask for.
+    """Decode messages and pass them through the stages that the settings of the source ask for.
 
-    Of the stages, only the order is always there: drop duplicates as read (copies that a producer sends again are not
-    late events), order by event time and join rewards, drop duplicates again in the order of time (copies in two
-    partitions may be read far apart). Whether events are ordered by time may depend on the number of partitions; it is
-    decided when that is known for the first time, and kept.
+    The stages are: drop duplicates as read (copies that a producer sends again are not late events), order by event
+    time and join rewards, drop duplicates again in the order of time (copies in two partitions may be read far apart).
+    Only the order is always there. Whether it is event time may depend on the number of partitions; it is decided when
+    that is known for the first time, and kept.
 
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
-    `settings`: decide which stages there are. `reward_field`, `reward_range`: the field of rewards that come
-    separately, and the range of joined ones; decoders check the other rewards. `further`: further rewards, with their
-    fields and ranges. `located`: events keep their origin, even if no stage needs it.
+    Args:
+        events: decodes events
+        settings: decide which stages there are
+        reward_field: the field of rewards that come separately
+        reward_range: the range of joined rewards; decoders check the other rewards
+        further: further rewards, with their fields and ranges
+        located: events keep their origin, even if no stage needs it
     """
 
     def __init__(
@@ -74,16 +79,16 @@ class EventPipeline:
 
     @property
     def ahead_of_clock(self) -> int:
-        """How many events and rewards were dated too far ahead of the reader's clock."""
+        """Count the events and rewards that were dated too far ahead of the reader's clock."""
         return self._clock.ahead
 
     @property
     def mostly_ahead(self) -> bool:
-        """Whether more of the last events were dated ahead than one producer with a wrong clock may write."""
+        """Tell whether more of the last events were dated ahead than one producer with a wrong clock may write."""
         return self._clock.mostly_ahead
 
     def second_reading(self) -> SecondReading:
-        """A pipeline with the same stages for another reading of the log; it passes on no event buffered here."""
+        """Return a pipeline with the same stages that reads the log again, and passes on no event buffered here."""
         other = SecondReading(self.events, self._settings, self._reward_field, self._reward_range, self._further)
         other.follow(self)
         return other
@@ -95,16 +100,16 @@ class EventPipeline:
 
     @property
     def by_time(self) -> bool:
-        """Whether events may be due without new messages, so that `take` must also be called then."""
+        """Tell whether events may be due without new messages, so that `take` must also be called then."""
         return self._order.by_time or len(self._order.held) > 0
 
     def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
-        """The events that count now, with everything rejected on the way.
+        """Return the events that count now, with everything rejected on the way.
 
         Args:
-            records: The messages of a poll.
-            partitions: All that exist.
-            now: Seconds since 1970; an event dated more than `max_ahead` of the source later counts as one of now.
+            records: the messages of a poll
+            partitions: all partitions, and when they were found at their end
+            now: seconds since 1970; an event dated more than `max_ahead` of the source later counts as of now
 
         Raises:
             ClockBehindError: `now` is more than a day behind the events; none of the messages is taken.
@@ -119,40 +124,42 @@ class EventPipeline:
         return self._finished(self._order.pass_on(batch, partitions, rewards, self._limit))
 
     def _finished(self, batch: EventBatch) -> EventBatch:
-        """The events that count, of those in their order."""
+        """Return the events that count, from events in their order."""
         batch = batch.with_rewards_in(*self._reward_range, self._further)
         for stage in self._after.values():
             batch = stage.pass_on(batch)
         return batch
 
     def ahead(self) -> Collection[TopicPartition]:
-        """Partitions not to be read for now: they are so far ahead of the others that the buffer is full."""
+        """Return the partitions not to read for now: they are so far ahead of the others that the buffer is full."""
         return self._order.ahead()
 
     def buffered(self) -> BufferStatus | None:
-        """The state of the buffers, for people and metrics; None for stages without a buffer."""
+        """Describe the buffers, for people and metrics; None if no stage has a buffer."""
         return self._order.buffered()
 
     def drop_policies(self, policies: Collection[str]) -> None:
-        """Remove these policies from buffered events: they have been retrained since."""
+        """Remove policies from buffered events: they have been retrained since."""
         self._order.held.drop_policies(policies)
 
     def flush(self) -> EventBatch:
-        """All buffered events: nothing more will come."""
+        """Return all buffered events: nothing more will come."""
         return self._finished(self._order.flush())
 
     def state(self) -> State:
-        """All that is remembered and buffered, as a plain value."""
+        """Return all that is remembered and buffered, as a plain value."""
         stages = dict.fromkeys(STAGES) | {name: stage.state() for name, stage in self._stages.items()}
         return {"is_decided": self._is_decided, "clock": self._clock.state(), **stages}
 
     @staticmethod
     def describe(state: State) -> State:
-        """The buffers, the watermark and the counts of rewards in a state, as values that JSON has.
+        """Describe a state by values that JSON has.
 
-        `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds; None
-        without times) and `bytes`. `watermark`: the event time up to which everything has come; `released_early`: the
-        number of events released before it; None and 0 if events count as they arrive.
+        Returns:
+            `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds;
+            None without times) and `bytes`. `watermark`: the event time up to which everything has come, None if
+            events count as they arrive. `released_early`: the number of events released before the watermark.
+            `rewards`: the counts of separate rewards by outcome.
         """
         order = EventOrder.describe(state[ORDER])
         stages = {
@@ -163,12 +170,12 @@ class EventPipeline:
         return {**order, "waiting": [row for row in (*order["waiting"], *ids) if row["count"]]}
 
     def restore(self, state: State) -> None:
-        """Continue from a state, which may be that of other settings.
+        """Continue from a state, which may have been saved with other settings.
 
         Events that are buffered and need not wait any more are passed on with the next ones.
 
         Raises:
-            DamagedError: The state is not one of these stages.
+            DamagedError: The state has another form.
         """
         require_fit(state, EventPipeline(self.events).state())
         self._clock.restore(state["clock"])
@@ -183,7 +190,7 @@ class EventPipeline:
 
     @property
     def _limit(self) -> float:
-        """Events from this time on wait in any case."""
+        """Return the time from which on events wait in any case."""
         return math.inf
 
     @property
@@ -191,7 +198,7 @@ class EventPipeline:
         return {**self._before, ORDER: self._order, **self._after}
 
     def _decide(self, partitions: int) -> None:
-        """Compose the stages, for this many partitions."""
+        """Compose the stages for this many partitions."""
         self._is_decided = True
         order = self._settings.event_order(partitions)
         if order is not None:
@@ -199,12 +206,12 @@ class EventPipeline:
             self._after = self._deduplication("later_duplicates")
 
     def _deduplication(self, name: str) -> dict[str, Stage]:
-        """The stage of this name, if duplicates are to be dropped."""
+        """Return the stage with this name, if duplicates are to be dropped."""
         window = self._settings.dedupe_window
         return {name: Deduplication(window)} if window else {}
 
     def _decode(self, records: Sequence[Records]) -> tuple[EventBatch, list[RewardBatch]]:
-        """The events, and the rewards that come separately."""
+        """Decode the events, and the rewards that come separately."""
         topic = None if self._settings.reward_topic is None else self._settings.reward_topic.topic
         decisions = [part for part in records if part.topic != topic]
         rewards = [
@@ -221,7 +228,7 @@ class EventPipeline:
 
 
 class SecondReading(EventPipeline):
-    """Another reading of the log, up to the events that the live pipeline still buffers."""
+    """Read the log again, up to the events that the live pipeline still buffers."""
 
     def follow(self, live: EventPipeline) -> None:
         """Pass on no event that `live` buffers."""
@@ -235,11 +242,14 @@ class SecondReading(EventPipeline):
         return self._live._order.held.oldest
 
     def hand_over(self) -> EventBatch | None:
-        """End the reading, which has read what the live pipeline has: the events that only this one still buffers.
+        """End the reading, which has read what the live pipeline has.
 
-        None while the live pipeline buffers events that are not here: they were passed on here, or are no longer in the
-        log. Events that both buffer stay there as they were decoded here: the live pipeline may have decoded them
-        before some policies were added.
+        Events that both buffer stay in the live pipeline as they were decoded here: the live pipeline may have decoded
+        them before some policies were added.
+
+        Returns:
+            The events that only this reading still buffers. None while the live pipeline buffers events that are not
+            here: they were passed on here, or are no longer in the log.
         """
         ours, theirs = self._order.held, self._live._order.held
         if theirs.oldest <= self._only_live_until:
@@ -256,12 +266,14 @@ def _origin(records: Sequence[Records]) -> Origin:
 
 
 def _with_unreadable(batch: B, records: Sequence[Records]) -> B:
-    """The batch of these records, with the right reason for messages of batches that cannot be unpacked."""
+    """Give messages of batches that cannot be unpacked the right reason of their rejection."""
     if not any(part.unreadable for part in records):
         return batch
     causes = [part.unreadable for part in records for _ in range(len(part))]
     rejected = [
-        structs.replace(each, reason="unreadable_batch", detail=causes[each.place]) if causes[each.place] else each
-        for each in batch.rejected
+        structs.replace(message, reason="unreadable_batch", detail=cause)
+        if (cause := causes[message.place])
+        else message
+        for message in batch.rejected
     ]
     return replace(batch, rejected=tuple(rejected))

@@ -1,4 +1,4 @@
-"""A simulated recommender as the source: the bytes that a real one would send, from a drifting world of known truth."""
+"""Simulate a recommender as the source of events, in a drifting world with known truth."""
 
 from __future__ import annotations
 
@@ -51,19 +51,17 @@ from streameval.simulation.world import BATCH, DRAW_SIZE, numbered
 SIMULATED = "simulated"
 LIST_WORLD = "rankings"
 SPACING = 0.001  # seconds between timestamps when events are made as fast as possible from a given start time
-SHORTEST_WAIT = 0.05  # seconds: events come in batches, not one by one
+MIN_WAIT_SECONDS = 0.05  # events come in batches, not one by one
 
 _encoder = msgspec.json.Encoder()
 
 
 class SimulatedSettings(SourceSettings):
-    """A simulated recommender with a drifting world and known truth as the source of events."""
+    """Configure a simulated recommender with a drifting world and known truth."""
 
     kind: Literal["simulated"] = "simulated"
     events: PositiveInt | None = Field(default=None, description="Number of events to generate; unlimited by default.")
-    rate: NonNegativeFloat = Field(
-        default=1000.0, allow_inf_nan=False, description="Events per second; 0 is as fast as possible."
-    )
+    rate: NonNegativeFloat = Field(default=1000.0, description="Events per second; 0 is as fast as possible.")
     seed: NonNegativeInt = Field(default=1, description="Equal seeds make equal events.")
     drift: Literal["smooth", "abrupt", "stationary"] = Field(
         default="smooth", description="How user preferences change: gradually, abruptly, or not at all."
@@ -86,7 +84,7 @@ class SimulatedSettings(SourceSettings):
     )
     interventions: InterventionKind = Field(
         default="swaps",
-        description="Of rankings: how production changes a page by chance; with shuffles, events have marginals.",
+        description="How production changes a page of rankings by chance; with shuffles, events have marginals.",
     )
     action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
     world: str | None = Field(
@@ -120,9 +118,13 @@ class SimulatedSettings(SourceSettings):
 
 
 class SimulatedRecommender:
-    """The stream of events that the settings describe, as JSON, with the true policy values over time.
+    """Make the events that the settings describe, as JSON, and the true policy values over time.
 
-    Equal settings make equal events, timestamps excepted when the settings do not fix them; `now` gives epoch seconds.
+    Equal settings make equal events, except for timestamps that the settings do not fix.
+
+    Args:
+        settings: describe the world and the events
+        now: returns epoch seconds
 
     Raises:
         InputError: The file of the world cannot be used.
@@ -135,14 +137,14 @@ class SimulatedRecommender:
         self._start = None if settings.start_time is None else settings.start_time.timestamp()
 
     def lines(self) -> Iterator[bytes]:
-        """All events, without line ends."""
+        """Yield all events, without line ends."""
         position = 0
         while block := self.after(position):
             yield from block
             position += len(block)
 
     def after(self, position: int) -> list[bytes]:
-        """The events from number `position` to the end of its block of 2,000; empty when there are no more."""
+        """Return the events from number `position` to the end of its block of 2,000; none if there are no more."""
         start = position // DRAW_SIZE * DRAW_SIZE
         end = start + DRAW_SIZE if self.settings.events is None else min(start + DRAW_SIZE, self.settings.events)
         if position >= end:
@@ -150,16 +152,16 @@ class SimulatedRecommender:
         return self._block(start)[position - start : end - start]
 
     def truth(self, events: int) -> dict[str, float]:
-        """The true value of each policy, `logging` first, after this number of events."""
+        """Return the true value of each policy, `logging` first, after this number of events."""
         return truth_after(self.world, self.drift, events)
 
     def truth_lines(self) -> Iterator[bytes]:
-        """`{"events": 100, "truth": {"logging": ...}}` as JSON, once every 100 of `settings.events`."""
+        """Yield `{"events": 100, "truth": {"logging": ...}}` as JSON, once every 100 of `settings.events`."""
         for events in range(BATCH, (self.settings.events or 0) + 1, BATCH):
             yield _encoder.encode({"events": events, "truth": self.truth(events)})
 
     def _block(self, start: int) -> list[bytes]:
-        """The 2,000 events from number `start`."""
+        """Return the 2,000 events from number `start`."""
         world, block, times = self.world, start // DRAW_SIZE, self._timestamps(start)
         if isinstance(world, ListWorld):
             return encode_pages(draw_block(world, self.drift, block, self.settings.seed), start, times)
@@ -196,9 +198,16 @@ class SimulatedRecommender:
 
 
 class SimulatedSource(Source):
-    """A Source of simulated events, `settings.rate` a second, starting at number `position`.
+    """Read simulated events, `settings.rate` a second.
 
-    Events that are not polled in time wait, as they would in a real log. `clock` and `sleep` count in seconds.
+    Events that are not polled in time wait, as they would in a real log.
+
+    Args:
+        settings: describe the events
+        position: the number of the first event
+        now: returns epoch seconds
+        clock: returns seconds
+        sleep: waits for some seconds
     """
 
     def __init__(
@@ -217,9 +226,9 @@ class SimulatedSource(Source):
         self._ready: Sequence[bytes] = ()
 
     def poll(self, timeout: float) -> list[Records]:
-        """The events since the last call, at most 2,000; waits up to `timeout` seconds for some."""
+        """Return the events since the last call, at most 2,000, waiting up to `timeout` seconds for some."""
         if not self._waiting():
-            self._sleep(min(timeout, SHORTEST_WAIT))
+            self._sleep(min(timeout, MIN_WAIT_SECONDS))
         count = self._waiting()
         if count and not self._ready:
             self._ready = self.recommender.after(self.position)
@@ -231,7 +240,7 @@ class SimulatedSource(Source):
         return [Records(SIMULATED, 0, offsets, values)]
 
     def status(self) -> SourceStatus:
-        """Always reached; exhausted after `settings.events`."""
+        """Describe the source: always reached, and exhausted after `settings.events`."""
         events = self.settings.events
         has_lag = self.settings.rate or events is not None
         partition = PartitionStatus(SIMULATED, 0, self.position, self._waiting() if has_lag else None)
@@ -239,11 +248,11 @@ class SimulatedSource(Source):
         return SourceStatus(reached=True, exhausted=exhausted, partitions=(partition,), detail="simulated")
 
     def offsets(self) -> SourceOffsets:
-        """The number of the next event."""
+        """Return the number of the next event."""
         return {SIMULATED: Offsets({0: self.position})}
 
     def _waiting(self) -> int:
-        """Events that have happened and were not polled; without a rate, all have happened."""
+        """Count the events that have happened and were not polled; without a rate, all have happened."""
         happened = self.settings.events or self.position + DRAW_SIZE
         if self.settings.rate:
             elapsed = int((self._clock() - self._started) * self.settings.rate)
@@ -254,13 +263,13 @@ class SimulatedSource(Source):
 def encode(
     interactions: Interactions, first: int, timestamps: Sequence[float], *, action_sets: bool = False
 ) -> list[bytes]:
-    """Each interaction as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
+    """Encode interactions as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
     names = interactions.world.candidates
     features = _feature_json(interactions.world) if action_sets else []
-    given = interactions.distribution if action_sets else interactions.probability
+    target = interactions.distribution if action_sets else interactions.probability
     logged = interactions.propensities() if action_sets else interactions.propensity()
     columns = [interactions.items, interactions.action, interactions.reward, logged]
-    columns.append(np.stack([given(candidate) for candidate in range(len(names))], axis=1))
+    columns.append(np.stack([target(candidate) for candidate in range(len(names))], axis=1))
     rows = zip(timestamps, *(column.tolist() for column in columns), strict=True)
     lines = []
     for number, (timestamp, items, action, reward, propensity, chances) in enumerate(rows, start=first):
@@ -279,7 +288,7 @@ def encode(
 
 
 def encode_pages(pages: ShownPages, first: int, timestamps: Sequence[float]) -> list[bytes]:
-    """Each page as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
+    """Encode pages as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
     world, lines = pages.world, []
     marginals = pages.marginals().tolist() if world.interventions == "shuffles" else []
     columns = pages.shown.tolist(), pages.clicked.tolist(), pages.swap.tolist(), pages.ranks.swapaxes(0, 1).tolist()
@@ -294,8 +303,8 @@ def encode_pages(pages: ShownPages, first: int, timestamps: Sequence[float]) -> 
         if marginals:
             ranking["marginals"] = marginals[row]
         policies = {
-            name: {"ranks": {items[place]: each[place] for place, click in enumerate(clicked) if click}, "support": 1}
-            for name, each in zip(world.candidates, ranks, strict=True)
+            name: {"ranks": {items[index]: own[index] for index, click in enumerate(clicked) if click}, "support": 1}
+            for name, own in zip(world.candidates, ranks, strict=True)
         }
         event = {"event_id": f"e-{first + row}", "timestamp": timestamp, "ranking": ranking, "policies": policies}
         lines.append(_encoder.encode(event))
@@ -304,5 +313,5 @@ def encode_pages(pages: ShownPages, first: int, timestamps: Sequence[float]) -> 
 
 @lru_cache(maxsize=2)
 def _feature_json(world: World) -> list[bytes]:
-    """The features of each item as JSON, encoded once although an item is offered many times."""
+    """Encode the features of each item as JSON, once although an item is offered many times."""
     return [_encoder.encode(row) for row in world.item_features.tolist()]

@@ -1,10 +1,10 @@
-"""Stages that events pass between decoding and the evaluator: duplicates, event time, rewards that come separately.
+"""Pass events from the decoder to the evaluator: drop duplicates, order by event time, join separate rewards.
 
 A `Stage` takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. `state()`
 holds all that it remembers, and a stage made with other settings continues by `restore(state)`. No stage reads a clock.
 
-The results depend on what the log holds, not on when it was read, as long as no event comes later than `max_lateness`
-in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.
+The results depend on what the log holds, not on when it was read, as long as every event comes within `max_lateness`
+in its own partition, and within `max_lateness + idle_timeout` after the events of other partitions.
 """
 
 from streameval.ingest.stages.base import Stage

@@ -1,4 +1,4 @@
-"""Drops events that a producer sent more than once."""
+"""Drop events that a producer sent more than once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from streameval.ingest.stages.buffer import described
 
 
 class Deduplication:
-    """Rejects events whose id is among those of the last `window` events that it passed on.
+    """Reject events with the id of a recent event.
 
-    Ids are compared by their 64-bit fingerprints; an event without an id is never a duplicate. Memory: 8 bytes an id in
-    a ring and about 90 in a set, 100 MB for a million.
+    Ids are compared by their 64-bit fingerprints. An event without an id is never a duplicate. An id takes 8 bytes in
+    a ring and about 90 in a set: 100 MB for a million.
+
+    Args:
+        window: how many ids of events that were passed on are remembered
     """
 
     needs_origin: ClassVar[bool] = True
@@ -27,21 +30,21 @@ class Deduplication:
         self._seen: set[int] = set()
 
     def pass_on(self, batch: EventBatch) -> EventBatch:
-        """The new events of a poll: see `take`."""
+        """Return the new events of a poll, which may be none: see `take`."""
         return self.take(batch) if len(batch) else batch
 
     def take(self, batch: EventBatch) -> EventBatch:
-        """The new events; the others are rejected as `duplicate`."""
+        """Return the new events, and reject the others as `duplicate`."""
         assert batch.origin is not None, "events must be decoded with their origin"
         assert batch.origin.identity is not None, "events must be decoded as `identified`"
         identity = batch.origin.identity
-        known = identity[identity != NO_IDENTITY]
-        new = set(known.tolist())
-        if len(new) == len(known) and self._seen.isdisjoint(new):
-            self._remember(known)
+        named = identity[identity != NO_IDENTITY]
+        new = set(named.tolist())
+        if len(new) == len(named) and self._seen.isdisjoint(new):
+            self._remember(named)
             return batch
         repeated = [number != NO_IDENTITY and not self._is_new(number) for number in identity.tolist()]
-        return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: repeats that of a recent event")
+        return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: repeats the id of a recent event")
 
     def _is_new(self, identity: int) -> bool:
         if identity in self._seen:
@@ -50,17 +53,17 @@ class Deduplication:
         return True
 
     def _remember(self, new: Identity) -> None:
-        """Put these into the ring in place of the oldest; ids in the ring are distinct."""
+        """Put new ids into the ring in place of the oldest. Ids in the ring are distinct."""
         for first in range(0, len(new), len(self._ring)):
-            part = new[first : first + len(self._ring)]
-            places = np.arange(self._passed, self._passed + len(part)) % len(self._ring)
-            self._seen.difference_update(self._ring[places].tolist())
-            self._seen.update(part.tolist())
-            self._ring[places] = part
-            self._passed += len(part)
+            ids = new[first : first + len(self._ring)]
+            indices = np.arange(self._passed, self._passed + len(ids)) % len(self._ring)
+            self._seen.difference_update(self._ring[indices].tolist())
+            self._seen.update(ids.tolist())
+            self._ring[indices] = ids
+            self._passed += len(ids)
 
     def state(self) -> State:
-        """The remembered ids, oldest first."""
+        """Return the remembered ids, oldest first."""
         start = self._passed % len(self._ring)
         ring = np.concatenate([self._ring[start:], self._ring[:start]])
         state: State = to_plain({"remembered": ring[ring != NO_IDENTITY]})
@@ -68,7 +71,7 @@ class Deduplication:
 
     @staticmethod
     def describe(state: State, what: str) -> State:
-        """The number and size of the ids in a state: see `described`."""
+        """Describe the ids in a state: see `described`."""
         return described(what, state, count=len(from_plain(state)["remembered"]))
 
     def restore(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""The order in which events count: by event time, and with a topic of rewards once these have come."""
+"""Order events by event time, and with a topic of rewards let them count once these have come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
 
 SWEEPS = 16
-"""Rewards without a decision are dropped this many times per window."""
+"""How many times per window rewards without a decision are dropped."""
 MICROSECOND = 1e-6
 
 PartitionEnds: TypeAlias = Mapping[TopicPartition, float | None]
@@ -26,14 +26,20 @@ PartitionEnds: TypeAlias = Mapping[TopicPartition, float | None]
 
 @dataclass(frozen=True, slots=True)
 class BufferStatus:
-    """Events that are buffered until their turn or until their rewards have come.
+    """Describe the events that are buffered until their turn or until their rewards have come.
 
-    `watermark`: the event time (epoch seconds) up to which everything has come; None before there is one. `late`:
-    events that came after the watermark had passed them. `released_early`: events released before the watermark passed
-    them because the buffer was full. `rewards`: counts of separate rewards by outcome. All count since the state was
-    created. `lateness`: by partition, the most seconds by which recent events came after the watermark. `window`:
-    seconds that an event waits for its rewards. `unmatched_share`: that of recent rewards without a decision.
-    `max_lateness`: seconds that an event waits for others of its partition.
+    Counts start with the state.
+
+    Attributes:
+        events: the number of buffered events
+        watermark: the event time (epoch seconds) up to which everything has come; None before there is one
+        late: events that came after the watermark had passed them
+        released_early: events released before the watermark passed them because the buffer was full
+        lateness: by partition, the most seconds by which recent events came after the watermark
+        rewards: counts of separate rewards by outcome
+        window: seconds that an event waits for its rewards
+        unmatched_share: the share of recent rewards without a decision
+        max_lateness: seconds that an event waits for others of its partition
     """
 
     events: int
@@ -48,12 +54,12 @@ class BufferStatus:
 
     @property
     def sufficient_lateness(self) -> int:
-        """The `max_lateness`, in whole seconds, that would have kept the order of recent events."""
+        """Return the `max_lateness`, in whole seconds, that would have kept the order of recent events."""
         return math.ceil(self.max_lateness + max(self.lateness.values(), default=0.0))
 
 
 class ArrivalOrder:
-    """Passes events on as they arrive, after those that an earlier order by time held back."""
+    """Pass events on as they arrive, after events that an earlier order by time held back."""
 
     needs_origin: ClassVar[bool] = False
     by_time: ClassVar[bool] = False
@@ -62,48 +68,56 @@ class ArrivalOrder:
         self.held = HeldEvents()
 
     def pass_on(self, batch: EventBatch, *_: object) -> EventBatch:
-        """All events; the other arguments are those of `EventOrder`."""
+        """Return all events; `EventOrder` needs the other arguments."""
         return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
 
     def redate(self, latest: float, now: float) -> int:
-        """Nothing: no event waits for its time."""
+        """Return 0: no event waits for its time."""
         return 0
 
     def flush(self) -> EventBatch:
-        """The events of the earlier order."""
+        """Return the events of the earlier order."""
         return self.held.take()
 
     def ahead(self) -> Collection[TopicPartition]:
-        """No partition waits for another one."""
+        """Return none: no partition waits for another one."""
         return ()
 
     def buffered(self) -> BufferStatus | None:
-        """The events of the earlier order; None without any."""
+        """Describe the events of the earlier order; None without any."""
         return BufferStatus(len(self.held)) if len(self.held) else None
 
     def state(self) -> State:
-        """The events of the earlier order, as a plain value."""
+        """Return the events of the earlier order, as a plain value."""
         return {"by_time": self.by_time, "held": self.held.state()}
 
     def restore(self, state: State) -> None:
-        """Hold the events that wait in a state, also that of an `EventOrder`, until the next ones arrive."""
+        """Hold the events that wait in a state until the next ones arrive; also from an `EventOrder`."""
         self.held.restore(state["held"])
 
 
 class EventOrder:
-    """Releases events in the order of (timestamp, partition, offset), as far as they come in time.
+    """Release events in the order of (timestamp, partition, offset), as far as they come in time.
 
-    An event waits until every partition has reached a time `max_lateness` (seconds) after its own: see `Watermarks`,
-    also for `idle_timeout`. An event that comes later than that is released at once. Beyond `max_bytes` of memory,
-    partitions that are ahead must not be read (`ahead`). Beyond twice as much, the older half is released early.
+    An event waits until every partition has reached a time `max_lateness` after its own (see `Watermarks`). An event
+    that comes later than that is released at once. Beyond `max_bytes` of memory, partitions that are ahead must not be
+    read (`ahead`). Beyond twice as much, the older half is released early.
 
     With `rewards`, an event is a decision. It waits until the partitions of the rewards have also passed the end of its
-    window, and then gets the rewards of that topic: one in its own message is ignored. A decision that comes when its
-    rewards have been dropped is too late, and is rejected. `max_bytes` covers decisions and rewards. When rewards come
-    long after many decisions, `ahead` leaves decisions in the log.
+    window, and then gets the rewards of that topic; a reward in its own message is ignored. A decision that comes when
+    its rewards have been dropped is too late, and is rejected. When rewards come long after many decisions, `ahead`
+    leaves decisions in the log.
 
-    `patience`: the longest wait for an event whose partition has nothing else to read, in seconds. `limit`: events from
-    this time on wait in any case, and so do their rewards.
+    Args:
+        topic: the topic of the events
+        max_lateness: seconds that an event waits for others of its partition
+        idle_timeout: seconds that an event waits for a partition without anything to read
+        max_bytes: memory for events and rewards
+        rewards: joins the rewards of another topic; None if events have their own rewards
+
+    Attributes:
+        patience: the longest wait for events while their partition has nothing else to read, in seconds
+        limit: events from this time on wait in any case, as do their rewards
     """
 
     needs_origin: ClassVar[bool] = True
@@ -126,22 +140,23 @@ class EventOrder:
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
         self.max_lateness = max_lateness
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
-        self._last_at_end = self._complete_until = NEVER  # the last event that `at_end` took, and the time before which
+        # `at_end` took events up to the first of these times, because all before the second one seemed to have come
+        self._last_at_end = self._complete_until = NEVER
         self._swept = NEVER  # rewards of decisions before this time have been dropped
         self._is_full = False
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is buffered."""
+        """Return the memory of all that is buffered."""
         return self.held.nbytes + (0 if self._rewards is None else self._rewards.nbytes)
 
     @property
     def watermark(self) -> float:
-        """The event time (epoch seconds) up to which everything has come; minus infinity at first."""
+        """Return the event time (epoch seconds) up to which everything has come; minus infinity at first."""
         return self._watermarks.watermark
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these partitions exist; no event is released before each has events or was found at its end."""
+        """Set the partitions; no event is released before each has events or was found at its end."""
         self._watermarks.expect(partitions)
 
     def pass_on(
@@ -151,9 +166,13 @@ class EventOrder:
         rewards: Sequence[RewardBatch] = (),
         limit: float = math.inf,
     ) -> EventBatch:
-        """Add the events and rewards of a poll. Returns the events due, with all that are rejected.
+        """Add the events and rewards of a poll, and return the events due, with all that are rejected.
 
-        `partitions`: all that exist. `limit`: events from this time on wait in any case.
+        Args:
+            batch: the events
+            partitions: all partitions, and when they were found at their end
+            rewards: the rewards
+            limit: events from this time on wait in any case
         """
         self.limit = limit
         self.expect(partitions)
@@ -164,7 +183,7 @@ class EventOrder:
         return EventBatch.concat([part for part in due if len(part) or part.rejected])
 
     def take(self, batch: EventBatch) -> EventBatch:
-        """Add the next events, in the order of each partition. Returns those due, with all that are rejected."""
+        """Add the next events, in the order of each partition, and return the events due, with all rejected ones."""
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
         batch = batch.reject(
             batch.timestamp < self._swept,
@@ -181,16 +200,16 @@ class EventOrder:
         return self._due(batch.rejected)
 
     def take_rewards(self, rewards: RewardBatch) -> EventBatch:
-        """Add the next rewards, in the order of each partition. Returns the events due."""
+        """Add the next rewards, in the order of each partition, and return the events due."""
         assert self._rewards is not None, "the order must have been made with rewards"
         self._watermarks.advance(rewards.origin, rewards.timestamp)
         self._rewards.add(rewards)
         return self._due(rewards.rejected)
 
     def redate(self, latest: float, now: float) -> int:
-        """Date what is buffered and dated after `latest` at `now`; returns the number of events and rewards.
+        """Date at `now` what is buffered and dated after `latest`, and return the number of events and rewards.
 
-        It was read while the reader's clock was ahead, too. Clocks that it put forward start again.
+        They were read while the reader's clock was ahead, too. Clocks that they put forward start again.
         """
         self._watermarks.forget_after(latest)
         if self._last_at_end > latest:
@@ -200,12 +219,15 @@ class EventOrder:
         return self.held.redate(latest, now) + (0 if self._rewards is None else self._rewards.redate(latest, now))
 
     def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
-        """The events due now that these partitions were found at their end, by requests sent at these times.
+        """Return the events due now that these partitions were found at their end.
 
-        The times are epoch seconds. The first answer with a given time must belong to a request sent after everything
-        passed to `take` so far had been read. Later the same answer has no effect: an answer from before a long pause
-        must not make a partition count as idle during the pause. When all partitions are at their end, time passes
-        without events: those older than `max_lateness + idle_timeout` are released.
+        When all partitions are at their end, time passes without events: those older than `max_lateness + idle_timeout`
+        are released.
+
+        Args:
+            ended: by partition, when its end was asked for, in epoch seconds: after everything passed to `take` so far
+                had been read. An answer counts once, so that an answer from before a long pause does not make a
+                partition count as idle during the pause
         """
         complete_until = min(self._watermarks.at_end(ended) - self.patience, self.limit)
         due = self._due()
@@ -216,19 +238,19 @@ class EventOrder:
         return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
-        """All buffered events: nothing more will come."""
+        """Return all buffered events: nothing more will come."""
         last = self._joined(self.held.take())
         return _rejecting(last, self._sweep(math.inf))
 
     def ahead(self) -> Collection[TopicPartition]:
-        """Partitions not to be read for now because the buffer is full: until half of the memory is free again."""
+        """Return the partitions not to read while the buffer is full, until half of the memory is free again."""
         self._is_full = self.nbytes > self._max_bytes / (2 if self._is_full else 1)
         times = self._watermarks.read_up_to() if self._is_full else {}
         slowest = min(times.values(), default=NEVER)
         return frozenset(partition for partition, time in times.items() if time > slowest)
 
     def buffered(self) -> BufferStatus:
-        """The state of the buffers, for people and metrics."""
+        """Describe the buffers, for people and metrics."""
         return BufferStatus(
             len(self.held),
             self.watermark if math.isfinite(self.watermark) else None,
@@ -242,7 +264,7 @@ class EventOrder:
         )
 
     def state(self) -> State:
-        """All that is remembered and buffered, as a plain value."""
+        """Return all that is remembered and buffered, as a plain value."""
         return {
             "by_time": self.by_time,
             "watermark": self.watermark,  # for `describe`: it depends on settings that are not in the state
@@ -256,7 +278,7 @@ class EventOrder:
 
     @staticmethod
     def describe(state: State) -> State:
-        """The buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
+        """Describe the buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
         if not state["by_time"]:
             waiting = [HeldEvents.describe(state["held"])]
             return {"waiting": waiting, "watermark": None, "released_early": 0, "rewards": None}
@@ -269,7 +291,7 @@ class EventOrder:
         }
 
     def restore(self, state: State) -> None:
-        """Continue from a state; from that of an `ArrivalOrder` with the events that wait there."""
+        """Continue from a state; also from an `ArrivalOrder`, with the events that wait there."""
         self.held.restore(state["held"])
         if not state["by_time"]:
             return
@@ -289,7 +311,7 @@ class EventOrder:
         return _rejecting(due, rejected)
 
     def _relieve(self) -> EventBatch:
-        """Release the older half, because the buffer is overfull."""
+        """Release the older half: the buffer is overfull."""
         released = EventBatch.concat([])
         rejected: tuple[Rejected, ...] = ()
         if self.held.nbytes > self._max_bytes:
@@ -302,7 +324,7 @@ class EventOrder:
         return _rejecting(released, rejected)
 
     def _joined(self, events: EventBatch) -> EventBatch:
-        """The events, which are released now, with their rewards."""
+        """Return events that are released now with their rewards."""
         if self._rewards is None or not len(events):
             return events
         assert events.origin is not None, "events must be decoded with their origin"

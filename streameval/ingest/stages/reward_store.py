@@ -1,4 +1,4 @@
-"""Rewards that wait for their decisions, and what becomes of them."""
+"""Keep rewards until their decisions come, and join them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Run: TypeAlias = dict[str, Column]
 """Columns by name, sorted by the column `identity`."""
 
 WAITS, LATE, JOINED = 0, 1, 2
-"""The fate of a reward: not known yet; its decision was released without it; it counted."""
+"""What became of a reward: nothing yet; its decision was released without it; it counted."""
 REMEMBERED_WINDOWS, REMEMBERED_SECONDS = 10.0, 600.0
-"""For this many windows after a decision, and at least this many seconds, a reward for it is recognised as late."""
+"""How many windows after a decision, and at least how many seconds, a reward for it is recognised as late."""
 REMEMBERED_SHARE = 0.25
 """Memory for the ids of released decisions, as a share of the memory for the buffer."""
 
@@ -35,10 +35,10 @@ GROWTH = 4
 
 
 class SortedRuns:
-    """Rows with the columns `identity` (the key, which need not be unique), `timestamp`, and others.
+    """Keep rows with the columns `identity` (the key, which need not be unique), `timestamp`, and others.
 
-    Kept as sorted runs that grow by merging in numpy. A row moves about log(rows) times, at 50 ns each; a look-up is a
-    binary search in each run.
+    Sorted runs grow by merging in numpy. A row moves about log(rows) times, at 50 ns each. A look-up is a binary search
+    in each run.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class SortedRuns:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rows."""
+        """Return the memory of the rows."""
         return sum(column.nbytes for run in self.runs for column in run.values())
 
     def add(self, rows: Mapping[str, Column]) -> None:
-        """Add these rows."""
+        """Add rows."""
         if not len(rows["identity"]):
             return
         self.runs.append(_sorted(dict(rows)))
@@ -59,7 +59,7 @@ class SortedRuns:
             self.runs.append(_sorted(_concatenated([before, last])))
 
     def find(self, identity: Identity) -> Iterator[tuple[Index, Run, Index]]:
-        """All rows with one of these keys, by run: which key [m], the run (it may be changed), and the row [m]."""
+        """Yield the rows with one of these keys, by run: which key [m], the run (it may be changed), which row [m]."""
         for run in self.runs:
             first = run["identity"].searchsorted(identity, side="left")
             count = run["identity"].searchsorted(identity, side="right") - first
@@ -82,7 +82,7 @@ class SortedRuns:
         return _sorted(_concatenated(taken), by="timestamp") if taken else {}
 
     def median_time(self) -> float:
-        """The median of the times of all rows."""
+        """Return the median of the times of all rows."""
         return float(np.median(np.concatenate([run["timestamp"] for run in self.runs])))
 
 
@@ -97,10 +97,12 @@ def _concatenated(runs: Sequence[Run]) -> Run:
 
 @dataclass(frozen=True)
 class RewardCounts:
-    """Counts of reward messages by outcome.
+    """Count reward messages by outcome.
 
-    joined: counted in an event. late: dated after the window of their decision, or read after its release. unmatched:
-    no decision with this id is dated near them.
+    Attributes:
+        joined: counted in an event
+        late: dated after the window of their decision, or read after its release
+        unmatched: no decision with this id is dated near them
 
     >>> RewardCounts(joined=3, late=1).late_share
     0.25
@@ -112,24 +114,24 @@ class RewardCounts:
 
     @property
     def late_share(self) -> float | None:
-        """The share of rewards with a known decision that did not count."""
-        known = self.joined + self.late
-        return self.late / known if known else None
+        """Return the share of rewards with a decision that did not count; None without any."""
+        decided = self.joined + self.late
+        return self.late / decided if decided else None
 
 
 class RewardStore:
-    """Joins rewards to decisions by their ids, and remembers released decisions to recognise late rewards.
-
-    Args:
-        topic: The topic of the rewards.
-        window: A decision gets the rewards with its id dated up to this many seconds later.
-        default: The reward of a decision without any.
-        combine: Which of several counts, by (timestamp, partition, offset), or their sum.
-        max_lateness: Clocks differ: a reward may be dated up to this many seconds before its decision. Rewards that
-            come before their decision wait for it.
-        max_bytes: Memory for the decisions and rewards that wait. Released decisions take up to a quarter as much.
+    """Join rewards to decisions by their ids, and remember released decisions to recognise late rewards.
 
     A reward takes 42 bytes, a remembered decision 16. A message with several rewards has a row for each.
+
+    Args:
+        topic: the topic of the rewards
+        window: a decision gets the rewards with its id dated up to this many seconds later
+        default: the reward of a decision without any
+        combine: which of several rewards counts, by (timestamp, partition, offset), or their sum
+        max_lateness: a reward may be dated up to this many seconds before its decision, because clocks differ; it waits
+            for a decision that comes after it
+        max_bytes: memory for the decisions and rewards that wait; released decisions take up to a quarter as much
     """
 
     def __init__(
@@ -153,11 +155,11 @@ class RewardStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rewards that wait, or are kept to be counted."""
+        """Return the memory of the rewards that wait, or are kept to be counted."""
         return self._waiting.nbytes
 
     def add(self, rewards: RewardBatch) -> None:
-        """Keep these rewards for decisions to come."""
+        """Keep rewards for decisions to come."""
         assert rewards.origin.identity is not None
         named = rewards.take(rewards.origin.identity != NO_IDENTITY)
         self.count(unmatched=len(rewards) - len(named))
@@ -179,7 +181,7 @@ class RewardStore:
         self._newest = max(self._newest, float(named.timestamp.max(initial=-math.inf)))
 
     def redate(self, latest: float, now: float) -> int:
-        """Date the rewards after `latest` at `now`; returns their number."""
+        """Date the rewards after `latest` at `now`, and return their number."""
         if self._newest <= latest:
             return 0
         self._newest, count = latest, 0
@@ -192,9 +194,12 @@ class RewardStore:
     def join(
         self, identity: Identity, timestamp: Array, further: FurtherRewards | None = None
     ) -> tuple[Array, FurtherRewards | None]:
-        """The rewards of these decisions, which are released now, [n], and the further ones.
+        """Return the rewards of decisions that are released now, [n], and their further rewards.
 
-        `further`: those of the decisions themselves, which do not count.
+        Args:
+            identity: [n] the fingerprints of the ids of the decisions
+            timestamp: [n] the times of the decisions
+            further: the further rewards in the decisions themselves, which do not count
         """
         self._first = min(self._first, float(timestamp.min(initial=math.inf)))
         which, joined = [], []
@@ -214,10 +219,10 @@ class RewardStore:
             self._forget(self._released.median_time())
         columns = np.full((1 if further is None else 1 + len(further.names), len(identity)), self._default)
         if which:
-            decisions, found = np.concatenate(which), _concatenated(joined)
-            for place, column in enumerate(columns):
-                own = found["which"] == place
-                self._combine_into(column, decisions[own], {name: each[own] for name, each in found.items()})
+            decisions, rewards = np.concatenate(which), _concatenated(joined)
+            for index, column in enumerate(columns):
+                rows = rewards["which"] == index
+                self._combine_into(column, decisions[rows], {name: values[rows] for name, values in rewards.items()})
         return columns[0], further and replace(further, values=columns[1:].T)
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
@@ -243,7 +248,7 @@ class RewardStore:
         return self._rejected(gone) if gone else ()
 
     def reject_older_half(self) -> tuple[Rejected, ...]:
-        """Drop rewards for which a decision may still come, because the memory is full."""
+        """Drop rewards although a decision may still come for them: the memory is full."""
         middle = self._waiting.median_time()
         gone = self._waiting.take(lambda run: run["timestamp"] <= middle)
         gone["fate"] = np.maximum(gone["fate"], LATE)
@@ -263,26 +268,33 @@ class RewardStore:
         )
 
     def count(self, joined: int = 0, late: int = 0, unmatched: int = 0, earlier: int = 0) -> None:
-        """Count rewards by their outcome; `earlier`: unmatched ones whose decision may be before the first."""
+        """Count rewards by outcome.
+
+        Args:
+            joined: counted in an event
+            late: came too late
+            unmatched: have no decision
+            earlier: how many of the unmatched rewards may belong to a decision before the first one that was read
+        """
         counts = self.counts
         self.counts = RewardCounts(counts.joined + joined, counts.late + late, counts.unmatched + unmatched)
         self._recent = fold_arrivals(self._recent, joined + late, {"unmatched": unmatched - earlier})
 
     @property
     def unmatched_share(self) -> float | None:
-        """The share of recent rewards that have no decision, although decisions of that time have been read."""
+        """Return the share of recent rewards without a decision, although decisions of that time have been read."""
         recent = self._recent
         return rejected_share(recent) if recent.accepted or recent.rejected else None
 
     def state(self) -> State:
-        """All that is remembered, as a plain value."""
+        """Return all that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
         more = {"recent": structs.asdict(self._recent), "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
 
     @staticmethod
     def describe(state: State) -> tuple[list[State], State]:
-        """Rows about the rewards and ids in a state (see `described`), and the counts of rewards."""
+        """Describe the rewards and ids in a state by rows (see `described`), and return the counts of rewards."""
         kinds = {
             "waiting": "rewards whose event has not arrived",
             "released": "ids of counted events, to recognise late rewards",

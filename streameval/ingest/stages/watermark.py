@@ -1,4 +1,4 @@
-"""How far event time has advanced in each partition, and by how much its events come late."""
+"""Track how far event time has advanced in each partition, and by how much its events come late."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streameval.common.arrays import Array
 from streameval.events.origin import Origin
 
 CONFIRMED_BY = 10
-"""A partition has reached a time when this many events in a row are dated at or after it: after a single event from the
-next century, all later ones would count out of order."""
+"""A partition has reached a time when this many events in a row are dated at or after it. If one event were enough, all
+events after one from the next century would count out of order."""
 NEVER = -math.inf
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -22,19 +22,20 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 LATENESS_HALF_LIFE = 10_000
-"""Events of a partition after which its largest lateness counts half."""
+"""After this many events of a partition, its largest lateness counts half."""
 
 
 @dataclass(slots=True)
 class PartitionClock:
-    """The event time of one partition.
+    """Keep the event time of one partition.
 
-    time: the newest time that `CONFIRMED_BY` of its events in a row have all reached
-    put_forward: the time that it has passed at least, as it was found at its end; no later than any event after that
-    lateness: the most seconds by which recent events came after the watermark
-    last: times of its last events
-    asked_at: when its end was asked for, if it was at its end then and no event has come since
-    follows: whether it is at its end, and its time follows that of the others
+    Attributes:
+        time: the newest time that `CONFIRMED_BY` events in a row have all reached
+        put_forward: a time that it has passed, because it was found at its end; no later than any event after that
+        lateness: the most seconds by which recent events came after the watermark
+        last: times of its last events
+        asked_at: when its end was asked for, if it was at its end then and no event has come since
+        follows: it is at its end, and its time follows the other partitions
     """
 
     time: float = NEVER
@@ -47,20 +48,20 @@ class PartitionClock:
     def advance(self, timestamp: Array, max_lateness: float) -> None:
         """Advance by the next events.
 
-        The clock goes back when `CONFIRMED_BY` events in a row are all dated more than `max_lateness` before it: those
-        that put it forward had a clock that was ahead.
+        The clock goes back when `CONFIRMED_BY` events in a row are all dated more than `max_lateness` before it: the
+        events that put it forward came from a host with a clock that was ahead.
         """
         self.asked_at, self.follows = None, False
         self.put_forward = min(self.put_forward, float(timestamp.max()))
         in_a_row = np.concatenate([self.last, timestamp])
         self.last = in_a_row[len(timestamp) :].copy()
-        reached = _of_windows(np.minimum, in_a_row)
+        reached = _sliding(np.minimum, in_a_row)
         while len(reached):
             times = np.maximum.accumulate(np.maximum(reached, self.time))
             self.time = float(times[-1])
             if (timestamp >= times - max_lateness).all():
                 return
-            newest = _of_windows(np.maximum, in_a_row)
+            newest = _sliding(np.maximum, in_a_row)
             is_wrong = newest < times - max_lateness
             if not is_wrong.any():
                 return
@@ -69,10 +70,10 @@ class PartitionClock:
             in_a_row, reached, timestamp = in_a_row[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
 
 
-def _of_windows(extreme: np.ufunc, times: Array) -> Array:
-    """The smallest or largest of each `CONFIRMED_BY` times in a row.
+def _sliding(extreme: np.ufunc, times: Array) -> Array:
+    """Return the smallest or largest of each `CONFIRMED_BY` times in a row.
 
-    >>> _of_windows(np.minimum, np.arange(12.0))
+    >>> _sliding(np.minimum, np.arange(12.0))
     array([0., 1., 2.])
     """
     width = 1
@@ -84,14 +85,15 @@ def _of_windows(extreme: np.ufunc, times: Array) -> Array:
 
 
 class Watermarks:
-    """A clock per partition, and the time before which nothing is missing unless it comes late.
-
-    An event is waited for until the clock of its own partition is `max_lateness` (seconds) after it.
+    """Keep a clock per partition, and the time before which nothing is missing unless it comes late.
 
     A partition with nothing to read would hold up the others. When it is found at its end, its clock is put forward to
     `idle_timeout` before the newest clock.
 
-    `waits`: the topics, each with the seconds by which its messages may be dated after the events they belong to.
+    Args:
+        waits: by topic, the seconds by which its messages may be dated after the events they belong to
+        max_lateness: seconds for which an event is waited for, by the clock of its own partition
+        idle_timeout: seconds for which a partition at its end is waited for
     """
 
     def __init__(self, waits: Mapping[str, float], max_lateness: float, idle_timeout: float) -> None:
@@ -99,23 +101,27 @@ class Watermarks:
         self._clocks: dict[TopicPartition, PartitionClock] = {}
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these partitions exist: there is no watermark before each has a time, or is found at its end.
+        """Set the partitions: there is no watermark before each has a time, or is found at its end.
 
-        Others of the same topics are dropped, as when a topic was recreated with fewer; a topic without partitions
-        is unavailable.
+        Other partitions of these topics are dropped: the topic was recreated with fewer. A topic without partitions is
+        unavailable now, and keeps its clocks.
         """
-        known = set(partitions)
-        topics = {topic for topic, _ in known}
-        for place in known - self._clocks.keys():
-            self._clocks[place] = PartitionClock()
-        for place in self._clocks.keys() - known:
-            if place[0] in topics:
-                del self._clocks[place]
+        current = set(partitions)
+        topics = {topic for topic, _ in current}
+        for partition in current - self._clocks.keys():
+            self._clocks[partition] = PartitionClock()
+        for partition in self._clocks.keys() - current:
+            if partition[0] in topics:
+                del self._clocks[partition]
 
     def advance(self, origin: Origin, timestamp: Array, last: float = NEVER, complete_until: float = NEVER) -> None:
         """Advance the clocks by the next messages, in the order of each partition.
 
-        Events up to the time `last` were released because all before `complete_until` seemed to have come.
+        Args:
+            origin: where the messages come from
+            timestamp: [n] their times
+            last: the newest event that was released because its partition was at its end
+            complete_until: all events before this time seemed to have come then
         """
         watermark = self.watermark
         for number in np.flatnonzero(np.bincount(origin.partition)).tolist():
@@ -127,17 +133,23 @@ class Watermarks:
             clock.advance(timestamp[rows], self._max_lateness)
 
     def at_end(self, ended: Mapping[TopicPartition, float]) -> float:
-        """These partitions were found at their end by requests sent at these times, after all events so far were read.
+        """Put forward the clocks of partitions that were found at their end.
 
-        An answer counts once: events may have come since. Clocks are put forward to the newest clock; those of messages
-        that belong to earlier events, to the time of the request, where that is not much later. Returns the time up to
-        which all events have come as all partitions were found at their end; minus infinity if not all were.
+        They follow the newest clock. If their messages belong to earlier events, they follow the time of the request,
+        unless it is much later.
+
+        Args:
+            ended: by partition, when its end was asked for, after all events so far had been read. An answer counts
+                once: events may have come since
+
+        Returns:
+            The time up to which all events have come, if all partitions were found at their end; else minus infinity.
         """
         newest = self.newest
-        for place, asked in ended.items():
-            clock = self._clocks.setdefault(place, PartitionClock())
+        for partition, asked in ended.items():
+            clock = self._clocks.setdefault(partition, PartitionClock())
             if clock.asked_at != asked:
-                wait = self._waits[place[0]]
+                wait = self._waits[partition[0]]
                 # events left in the log are read as much later
                 live_within = 2 * (wait + self._max_lateness + self._idle_timeout) if wait else 0.0
                 clock.follows = asked - newest > live_within
@@ -156,39 +168,39 @@ class Watermarks:
                 clock.last = np.where(clock.last > latest, NEVER, clock.last)
 
     def _is_complete(self) -> bool:
-        """Whether each topic has partitions."""
+        """Tell whether each topic has partitions."""
         return {topic for topic, _ in self._clocks} == self._waits.keys()
 
     @property
     def newest(self) -> float:
-        """The time of the newest clock."""
+        """Return the time of the newest clock."""
         return max((clock.time for clock in self._clocks.values()), default=NEVER)
 
     @property
     def watermark(self) -> float:
-        """The time before which all events have come, with the messages that belong to them, except late ones."""
+        """Return the time before which all events have come, with their rewards, except late ones."""
         return min(map(self._passed, self._clocks)) if self._is_complete() else NEVER
 
-    def _passed(self, place: TopicPartition) -> float:
-        clock = self._clocks[place]
-        return max(clock.time, clock.put_forward) - self._max_lateness - self._waits[place[0]]
+    def _passed(self, partition: TopicPartition) -> float:
+        clock = self._clocks[partition]
+        return max(clock.time, clock.put_forward) - self._max_lateness - self._waits[partition[0]]
 
     def read_up_to(self) -> dict[TopicPartition, float]:
-        """The times that partitions have passed, without those at their end, whose clocks follow the others.
+        """Return the times that partitions have passed, without partitions at their end that follow the others.
 
-        Also where such a clock is ahead now: only the others advance it, so they must not wait for it.
+        Only the others advance such a clock, so they must not wait for it, even if it is ahead now.
         """
-        return {place: self._passed(place) for place, clock in self._clocks.items() if not clock.follows}
+        return {partition: self._passed(partition) for partition, clock in self._clocks.items() if not clock.follows}
 
     def lateness(self) -> dict[TopicPartition, float]:
-        """The most seconds by which recent messages of each partition came after the watermark."""
-        return {place: clock.lateness for place, clock in self._clocks.items()}
+        """Return the most seconds by which recent messages of each partition came after the watermark."""
+        return {partition: clock.lateness for partition, clock in self._clocks.items()}
 
     def state(self) -> list[Any]:
-        """The clocks as plain numbers."""
+        """Return the clocks as plain numbers."""
         return [
-            [*place, clock.time, clock.put_forward, clock.lateness, clock.last.tolist()]
-            for place, clock in self._clocks.items()
+            [*partition, clock.time, clock.put_forward, clock.lateness, clock.last.tolist()]
+            for partition, clock in self._clocks.items()
         ]
 
     def restore(self, state: Iterable[Any]) -> None:

@@ -137,7 +137,7 @@ MISTAKES_IN_A_LOG = {
         field("propensity", lambda _: 0.9),
         "the trust check mean_weight: mean weight 0.322 over 400 events, expected 1",
     ),
-    "propensities are missing": (without("propensity"), "propensity: missing, and so is `propensities` (log.ndjson:1)"),
+    "propensities are missing": (without("propensity"), "propensity: missing, as is `propensities` (log.ndjson:1)"),
     "the reward is missing": (without("reward"), "reward: missing (log.ndjson:1)"),
     "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str (log.ndjson:1)"),
     "the reward is null": (field("reward", lambda _: None, every=2), "reward: missing (log.ndjson:1)"),
@@ -202,7 +202,7 @@ MISTAKES_IN_A_LOG = {
     ),
     "actions have different numbers of features": (
         lambda _, event: {**event, **SET, "features": [[1], [1, 2], [3]]},
-        "features[1]: 2 numbers, where features[0] has 1 (log.ndjson:1)",
+        "features[1]: 2 numbers, but features[0] has 1 (log.ndjson:1)",
     ),
     "distributions without actions": (
         challenger(lambda value: [value, 1 - value]),

@@ -1,4 +1,4 @@
-"""The logger of a recommender: its messages, its refusals, and that it never raises or grows."""
+"""Test what the logger of a recommender writes and refuses, and that it never raises, blocks or grows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval import EventLogger, read_events
-from streameval.events import JsonDecoder, Message, Origin, RankingDecoder, RewardDecoder
+from streameval.events import JsonDecoder, Message, MessageSink, Origin, RankingDecoder, RewardDecoder
 from streameval.events.further_rewards import RewardField
+from support.factories import wait_until
 from support.strategies import POLICIES, examples
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b"], [0.9, 0.1], "a")
@@ -40,7 +41,7 @@ def test_decisions_arrive_as_they_were_logged() -> None:
     assert batch.reward.tolist() == [1.0, -2.5, 1.0]
     assert batch.timestamp.tolist() == [3.0, 4.0, 5.0]
     np.testing.assert_array_equal(batch.probabilities, [[0.5, 0.25, np.nan], [np.nan, np.nan, 0.5], [np.nan] * 3])
-    assert [each.kind for each in messages] == ["decision"] * 3
+    assert [message.kind for message in messages] == ["decision"] * 3
     assert messages[0].event_id == 7
     assert json.loads(messages[0].value)["context"] == {"hour": 9}
 
@@ -48,7 +49,7 @@ def test_decisions_arrive_as_they_were_logged() -> None:
 SEVERAL = (RewardField("revenue", "revenue", 0.0, 200.0), RewardField("hide", "hide", 0.0, 1.0))
 
 
-def test_several_rewards_are_fields_of_one_message_and_may_come_in_several() -> None:
+def test_several_rewards_are_fields_of_one_message_or_of_several() -> None:
     messages: list[Message] = []
     slots = [{"action": "a", "propensity": 0.5}]
     with EventLogger.to_function(messages.append) as logger:
@@ -58,19 +59,21 @@ def test_several_rewards_are_fields_of_one_message_and_may_come_in_several() -> 
         logger.reward(later, {"revenue": 3})
         logger.reward(later, {"click": 1, "hide": 0.0}, timestamp=9)
     assert logger.counts.invalid == 0
-    decisions = JsonDecoder(POLICIES, "click", further=SEVERAL).decode_batch([each.value for each in messages[:2]])
+    decisions = JsonDecoder(POLICIES, "click", further=SEVERAL).decode_batch(
+        [message.value for message in messages[:2]]
+    )
     assert decisions.further is not None
     assert decisions.reward.tolist() == [1.0, 0.0]
     np.testing.assert_array_equal(decisions.further.values, [[12.5, np.nan], [np.nan, 1.0]])
-    places = Origin.of("rewards", [(0, [0, 1])])
-    rewards = RewardDecoder("click", SEVERAL).decode_batch([each.value for each in messages[3:]], places)
+    origin = Origin.of("rewards", [(0, [0, 1])])
+    rewards = RewardDecoder("click", SEVERAL).decode_batch([message.value for message in messages[3:]], origin)
     assert rewards.further is not None
     np.testing.assert_array_equal(rewards.reward, [np.nan, 1.0])
     np.testing.assert_array_equal(rewards.further.values, [[3.0, np.nan], [np.nan, 0.0]])
 
 
-@pytest.mark.parametrize("wrong", [{}, {"click": math.inf}, {"timestamp": 1.0}, {"click": "x"}])
-def test_rewards_that_no_message_can_hold_are_refused(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [{}, {"click": math.inf}, {"timestamp": 1.0}, {"click": "x"}, {"a\n": 1}, {1: 1}])
+def test_rewards_without_a_field_or_a_number_are_refused(wrong: Any) -> None:
     messages: list[Message] = []
     with EventLogger.to_function(messages.append) as logger:
         logger.reward("e", wrong)
@@ -156,7 +159,7 @@ def test_files_hold_one_line_per_event_and_can_be_read(tmp_path: Path) -> None:
     assert len((tmp_path / "rewards.ndjson").read_text().splitlines()) == 2
 
 
-def test_a_logger_without_a_destination_for_rewards_wants_them_with_the_decision(tmp_path: Path) -> None:
+def test_without_a_destination_for_rewards_decisions_need_one(tmp_path: Path) -> None:
     with EventLogger.to_file(tmp_path / "log.ndjson") as logger:
         logger.decision(*CHOICE)
         logger.reward("e", 1)
@@ -192,7 +195,7 @@ def test_a_full_buffer_drops_and_counts(caplog: pytest.LogCaptureFixture) -> Non
     assert logger.counts.dropped == counts.dropped + 1, "a closed logger drops"
 
 
-def test_an_os_error_is_tried_again_and_another_exception_fails_the_message() -> None:
+def test_a_message_is_sent_again_after_an_os_error_and_fails_after_others() -> None:
     messages: list[Message] = []
     faults: list[Exception] = [OSError("no space"), OSError("no space"), ValueError("not this one")]
 
@@ -209,13 +212,57 @@ def test_an_os_error_is_tried_again_and_another_exception_fails_the_message() ->
     assert logger.counts == (2, 0, 0, 0, 1)
 
 
-def test_messages_that_cannot_be_written_until_it_is_closed_are_dropped() -> None:
+def test_messages_not_written_when_the_logger_closes_are_dropped() -> None:
     def write(message: Message) -> None:
         raise OSError("no space")
 
     logger = EventLogger.to_function(write)
     logger.decision(*CHOICE, reward=0)
     logger.close(timeout=0.2)
+    assert logger.counts == (0, 0, 1, 0, 0)
+
+
+def test_a_sink_that_cannot_be_opened_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    messages: list[Message] = []
+    faults: list[Exception] = [ValueError("no such option"), ConnectionError("no broker")]
+
+    class Collecting(MessageSink):
+        def __len__(self) -> int:
+            return 0  # a sink is not absent because it is empty
+
+        def send(self, message: Message, done: Any) -> None:
+            messages.append(message)
+            done(None)
+
+    sinks: list[MessageSink] = []
+
+    def open_sink() -> MessageSink:
+        if faults:
+            raise faults.pop(0)
+        sinks.append(Collecting())
+        return sinks[-1]
+
+    with EventLogger(open_sink) as logger:
+        logger.decision(*CHOICE, reward=0)
+        assert logger.flush()
+        logger.decision(*CHOICE, reward=0)
+    assert (len(messages), len(sinks)) == (2, 1)
+    assert "no such option" in caplog.text
+
+
+def test_a_message_acknowledged_after_the_logger_closed_stays_dropped() -> None:
+    acknowledge: list[Any] = []
+
+    class Slow(MessageSink):
+        def send(self, message: Message, done: Any) -> None:
+            acknowledge.append(done)
+
+    logger = EventLogger(Slow)
+    logger.decision(*CHOICE, reward=0)
+    wait_until(lambda: len(acknowledge) == 1)
+    assert logger.counts.waiting == 1
+    logger.close(timeout=0.1)
+    acknowledge[0](None)
     assert logger.counts == (0, 0, 1, 0, 0)
 
 
@@ -233,28 +280,33 @@ if child:
 else:
     log("child")
     logger.close()
+    print(*logger.counts, flush=True)
     os._exit(0)
 """
 
 
-def test_a_forked_process_writes_its_own_messages_once(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FORKED, tmp_path / "log"], check=True, timeout=60)
+def test_a_forked_process_writes_and_counts_its_own_messages(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "log")]
+    child = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert child.stdout.split() == ["3", "0", "0", "0", "0"]
     lines = [json.loads(line)["context"] for line in (tmp_path / "log").read_text().splitlines()]
     assert sorted(lines) == ["child"] * 3 + ["parent"] * 6
 
 
-def test_a_recommender_imports_neither_numpy_nor_scipy() -> None:
+def test_importing_the_logger_loads_no_numpy_and_creating_it_no_kafka_client() -> None:
     program = (
-        "import streameval, sys\nstreameval.EventLogger.to_function(print)\n"
-        "print(*sorted({'numpy', 'scipy', 'pydantic', 'kafka', 'confluent_kafka'} & {*sys.modules}))"
+        "import streameval, sys\nlogger = streameval.EventLogger\n"
+        "print(*sorted({'numpy', 'scipy', 'pydantic'} & {*sys.modules}))\n"
+        "logger.to_function(print)\n"
+        "print(*sorted({'scipy', 'pyarrow', 'kafka', 'confluent_kafka'} & {*sys.modules}))"
     )
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert found.stdout.strip() == ""
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert loaded.stdout.split() == []
 
 
 def test_pages_slates_and_outcomes_arrive_as_they_were_logged() -> None:
     messages: list[Message] = []
-    slots = [{"action": place, "propensity": 0.5, "policies": {"new": np.float64(0.25)}} for place in range(2)]
+    slots = [{"action": slot, "propensity": 0.5, "policies": {"new": np.float64(0.25)}} for slot in range(2)]
     with EventLogger.to_function(messages.append) as logger:
         page: dict[str, Any] = {"policies": {"new": {"b": 1}, "other": ["b", "a"], "none": None}, "swap": (1, 2)}
         assert logger.ranking({"hour": 9}, np.array(["a", "b"]), ["b"], **page, event_id=7, timestamp=3) == 7
@@ -270,6 +322,32 @@ def test_pages_slates_and_outcomes_arrive_as_they_were_logged() -> None:
     assert outcomes.rejected == ()
     assert outcomes.scored.outcomes[0].tolist() == [0.25]
     assert json.loads(messages[0].value)["context"] == {"hour": 9}
+
+
+def test_a_page_without_clicks_has_the_candidates_whose_ranks_are_empty() -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.ranking({}, ["a", "b"], [], policies={"ranks": {}, "missing": None, "list": ["b", "a"]})
+    pages = RankingDecoder(["ranks", "missing", "list"]).decode_batch([messages[0].value])
+    np.testing.assert_array_equal(pages.probabilities, [[1.0, np.nan, 1.0]])
+
+
+def test_empty_values_are_not_taken_for_absent_ones() -> None:
+    messages: list[Message] = []
+    with EventLogger.to_function(messages.append) as logger:
+        logger.decision(
+            {}, ["a"], [1.0], "a", policies={}, reward=0, unit="", logging_policy="", event_id=0, timestamp=0
+        )
+        logger.scored({}, 0.5, {})
+        logger.ranking([], [], [], event_id="", timestamp=0)
+        for empty in ({"actions": [], "propensities": 0.5}, {"actions": ["a"], "propensities": []}):
+            logger.decision({}, chosen="a", reward=0, **empty)  # type: ignore[arg-type]
+        logger.slate({}, [], reward=0)
+    assert logger.counts == (3, 0, 0, 3, 0)
+    decision, outcome, page = (json.loads(message.value) for message in messages)
+    assert (decision["event_id"], decision["timestamp"], decision["unit"], decision["policies"]) == (0, 0, "", {})
+    assert outcome["scored"] == {"propensity": 0.5, "values": {}, "revealed": True}
+    assert (page["event_id"], page["context"]) == ("", [])
 
 
 ITEMS = st.lists(st.sampled_from(["a", "b", 1]), max_size=3)
@@ -293,7 +371,8 @@ def test_the_logger_refuses_pages_that_a_decoder_rejects(timestamp: float, featu
         logger.ranking(None, event_id=1, timestamp=timestamp, features=features, **page)
     placements = page.pop("policies") or {}
     named = {
-        name: given and {"ranks" if isinstance(given, dict) else "ranking": given} for name, given in placements.items()
+        name: None if listed is None else {"ranks" if isinstance(listed, dict) else "ranking": listed}
+        for name, listed in placements.items()
     }
     raw = {"event_id": 1, "timestamp": timestamp, "ranking": page, "policies": named, "features": features}
     batch = RankingDecoder(POLICIES).decode_batch([json.dumps(raw).encode()])
@@ -302,7 +381,7 @@ def test_the_logger_refuses_pages_that_a_decoder_rejects(timestamp: float, featu
 
 
 @pytest.mark.parametrize("bad", [(7, 8), (["a"], object()), ("a", None), (["a"], ["b"]), (["\ud800"], [])])
-def test_no_argument_of_a_page_a_slate_or_an_outcome_raises(bad: tuple[Any, Any]) -> None:
+def test_no_argument_of_another_form_raises(bad: tuple[Any, Any]) -> None:
     messages: list[Message] = []
     with EventLogger.to_function(messages.append) as logger:
         logger.ranking(None, *bad)
@@ -313,7 +392,7 @@ def test_no_argument_of_a_page_a_slate_or_an_outcome_raises(bad: tuple[Any, Any]
     assert (logger.counts.invalid, messages) == (5, [])
 
 
-def test_a_slate_has_a_reward_or_the_logger_a_destination_for_it(tmp_path: Path) -> None:
+def test_a_slate_needs_a_reward_or_a_destination_for_it(tmp_path: Path) -> None:
     slots: list[dict[str, Any]] = [{"action": 1, "propensity": 0.5}]
     with EventLogger.to_file(tmp_path / "log.ndjson") as logger:
         logger.slate(None, slots)

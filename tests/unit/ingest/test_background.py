@@ -1,4 +1,4 @@
-"""Calls in the background, and closing a source leaves no threads behind that still look for its broker."""
+"""Test calls in the background, and that a closed source leaves no thread behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.integration.faulty_cluster import StoppableBroker
 
 
 class Connection:
-    """Counts how often it was closed."""
+    """Count how often it was closed."""
 
     closed = 0
 
@@ -35,7 +35,7 @@ class Connection:
         self.closed += 1
 
 
-def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> None:
+def test_a_closed_group_closes_connections_that_come_later() -> None:
     connections, one, other, late = ConnectionGroup(), Connection(), Connection(), Connection()
     connections.add(one)
     connections.add(other)
@@ -45,7 +45,7 @@ def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> No
     assert (one.closed, other.closed, late.closed) == (1, 1, 1)
 
 
-def test_a_connection_that_is_gone_is_not_remembered() -> None:
+def test_a_group_keeps_no_connection_alive() -> None:
     connections, references = ConnectionGroup(), []
     for _ in range(100):
         connection = Connection()
@@ -56,7 +56,7 @@ def test_a_connection_that_is_gone_is_not_remembered() -> None:
     assert not any(reference() for reference in references)
 
 
-def test_a_call_that_ends_just_when_the_wait_for_it_does_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ends_with_the_wait_for_it_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     wait, due = Future.result, threading.Event()
 
     def ends_late(future: Future[Any], timeout: float | None = None) -> Any:
@@ -74,7 +74,7 @@ def test_a_call_that_ends_just_when_the_wait_for_it_does_has_not_failed(monkeypa
     assert call.result(timeout=60.0) is True
 
 
-def test_a_call_that_raises_a_timeout_raises_it_where_its_value_is_asked_for() -> None:
+def test_a_timeout_inside_a_call_is_raised_by_result() -> None:
     def expires() -> None:
         raise TimeoutError("of the call")
 
@@ -84,7 +84,7 @@ def test_a_call_that_raises_a_timeout_raises_it_where_its_value_is_asked_for() -
 
 @pytest.fixture
 def silent_server() -> Iterator[str]:
-    """Takes connections, and never sends a byte."""
+    """Take connections, and never send a byte."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -142,7 +142,7 @@ def test_dead_letters_without_a_broker_end_soon_and_are_counted(
     assert "dead_letters_lost" in capsys.readouterr().out
 
 
-def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are_not_called_lost(
+def test_only_dead_letters_that_no_broker_took_are_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)

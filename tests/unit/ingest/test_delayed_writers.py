@@ -1,4 +1,4 @@
-"""Writers that send events in batches or cut their timestamps lose no event, and are seen to be late."""
+"""Test that no event is lost if writers send batches or cut their timestamps, and that lateness is seen."""
 
 from __future__ import annotations
 

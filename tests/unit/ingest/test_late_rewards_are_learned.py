@@ -1,4 +1,4 @@
-"""A policy that learns takes an event when its reward has joined, however decisions and rewards arrive."""
+"""Test that a policy learns from joined rewards alike, however decisions and rewards arrive."""
 
 from __future__ import annotations
 

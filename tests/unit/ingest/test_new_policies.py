@@ -1,4 +1,4 @@
-"""Buffered events while a candidate is added that they have no probability of."""
+"""Test events that are buffered while a candidate is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline: one chain, however messages arrive, and over restarts at any point."""
+"""Test that events pass the pipeline alike however messages arrive, and over restarts at any point."""
 
 from __future__ import annotations
 

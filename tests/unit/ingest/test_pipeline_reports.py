@@ -1,4 +1,4 @@
-"""From messages of several partitions and two topics to the same Report, live and catching up, over restarts."""
+"""Test that live and late readers of several partitions and two topics report the same, over restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new kind of source needs a settings model with three answers, and a class that reads."""
+"""Test that a new kind of source needs a settings model with three answers, and a class that reads."""
 
 from __future__ import annotations
 

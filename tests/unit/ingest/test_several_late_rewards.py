@@ -1,4 +1,4 @@
-"""Several rewards that come late, for decisions in JSON and in ds-json: each has the numbers of its own daemon."""
+"""Test that several late rewards have the numbers of one daemon per reward, in JSON and in ds-json."""
 
 from __future__ import annotations
 

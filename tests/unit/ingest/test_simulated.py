@@ -1,4 +1,4 @@
-"""The simulated recommender as a source: the wire format, the pace, the truth, and how it ends."""
+"""Test the simulated recommender as a source: its wire format, pace, truth and end."""
 
 from __future__ import annotations
 

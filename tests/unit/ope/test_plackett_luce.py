@@ -196,7 +196,7 @@ def test_faulty_scores_are_rejected_with_the_reason() -> None:
     assert detail(scores=None) == "scores: missing, but the ranking was drawn by them"
     assert detail(scores=[0, "a", 1]) == "scores: not a list of numbers"
     assert detail(scores=[0, 1]) == "scores: 2 entries for 3 actions"
-    too_far = "scores: they differ by more than 500, which leaves no chance to some actions"
+    too_far = "scores: differ by more than 500, which leaves no chance to some actions"
     assert [detail(scores=[0, 1, score]) for score in (600, -500, 10**305)] == [too_far] * 3
     many, rows = np.zeros(40), np.full((6, 40), 1 / 40)
     (rejected,) = JsonDecoder([POLICY]).decode_batch([slate((0, 1, 2, 3, 4, 5), many, rows)]).rejected

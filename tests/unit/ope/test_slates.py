@@ -455,7 +455,7 @@ LISTED: dict[str, Any] = {"slates": [["a", "b"], ["b", "a"]], "slate_propensitie
         (3, "malformed", "slots: expected array, got int"),
         ([3], "malformed", "slots.0: expected object, got int"),
         ([coin(0), {"propensity": 0.5}], "missing_field", "slots.1.action: missing"),
-        ([coin(0), {"action": 1}], "missing_field", "slots.1.propensity: missing, and so is `propensities`"),
+        ([coin(0), {"action": 1}], "missing_field", "slots.1.propensity: missing, as is `propensities`"),
         ([coin(0), coin(0, propensity=0)], "propensity_range", "slots.1.propensity: 0 is not in (0, 1]"),
         ([coin(0, propensity="x")], "malformed", "slots.0.propensity: expected float, got str"),
         ([coin(0), coin(0, 1.5)], "probability_range", f"slots.1.policies.{POLICY}: 1.5 is not in [0, 1]"),
@@ -509,7 +509,7 @@ def test_fields_of_slots_are_refused_next_to_them(field: str) -> None:
         ([RANKED, RANKED], "slots.1.action: 'a' is shown twice in a ranking"),
         (
             [RANKED, {"actions": ["b", "c"], "action": "b"}],
-            "slots.1.actions: not those of slots.0, but a ranking is of one set of actions",
+            "slots.1.actions: differ from slots.0; all slots of a ranking must list the same actions",
         ),
         ([RANKED, RANKED | {"action": "b"}, RANKED | {"action": "c"}], "slots: 3 for a ranking of 2 actions"),
     ],
@@ -540,7 +540,7 @@ def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
             "malformed",
             "slates[1][1]: 'c' is not one of slots.1.actions",
         ),
-        (LISTED | {"slates": [["a", "b"], ["a", "b"]]}, "malformed", "slates: one is listed twice"),
+        (LISTED | {"slates": [["a", "b"], ["a", "b"]]}, "malformed", "slates: a slate is listed twice"),
         (
             LISTED | {"slate_propensities": [0.5, 0.6]},
             "distribution_sum",

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from streameval.config.model import Config
 from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
-from streameval.ingest.base import MOST_AHEAD, BackfillReader, PartitionStatus, Records, SourceStatus, TopicPartition
+from streameval.ingest.base import MAX_AHEAD, BackfillReader, PartitionStatus, Records, SourceStatus, TopicPartition
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
@@ -97,11 +97,11 @@ def test_backfilled_and_live_messages_are_every_message_once(
 
 
 def test_events_beyond_the_live_reader_are_buffered_within_bounds() -> None:
-    source = Log([10 * MOST_AHEAD], lots=[5000])
+    source = Log([10 * MAX_AHEAD], lots=[5000])
     reading = BackfillReader(source)
     for _ in range(100):
         assert reading.poll({("log", 0): 0}, 0.0) == []
-    assert source.asked * 5000 == MOST_AHEAD
+    assert source.asked * 5000 == MAX_AHEAD
     assert len(values(reading.poll({("log", 0): 7000}, 0.0))) == 7000
 
 

@@ -1,4 +1,4 @@
-"""Buffered events lie off the heap, are the same there to the last bit, and leave no memory when they go."""
+"""Test that buffered events are equal off the heap, and leave no memory when they go."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def arrays(value: Any) -> list[np.ndarray]:
 
 
 def memory_of(array: np.ndarray) -> object:
-    """The object that holds the bytes of an array."""
+    """Return the object that holds the bytes of an array."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.obj if isinstance(base, memoryview) else base.base
@@ -106,7 +106,7 @@ def memory_of(array: np.ndarray) -> object:
 
 
 @pytest.mark.parametrize("make", [compact, with_actions, slates, with_origin])
-def test_separate_events_in_their_own_memory_give_the_same(make: Any) -> None:
+def test_events_off_the_heap_are_equal(make: Any) -> None:
     batch = make()
     copy = off_heap(batch)
     assert copy.to_state() == batch.to_state()
@@ -116,20 +116,20 @@ def test_separate_events_in_their_own_memory_give_the_same(make: Any) -> None:
         assert (one.flags.c_contiguous, one.flags.f_contiguous) == (other.flags.c_contiguous, other.flags.f_contiguous)
 
 
-def test_consecutive_events_of_a_larger_batch_come_apart_contiguous_over_events() -> None:
+def test_a_slice_of_a_batch_is_contiguous_off_the_heap() -> None:
     part = compact()[100:900]
     copy = off_heap(part)
     assert copy.probabilities.T.flags.c_contiguous
     assert copy.to_state() == part.to_state()
 
 
-def test_few_events_stay_where_they_are() -> None:
+def test_few_events_stay_on_the_heap() -> None:
     few = compact()[:10]
     assert off_heap(few) is few
 
 
 @pytest.mark.lengthy
-def test_memory_in_which_events_waited_goes_back_to_the_system() -> None:
+def test_memory_of_buffered_events_goes_back_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     taken, full, left = map(float, done.stdout.split())
     assert taken > 380_000
@@ -137,7 +137,7 @@ def test_memory_in_which_events_waited_goes_back_to_the_system() -> None:
     assert left < full / 2
 
 
-def test_events_after_the_latest_time_are_redated_and_those_at_it_are_not() -> None:
+def test_only_events_after_the_latest_time_are_redated() -> None:
     held = HeldEvents()
     for partition, times in enumerate([[1.0, 5.0, 9.0], [2.0, 5.0]]):
         messages = [message(number, timestamp=time) for number, time in enumerate(times)]

@@ -1,4 +1,4 @@
-"""An event that a producer sent twice counts once, as far back as ids are remembered."""
+"""Test that an event sent twice counts once, as far back as ids are remembered."""
 
 from __future__ import annotations
 

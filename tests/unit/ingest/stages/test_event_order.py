@@ -1,4 +1,4 @@
-"""Partitions are merged into the order of time, whenever and however they are read."""
+"""Test that partitions are merged in the order of time, whenever and however they are read."""
 
 from __future__ import annotations
 

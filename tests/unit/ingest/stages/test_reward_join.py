@@ -1,4 +1,4 @@
-"""Rewards that come as messages of their own are joined to their decisions, whenever and however both are read."""
+"""Test that separate rewards are joined to their decisions, whenever and however both are read."""
 
 from __future__ import annotations
 

@@ -503,7 +503,7 @@ def messages(**fields: Any) -> list[bytes]:
 
 def test_a_decoder_takes_events_without_propensities_only_where_they_are_estimated() -> None:
     (refused,) = JsonDecoder(["challenger"]).decode_batch(messages()).rejected
-    assert refused.detail == "propensity: missing, and so is `propensities`"
+    assert refused.detail == "propensity: missing, as is `propensities`"
     batch = JsonDecoder(["challenger"], estimated=True).decode_batch(messages())
     assert np.isnan(batch.propensity).all()
     assert not batch.rejected
