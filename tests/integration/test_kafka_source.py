@@ -612,7 +612,7 @@ def test_batches_that_cannot_be_unpacked_are_skipped_and_their_messages_counted(
     readable = [value for number in (0, 3, 6) for value in numbers(10, first=10 * number)]
     assert reader.seen == Counter([*readable, *numbers(5, first=80), *[None] * 55])
     reported = [(entry["offset"], entry["lost"]) for entry in logs if entry["event"] == "unreadable_batch"]
-    assert reported == [(10, 10), (20, 10), (40, 10), (50, 10), (70, 10), (85, 5)]
+    assert reported == [(10, 20), (40, 20), (70, 10), (85, 5)]
 
 
 def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) -> None:

@@ -184,12 +184,12 @@ class ConfluentClient:
         for number in partitions:
             epochs = {key: epoch for key, epoch in self.epochs().items() if key == number}
             self._requests.assign({number: self._positions[number]}, epochs)
-            deadline = time.monotonic() + REQUEST_TIMEOUT
-            while not (records := self._requests.poll(REQUEST_TIMEOUT)):
-                if time.monotonic() > deadline:
-                    self._requests.unblock(partitions)
+            records = self._requests.read_alone([number])
+            position = self._requests.position(number)
+            if position == self._positions[number]:
+                self._requests.unblock(partitions)
             read += records
-            self._positions[number] = max(part.offsets[-1] for part in records) + 1
+            self._positions[number] = position
             self._epochs |= {number: UNKNOWN_EPOCH} | self._requests.epochs()
         self._requests.assign({}, {})
         self.assign(self._positions, self.epochs())

@@ -19,10 +19,10 @@ from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
+from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
-    INSIDE,
     administrator_options,
     connected,
     connection_options,
@@ -75,8 +75,9 @@ def create_topic(
     topic: str, partitions: int, connection: KafkaConnection, connections: ConnectionGroup | None = None
 ) -> None:
     """Create a topic with the cluster's default number of replicas, unless it exists."""
+    group = connections or ConnectionGroup()
     with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, connections)
+        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, group)
         with closing(administrator), suppress(TopicAlreadyExistsError):
             if not any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
@@ -89,7 +90,8 @@ def list_topics(connection: KafkaConnection) -> set[str]:
         ClientError: The cluster does not answer.
     """
     with translated_errors():
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT)
+        options = administrator_options(connection)
+        administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, ConnectionGroup())
         with closing(administrator):
             return set(administrator.list_topics())
 
@@ -107,7 +109,9 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
         "max_block_ms": milliseconds(block_timeout),
         "metrics_enabled": False,
     }
-    return connected(KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT)[0]
+    return connected(
+        KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT, ConnectionGroup()
+    )[0]
 
 
 def _close(producer: Any) -> None:
@@ -119,7 +123,10 @@ def _close(producer: Any) -> None:
 
 
 def _give_up(producer: Any) -> None:
-    (producer._sender if isinstance(producer, KafkaProducer) else producer).force_close()
+    if isinstance(producer, KafkaProducer):
+        internals.give_up(producer)
+    else:
+        producer.force_close()
 
 
 @contextmanager
@@ -177,8 +184,7 @@ class MessageSender:
         self._connections.close()
         producer = self._producer
         if producer is not None:
-            with INSIDE:  # its thread closes its network; two that close one get in each other's way
-                _give_up(producer)
+            _give_up(producer)
 
     def close(self) -> None:
         """Leave the cluster; messages under way are given up."""

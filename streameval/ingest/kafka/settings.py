@@ -25,7 +25,7 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.kafka.connection import KafkaTopic
-from streameval.ingest.kafka.registry import AvroFormat, DescribedProtobuf, ProtobufFormat, reader_of
+from streameval.ingest.kafka.formats import AvroFormat, DescribedProtobuf, ProtobufFormat, reader_of
 from streameval.ingest.stages import EventOrder, RewardStore
 
 

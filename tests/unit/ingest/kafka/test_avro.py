@@ -118,7 +118,7 @@ def test_an_unknown_schema_is_asked_for_again_after_a_while(
     assert registry.requests == ["/schemas/ids/8"]
     registry.register(8)
     now = registries.time.monotonic()
-    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.ASK_AGAIN)
+    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.UNKNOWN_SCHEMA_SECONDS)
     assert len(decoder.decode_batch([message])) == 1
 
 

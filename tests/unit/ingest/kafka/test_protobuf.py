@@ -61,8 +61,8 @@ def test_messages_become_events_by_their_columns(registry: Registry) -> None:
     assert (batch.unit != 0).tolist() == [False, True]
     assert [(each.reason, each.detail) for each in batch.rejected] == [("missing_field", "reward: missing")]
     assert batch.rejected[0].value == framed(some[1], 7)
-    paths = ["/schemas/ids/7", "/subjects/choice/versions/1"]
-    assert registry.requests == [f"{path}?format=serialized" for path in paths]
+    assert [path.partition("?")[0] for path in registry.requests] == ["/schemas/ids/7", "/subjects/choice/versions/1"]
+    assert all("format=serialized" in path for path in registry.requests)
 
 
 def test_lists_and_contexts_are_read(registry: Registry) -> None:
