@@ -27,8 +27,8 @@ from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
-from streameval.ingest.kafka.formats import DescribedProtobuf, reader_of
-from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.formats import DescribedProtobuf
+from streameval.ingest.kafka.settings import KafkaSettings, reader_of
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.service.dead_letters import unwritable

@@ -22,7 +22,7 @@ BAD_RECORD = (EOFError, IndexError, KeyError, OverflowError, MemoryError, StopIt
 
 
 class AvroReader(SchemaReader):
-    """Read Avro. `AvroDeserializer` takes several times longer, and accepts bytes after the record."""
+    """Read Avro. `AvroDeserializer` takes twice the time of this, and accepts bytes after the record."""
 
     title = "Avro"
 

@@ -1,17 +1,12 @@
-"""Configure messages in Avro and Protobuf, and return their readers."""
+"""Configure messages in Avro and Protobuf."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from streameval.errors import InputError
 from streameval.ingest.base import ExistingFile, StrictModel
-
-if TYPE_CHECKING:
-    from streameval.ingest.kafka.protobuf import DescribedReader
-    from streameval.ingest.kafka.registry import SchemaReader
 
 
 class RegistryFormat(StrictModel):
@@ -51,21 +46,3 @@ class DescribedProtobuf(StrictModel):
         description="Schemas in one file, with those that they refer to: protoc --include_imports --descriptor_set_out."
     )
     message: str = Field(min_length=1, description="The full name of the type of the messages, e.g. shop.Decision.")
-
-
-def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> SchemaReader | DescribedReader:
-    """Return the reader of a format.
-
-    Raises:
-        InputError: The libraries that it needs are not installed, or a file does not have the schema.
-    """
-    try:
-        if settings.kind == "avro":
-            from streameval.ingest.kafka.avro import AvroReader  # an extra, as the two below
-
-            return AvroReader(settings)
-        from streameval.ingest.kafka.protobuf import DescribedReader, ProtobufReader
-    except ImportError as error:
-        message = f"source.format: {settings.kind} needs a package that is not installed: {error}"
-        raise InputError(message, hint=f"pip install 'streameval[{settings.kind}]'") from error
-    return DescribedReader(settings) if isinstance(settings, DescribedProtobuf) else ProtobufReader(settings)

@@ -40,6 +40,9 @@ NO_ARGUMENTS = {"client", "client_options", "request_timeout", "sasl_oauth_url",
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
+UNDECODABLE = "Unable to decode response"
+EMBEDDED = ', as of the embedded broker (`streameval broker`): set api_version to "2.3", with `produce` by --config'
+"""The mock cluster of librdkafka (2.16) answers a request for versions in a form that nobody else writes or reads."""
 REQUEST_TIMEOUT_SECONDS = 5.0
 SKIP_SECONDS = 5.0
 """Time for skipping messages of a damaged batch in one poll, so that the caller stays alive."""
@@ -117,8 +120,9 @@ def connected(make: Any, options: Mapping[str, Any], timeout: float, connections
         except KafkaTimeoutError as error:
             if not reasons:
                 raise
-            refused = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
-            raise KafkaConnectionError("; ".join(reasons) + refused) from error
+            cause = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
+            cause = EMBEDDED if any(UNDECODABLE in reason for reason in reasons) else cause
+            raise KafkaConnectionError("; ".join(reasons) + cause) from error
     gc.collect()  # reference cycles keep the sockets of failed attempts open
     return client, made
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streameval.errors import InputError
+from streameval.errors import InputError, SourceError
 from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
@@ -90,6 +90,14 @@ def test_closing_twice_is_harmless(broker: StoppableBroker) -> None:
 def test_a_topic_that_cannot_be_is_refused(broker: StoppableBroker) -> None:
     with pytest.raises(InputError, match="0 partitions"):
         broker.create_topic("odd", 0)
+
+
+def test_without_its_protocol_version_the_error_names_the_option(
+    broker: StoppableBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 1.0)
+    with pytest.raises(SourceError, match=r'set api_version to "2\.3"'):
+        produce(VALUES, "clicks", broker.connection.model_copy(update={"api_version": None}))
 
 
 def test_without_confluent_kafka_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

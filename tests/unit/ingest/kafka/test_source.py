@@ -21,7 +21,7 @@ from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.kafka_python import administrator_options, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
+from streameval.ingest.kafka.source import MAX_BACKOFF, PROBE_INTERVAL, SILENCE_TIMEOUT, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
@@ -41,7 +41,7 @@ class Bench:
         chance, clock = (lambda: self.chance), (lambda: self.now)
         self.source = KafkaSource(settings, bookmark, clock=clock, connect=cluster.connect, chance=chance)
 
-    def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = PATIENCE) -> SourceStatus:
+    def poll(self, times: int = 1, every: float = MAX_BACKOFF, timeout: float = PATIENCE) -> SourceStatus:
         for _ in range(times):
             self.now += every
             for records in self.source.poll(timeout):
@@ -539,7 +539,7 @@ def test_empty_records_move_nothing() -> None:
 
 
 def test_reached_is_reported_for_some_seconds_after_the_last_answer() -> None:
-    assert PROBE_INTERVAL * 2 < REACHED_FOR
+    assert PROBE_INTERVAL * 2 < SILENCE_TIMEOUT
 
 
 def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
