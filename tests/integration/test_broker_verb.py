@@ -1,4 +1,4 @@
-"""`streameval broker`: the embedded broker alone, as a process that other verbs use."""
+"""Test the embedded broker as a process that other commands use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def streameval(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_configuration_that_it_prints_works_until_ctrl_c(tmp_path: Path) -> None:
+def test_the_printed_configuration_works_until_ctrl_c(tmp_path: Path) -> None:
     command = [*STREAMEVAL, "broker", "--topic", "clicks", "--partitions", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

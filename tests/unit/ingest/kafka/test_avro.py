@@ -1,4 +1,4 @@
-"""Avro with a schema registry: records by their columns, schemas once, and everything that can be wrong."""
+"""Test Avro with a schema registry, and all that can be wrong with it."""
 
 from __future__ import annotations
 
