@@ -35,7 +35,7 @@ from support.integration.reading import Reading, log_lines, numbers, reading
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 both_clients = pytest.mark.parametrize("client", ["kafka-python", "confluent"], indirect=True)
-"""Run a test with both clients in `make test`, because it shows whether one loses messages; others are slow for one."""
+"""Run a test with both clients in `make test`, because it shows whether one loses messages. Others are slow for one."""
 
 RECOVERY_SECONDS = 60.0
 """Read a broker that came back within this time."""

@@ -16,7 +16,7 @@ from streameval.events import Fault
 from streameval.ingest.kafka.registry import SchemaReader
 
 MAX_DEPTH = 4
-"""Records inside records whose fields are listed."""
+"""List the fields of records inside records to this depth."""
 BAD_RECORD = (EOFError, IndexError, KeyError, OverflowError, MemoryError, StopIteration, TypeError, ValueError)
 """Errors of fastavro for bytes that are not a record of the schema."""
 

@@ -17,7 +17,7 @@ class OffsetsGoneError(ClientError):
     """Report that the log no longer has the next messages.
 
     Args:
-        resume: Where to continue, by partition; None if unknown.
+        resume: Where to continue, by partition. None if unknown.
     """
 
     def __init__(self, resume: Mapping[int, int | None]) -> None:
@@ -26,13 +26,13 @@ class OffsetsGoneError(ClientError):
 
 
 class Client(Protocol):
-    """Read one topic without a consumer group. Every method may raise `ClientError`; timeouts are seconds."""
+    """Read one topic without a consumer group. Every method may raise `ClientError`. Timeouts are seconds."""
 
     def topic_id(self) -> str | None:
-        """Return the id that distinguishes the topic from a later one of its name; None if the broker gives none."""
+        """Return the id that distinguishes the topic from a later one of its name, None if the broker gives none."""
 
     def partitions(self, timeout: float) -> Collection[int]:
-        """Request the partitions that exist now; none if the topic does not exist."""
+        """Request the partitions that exist now, none if the topic does not exist."""
 
     def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         """Request the offset of the first or next message, or of the first message since a time."""
@@ -68,10 +68,10 @@ class Client(Protocol):
         """Return the next offset, past markers of transactions, which are not messages."""
 
     def epochs(self) -> dict[int, int]:
-        """Return the leader epochs of the messages before the next offsets, if known; see `Offsets`."""
+        """Return the leader epochs of the messages before the next offsets, if known. See `Offsets`."""
 
     def highwater(self, partition: int) -> int | None:
-        """Return the end of the log in the last answer of the broker; None before one."""
+        """Return the end of the log in the last answer of the broker, None before one."""
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -43,7 +43,7 @@ POSITION_ERRORS = {
     KafkaError._NOT_IMPLEMENTED,
     KafkaError.INVALID_MSG,
 }
-"""Errors for which the library does not report where to continue."""
+"""Errors that do not say at which offset to continue."""
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
 class ConfluentClient:
     """Implement `Client` on librdkafka.
 
-    It only fetches. All other requests go through kafka-python, which also reads on after errors of librdkafka: it
+    It only fetches. All other requests go through kafka-python, which reads on after errors of librdkafka. It also
     finds where a log was truncated, and skips batches that cannot be unpacked.
     """
 
@@ -159,7 +159,7 @@ class ConfluentClient:
         ]
 
     def _without_errors(self, number: int, messages: list[Message]) -> list[Message]:
-        """Remove errors from the messages of a partition; the next poll handles them unless they are its end."""
+        """Remove errors from the messages of a partition. The next poll handles them unless they are its end."""
         if any(map(Message.error, messages)):
             for message in filter(Message.error, messages):
                 if message.error().code() == KafkaError._PARTITION_EOF:
@@ -231,7 +231,7 @@ class ConfluentClient:
 
 
 class WrittenAt(Sequence[int]):
-    """Hold when messages were written, in milliseconds since 1970; read on demand, as only few are needed."""
+    """Hold when messages were written, in milliseconds since 1970. Read them on demand, as few are needed."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
@@ -273,7 +273,7 @@ class ConfluentProducer:
             raise KafkaConnectionError(self._trouble) from error
 
     def send(self, topic: str, value: bytes, **options: Any) -> Delivery:
-        """Send a message; its acknowledgement comes later.
+        """Send a message, and return at once. Its acknowledgement comes later.
 
         Raises:
             KafkaTimeoutError: The queue stays full.

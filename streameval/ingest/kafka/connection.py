@@ -50,7 +50,7 @@ CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2*
 
 
 class KafkaConnection(StrictModel):
-    """Connect to a Kafka cluster; shared by everything that does."""
+    """Connect to a Kafka cluster. Everything that does so shares these settings."""
 
     bootstrap_servers: Servers = Field(
         ["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
@@ -201,7 +201,7 @@ REQUIRED = {
 
 OBJECTS = {"kafka_client", "selector", "metric_reporters", "partitioner", "socket_options", "ssl_context"}
 OBJECTS |= {"sasl_oauth_token_provider"}
-"""Options of kafka-python whose values are Python objects, which a configuration cannot hold."""
+"""Options of kafka-python that take Python objects, which a configuration cannot hold."""
 
 
 def require_usable(client: str, options: ClientOptions) -> None:

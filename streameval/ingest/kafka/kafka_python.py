@@ -34,12 +34,12 @@ from streameval.ingest.kafka.oauth import shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
-"""Settings whose names in the library differ."""
+"""Settings that have another name in the library."""
 NO_ARGUMENTS = {"client", "client_options", "request_timeout", "sasl_oauth_url", "sasl_oauth_scope"}
 """Settings that become arguments in another way."""
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
-"""Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
+"""Such brokers report the reason and close the connection. If both arrive at once, the library drops the reason."""
 UNDECODABLE = "Unable to decode response"
 EMBEDDED = ', as of the embedded broker (`streameval broker`): set api_version to "2.3", with `produce` by --config'
 """The mock cluster of librdkafka (2.16) answers a request for versions in a form that nobody else writes or reads."""
@@ -272,16 +272,27 @@ class KafkaPythonClient:
         records: list[Records] = []
         ends = self.offsets(partitions, "latest", REQUEST_TIMEOUT_SECONDS)
         for number, end in ends.items():
-            if self._positions[number] < end:
-                records += self._read_one(number, end)
+            is_damaged = True
+            while is_damaged and self._positions[number] < end:
+                part, is_damaged = self._read_one(number, end)
+                records += part
         self._is_damaged = False
         self._assign_anew(self._positions.keys() - self._paused)
         return records
 
-    def _read_one(self, number: int, end: int) -> list[Records]:
-        """Read some messages of a partition before the offset `end`, which are unreadable or follow unreadable ones."""
+    def _read_one(self, number: int, end: int) -> tuple[list[Records], bool]:
+        """Read some messages of a partition, after skipping those that cannot be unpacked.
+
+        Args:
+            number: The partition, with unread messages.
+            end: The end of its log.
+
+        Returns:
+            The messages, and whether they are followed by one that cannot be unpacked.
+        """
         start = offset = self._positions[number]
-        records, reason, deadline = list[Records](), "", time.monotonic() + SKIP_SECONDS
+        records, reason, is_damaged = list[Records](), "", False
+        deadline = time.monotonic() + SKIP_SECONDS
         while offset < end and time.monotonic() < deadline:
             self._positions[number] = offset
             self._assign_anew([number])
@@ -292,12 +303,17 @@ class KafkaPythonClient:
             except UnreadableError as error:
                 offset += bool(reason)  # the first offset is tried twice: the error may have been of the network
                 reason = str(error)
+        try:
+            records += self._fetch(0.0) if records else []
+        except UnreadableError:
+            is_damaged = True
         if offset == start:
-            return records
+            return records, is_damaged
         self.offsets([number], "latest", REQUEST_TIMEOUT_SECONDS)  # raises if not the batch but the library is broken
         self._positions[number] = max(self._positions[number], offset)
         skipped = range(start, offset)
-        return [Records(self._topic, number, skipped, [None] * len(skipped), unreadable=reason), *records]
+        lost = Records(self._topic, number, skipped, [None] * len(skipped), unreadable=reason)
+        return [lost, *records], is_damaged
 
     def unblock(self, partitions: Collection[int]) -> None:
         raise ClientError(f"partitions {sorted(partitions)} have unread events, but none arrives")

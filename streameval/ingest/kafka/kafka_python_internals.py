@@ -39,7 +39,7 @@ def unless_missing(lost: str) -> Iterator[None]:
 def open_client(make: Any, options: Mapping[str, Any], group: ConnectionGroup) -> tuple[Any, Any]:
     """Make a client of the library, and close its connections if that fails.
 
-    Requests for metadata do not create topics; the library does not pass that option on by itself.
+    Requests for metadata do not create topics. The library does not pass that option on by itself.
 
     Args:
         make: `KafkaConsumer`, `KafkaProducer` or `KafkaAdminClient`.
@@ -89,11 +89,11 @@ def make_closable(connections: Any) -> None:
 
 
 def topic_id(connections: Any, topic: str) -> str | None:
-    """Return the id of a topic in the newest metadata; None if the library or the broker does not give one."""
-    found = None
+    """Return the id of a topic in the newest metadata, None if the library or the broker does not give one."""
+    newest = None
     with unless_missing("messages of a topic that was recreated may be taken for those of the old one"):
-        found = connections.cluster.topic_id(topic)
-    return None if found is None else str(found)
+        newest = connections.cluster.topic_id(topic)
+    return None if newest is None else str(newest)
 
 
 def seek(consumer: Any, key: TopicPartition, offset: int, epoch: int) -> None:

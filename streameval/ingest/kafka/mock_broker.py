@@ -58,7 +58,7 @@ class EmbeddedBroker:
         return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": "2.3"})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
-        """Create a topic; a topic that is written to first is created with 4 partitions.
+        """Create a topic. A topic that is written to before has 4 partitions.
 
         Raises:
             InputError: The broker refuses the name or the number of partitions.

@@ -46,7 +46,7 @@ def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *,
 
     Args:
         values: The values of the messages, in order.
-        topic: The topic; created if it does not exist.
+        topic: The topic. It is created if it does not exist.
         connection: How to reach the cluster.
         partitions: The number of partitions of a topic that is created.
 
@@ -122,7 +122,7 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
 
 
 def _close(producer: Any) -> None:
-    """Close a producer and drop what is still under way; the library would wait for it."""
+    """Close a producer and drop what is still under way, which the library would wait for."""
     _give_up(producer)
     if isinstance(producer, KafkaProducer):
         with suppress(KafkaError):
@@ -163,7 +163,7 @@ class MessageSender:
             How many messages the cluster took.
 
         Raises:
-            RetryError: Some messages were not acknowledged; the error holds them.
+            RetryError: Some messages were not acknowledged. The error holds them.
         """
         answers: list[Any] = []
         cause: Exception | None = None
@@ -223,7 +223,7 @@ class GroupWriter:
         """Write the newest offset of each partition.
 
         Raises:
-            RetryError: The cluster did not take the offsets; a later attempt may succeed.
+            RetryError: The cluster did not take the offsets. A later attempt may succeed.
         """
         topic = self._settings.topic
         offsets = {TopicPartition(topic, number): OffsetAndMetadata(at, "", -1) for number, at in batch[-1].items()}

@@ -27,20 +27,20 @@ from streameval.ingest.kafka.formats import DescribedProtobuf
 from streameval.ingest.kafka.registry import SchemaReader
 
 MAX_DEPTH = 4
-"""Messages inside messages whose fields are listed."""
+"""List the fields of messages inside messages to this depth."""
 GOOGLE = "google.protobuf."
 RUNTIME = {
     f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
     for name in ("any", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 }
-"""The modules of the schemas that come with the runtime of Protobuf; each schema stands alone."""
+"""Modules of the schemas that come with the runtime of Protobuf. Each schema stands alone."""
 JSON_LIKE = {f"{GOOGLE}{name}" for name in ("ListValue", "Struct", "Value")}
 
 MessageFields: TypeAlias = list[tuple[str, Callable[[Any], Any]]]
 
 
 class Records:
-    """Turn messages into records; how to read the fields of each type is found out once."""
+    """Turn messages into records. Remember how to read the fields of a type."""
 
     def __init__(self) -> None:
         self._fields: dict[str, MessageFields] = {}
@@ -121,7 +121,7 @@ class RegisteredTypes:
 class ProtobufReader(SchemaReader):
     """Read Protobuf with the schemas of a registry.
 
-    `ProtobufDeserializer` needs a class that was compiled from the schema; here the registry's schema is enough.
+    `ProtobufDeserializer` needs a class that was compiled from the schema. Here the registry's schema is enough.
     """
 
     title = "Protobuf"

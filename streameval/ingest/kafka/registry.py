@@ -43,7 +43,7 @@ class SchemaReader(ABC):
 
     title: ClassVar[str]
     fetched_as: ClassVar[str | None] = None
-    """The form in which the registry returns schemas; None = as they were registered."""
+    """Let the registry return schemas in this form. None = as they were registered."""
 
     def __init__(self, settings: RegistryFormat) -> None:
         self._url = settings.registry
@@ -63,7 +63,7 @@ class SchemaReader(ABC):
             prefix.from_bytes(data)
             indexes = prefix.message_indexes
         except (SerializationError, EOFError, struct.error):
-            pass  # a schema that is known is named below, in place of what the prefix lacks
+            pass  # what the prefix lacks is reported below, with the schema if it has one
         if prefix.id is None:
             return Fault("malformed", f"not {self.title} with the number of a schema: the first byte is not 0")
         schema = self._schemas.get(prefix.id) or self._load(prefix.id)

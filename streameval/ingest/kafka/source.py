@@ -82,7 +82,7 @@ class PartitionProgress:
     Args:
         position: The next offset.
         moved_at: When it last advanced, in seconds.
-        epoch: The leader epoch of the message before; see `Offsets`.
+        epoch: The leader epoch of the message before. See `Offsets`.
         end: The end of the log, with open transactions.
         readable: The end of the log without open transactions.
         ended_at: When the last request found the partition at its end, in epoch seconds. An open transaction is
@@ -103,7 +103,7 @@ class PartitionProgress:
 
     @property
     def lag(self) -> int | None:
-        """Return the number of unread messages; None while the end of the log is unknown."""
+        """Return the number of unread messages, None while the end of the log is unknown."""
         ends = [end for end in (self.end, self.readable) if end is not None]
         return max(0, max(ends) - self.position) if ends else None
 
@@ -135,7 +135,7 @@ class KafkaSource:
 
     Args:
         settings: The topic, and how it is read.
-        offsets: The offsets of an earlier source; without any, reading begins at `settings.start`.
+        offsets: The offsets of an earlier source. Without any, reading begins at `settings.start`.
         clock: Returns seconds.
         processor: Returns seconds of processor time of this thread.
         connect: Makes the client.
@@ -246,7 +246,7 @@ class KafkaSource:
     # --- Connecting ---
 
     def _open(self, timeout: float) -> Client | None:
-        """Return the client once a background thread has connected it; None before, and after a failure."""
+        """Return the client once a background thread has connected it, None before and after a failure."""
         if self._opening is None:
             pause = self._retry_at - self._clock()
             if pause > 0:
@@ -378,7 +378,7 @@ class KafkaSource:
             self._partitions[number].epoch = epoch
 
     def _place(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
-        """Move partitions to these offsets; the ends of their logs are then unknown."""
+        """Move partitions to these offsets. The ends of their logs are then unknown."""
         now, epochs = self._stall_clock(), epochs or {}
         self._partitions |= {number: PartitionProgress(at, now, epochs.get(number)) for number, at in positions.items()}
 
@@ -421,7 +421,7 @@ class KafkaSource:
             self._discover_at = now + self._settings.discovery_interval
 
     def _skip_lost(self, client: Client, resume: Mapping[int, int | None]) -> None:
-        """Continue where the log still has messages, and count those that it no longer has."""
+        """Continue at messages that the log still has, and count those that it no longer has."""
         client.partitions(CONNECT_TIMEOUT)
         self._check_topic(client)
         first = client.offsets(resume, "earliest", CONNECT_TIMEOUT)
@@ -444,7 +444,7 @@ def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, sa
 
     Args:
         position: The next offset.
-        diverged_at: Where the client found the log truncated; None if unknown.
+        diverged_at: Where the client found the log truncated. None if unknown.
         first: The first offset of the log.
         end: The offset after its last message.
         same_log: Whether a topic id shows that the log is the same.
