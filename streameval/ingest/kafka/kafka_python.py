@@ -160,8 +160,10 @@ class KafkaPythonClient:
         self._is_damaged = False
         self._topic_id: str | None = None
         self._newest_topic_id: str | None = None
+        patience = {"request_timeout_ms": milliseconds(min(settings.request_timeout, timeout))}  # it is waited for
         with translated_errors():
-            self._administrator, _ = connected(KafkaAdminClient, administrator_options(settings), timeout, connections)
+            options = administrator_options(settings) | patience
+            self._administrator, _ = connected(KafkaAdminClient, options, timeout, connections)
             try:
                 options = consumer_options(settings)
                 self._consumer, self._connections = connected(KafkaConsumer, options, timeout, connections)
