@@ -179,6 +179,11 @@ class KafkaPythonClient:
         return self._topic_id
 
     def partitions(self, timeout: float) -> Collection[int]:
+        """Request the partitions that exist now, none if the topic does not exist.
+
+        Raises:
+            ClientError: The brokers do not answer, or refuse to. The time for this is set with the connection.
+        """
         with translated_errors():
             (topic,) = self._administrator.describe_topics([self._topic])
             error = for_code(topic["error_code"])

@@ -108,7 +108,14 @@ class RegisteredTypes:
         return self._classes[key]
 
     def descriptor_at(self, indexes: tuple[int, ...]) -> Any:
-        """Return the descriptor of a type, as `class_at`."""
+        """Return the descriptor of a type.
+
+        Args:
+            indexes: The same as for `class_at`.
+
+        Raises:
+            IndexError: There is no such type.
+        """
         names, types = [self._file.package] if self._file.package else [], self._file.message_type
         if not indexes or min(indexes) < 0:
             raise IndexError
