@@ -28,8 +28,8 @@ from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
-from streameval.ingest.kafka.registry import DescribedReader, reader_of
-from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.formats import DescribedProtobuf
+from streameval.ingest.kafka.settings import KafkaSettings, reader_of
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.service.dead_letters import unwritable
@@ -218,17 +218,15 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     if isinstance(source.format, str):
         return
     try:
-        reader = reader_of(source.format)
-        if isinstance(reader, DescribedReader):
-            yield from _column_findings(config, source, f"of {reader.name}", reader.paths())
-            return
-        newest = reader.registry.newest(source.topic)
-        paths = [] if newest is None else reader.paths(newest)
+        paths = reader_of(source.format).paths(source.topic)
     except StreamevalError as error:
         yield Finding.from_error("source.format", error)
         return
+    if isinstance(source.format, DescribedProtobuf):
+        yield from _column_findings(config, source, f"of {source.format.message}", paths or ())
+        return
     subject = f"'{source.topic}-value'"
-    if newest is None:
+    if paths is None:
         hint = "without the usual name, only the schemas of messages are used: look at the first events below"
         yield Finding("source.format", f"the schema registry has no schema {subject}", "warning", hint)
         return

@@ -1,4 +1,4 @@
-"""A topic of Avro messages with a schema registry, from the broker to the Report."""
+"""Test a topic of Avro messages with a schema registry, from the broker to the Report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers that tests run on are trustworthy themselves."""
+"""Test the brokers that other tests use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep
 
 
 def on_a_leash() -> subprocess.Popen[bytes]:
-    """A program that lasts ten minutes, once it is up."""
+    """Start a program that runs for ten minutes."""
     process = subprocess.Popen(
         [sys.executable, "-c", LEASH, *SLEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -37,7 +37,7 @@ def test_without_java_the_header_reports_that_the_mock_cluster_is_used(monkeypat
     assert expected_broker() == "librdkafka's mock cluster, because java cannot be found"
 
 
-def test_a_broker_of_ones_own_is_named_in_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_header_names_an_external_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMEVAL_TEST_KAFKA", "kafka:9092")
     assert "kafka:9092" in expected_broker()
 

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing doubled, whatever brokers do wrong: a mock cluster of three that errs on command."""
+"""Test that no message is lost or read twice, on a mock cluster of three brokers that fail on command."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from support.integration.faulty_cluster import (
 from support.integration.reading import Reading, log_lines, numbers, reading
 
 TOPIC, MESSAGES = "clicks", 4000
-MOST_LINES = 60
-RECOVERY = 60.0
+MAX_LINES = 60
+RECOVERY_SECONDS = 60.0
 
 
 @pytest.fixture(params=["kafka-python", pytest.param("confluent", marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
-    """With a topic of four partitions and 4000 messages in it."""
+    """Run a cluster with a topic of four partitions and 4000 messages."""
     with FaultyCluster({TOPIC: 4}) as cluster:
         cluster.client = request.param
         produce(numbers(MESSAGES), TOPIC, cluster.connection)
@@ -43,27 +43,27 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
 
 @pytest.fixture(autouse=True)
 def few_lines() -> Iterator[None]:
-    """No trouble fills a disk with its log."""
+    """Check that no failure fills a disk with log lines."""
     with log_lines() as theirs, capture_logs() as ours:
         yield
-    assert len(theirs) + len(ours) < MOST_LINES, [*theirs, *ours]
+    assert len(theirs) + len(ours) < MAX_LINES, [*theirs, *ours]
 
 
 def read_all(reader: Reading, count: int = MESSAGES) -> None:
-    """Each message once, and none more."""
-    reader.poll_until(lambda: reader.seen.total() >= count, RECOVERY * crowding())
+    """Read each message once, and no other."""
+    reader.poll_until(lambda: reader.seen.total() >= count, RECOVERY_SECONDS * crowding())
     reader.poll_for(0.2)
     assert reader.seen == Counter(numbers(count))
 
 
 def gently(cluster: FaultyCluster, bookmark: Offsets | None = None, **changes: Any) -> Any:
-    """A reader that takes little at a time, so that faults come between."""
+    """Read little at a time, so that faults come in between."""
     return reading(
         cluster.connection, TOPIC, bookmark, **({"max_poll_records": 100, "fetch_max_bytes": 2000} | changes)
     )
 
 
-def test_fetches_that_fail_are_made_again_whatever_the_reason(cluster: FaultyCluster) -> None:
+def test_failed_fetches_are_retried_whatever_the_reason(cluster: FaultyCluster) -> None:
     with gently(cluster) as reader:
         for place, error in enumerate(ERRORS.values()):
             reader.poll_until(lambda place=place: reader.seen.total() >= 250 * place)  # type: ignore[misc]
@@ -74,7 +74,7 @@ def test_fetches_that_fail_are_made_again_whatever_the_reason(cluster: FaultyClu
 
 
 @pytest.mark.parametrize("request_kind", [FETCH, METADATA, LIST_OFFSETS])
-def test_connections_that_break_in_the_middle_are_made_again(cluster: FaultyCluster, request_kind: int) -> None:
+def test_broken_connections_are_made_again(cluster: FaultyCluster, request_kind: int) -> None:
     with gently(cluster) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 1000)
         cluster.fail(request_kind, [CONNECTION_LOST] * 5)
@@ -88,7 +88,7 @@ def test_a_start_survives_brokers_that_cannot_list_their_topics(cluster: FaultyC
         read_all(reader)
 
 
-def test_leaders_that_change_all_the_time_are_followed(cluster: FaultyCluster) -> None:
+def test_changing_leaders_are_followed(cluster: FaultyCluster) -> None:
     with gently(cluster) as reader:
         for step in range(12):
             reader.poll_until(lambda step=step: reader.seen.total() >= 250 * step)  # type: ignore[misc]
@@ -118,7 +118,7 @@ def test_a_partition_without_a_leader_waits_while_the_others_are_read(cluster: F
         read_all(reader)
 
 
-def test_round_trips_of_300_ms_cost_time_and_nothing_else(cluster: FaultyCluster) -> None:
+def test_slow_brokers_are_not_taken_for_dead_ones(cluster: FaultyCluster) -> None:
     cluster.slow_down(300)
     with reading(cluster.connection, TOPIC) as reader:
         read_all(reader)
@@ -127,7 +127,7 @@ def test_round_trips_of_300_ms_cost_time_and_nothing_else(cluster: FaultyCluster
         assert reader.status.rebuilds == 0
 
 
-def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: FaultyCluster) -> None:
+def test_a_lost_coordinator_costs_commits_but_no_message(cluster: FaultyCluster) -> None:
     took = []
     with gently(cluster, group_id="lag") as reader:
         for step in range(10):
@@ -151,7 +151,7 @@ def test_all_brokers_away_for_a_while_cost_no_message(cluster: FaultyCluster) ->
         read_all(reader)
 
 
-def test_faults_of_all_kinds_between_many_runs_lose_and_double_nothing(cluster: FaultyCluster) -> None:
+def test_faults_between_many_runs_lose_and_double_no_message(cluster: FaultyCluster) -> None:
     seen: Counter[bytes | None] = Counter()
     bookmark: Offsets | None = None
     for run in range(8):

@@ -1,4 +1,4 @@
-"""The daemon on a log that a broker has damaged: nothing is lost without a word, and nothing ends it."""
+"""Test the daemon on a damaged log: it counts what is lost, and continues."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def metric(client: httpx.Client, name: str, labels: str) -> float:
 
 
 def skipped(log: Path) -> list[dict[str, Any]]:
-    """The log entries of skipped batches."""
+    """Return the log entries of skipped batches."""
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     return [entry for entry in entries if entry["event"] == "unreadable_batch"]
 
 
 @pytest.mark.slow
-def test_a_log_that_is_cut_and_refilled_in_each_of_three_lives_is_counted_whole(
+def test_a_log_truncated_and_refilled_between_three_runs_is_counted_whole(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:
-    """Between two cuts is a life in which no event comes."""
+    """Between two truncations the daemon runs once without an event."""
     log, count = config.with_name("log"), 0
     for life in range(1, 4):
         produce(events(400 * life, first=count), topic, real_kafka.connection)
@@ -79,7 +79,7 @@ def test_a_log_that_is_cut_and_refilled_in_each_of_three_lives_is_counted_whole(
         real_kafka.start()
 
 
-@pytest.mark.slow  # `make test` has that of the source alone, in test_kafka_source.py
+@pytest.mark.slow  # `make test` tests the source alone, in test_kafka_source.py
 def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Writing events to Kafka."""
+"""Test writing events to Kafka."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 @pytest.fixture
 def name() -> str:
-    """Of a topic that does not exist."""
+    """Return the name of a topic that does not exist."""
     return f"written-{uuid4().hex[:8]}"
 
 
 def read_all(broker: Broker, topic: str, partitions: int) -> list[list[bytes]]:
-    """The values of each partition, as another client sees them."""
+    """Return the values of each partition, as another client sees them."""
     keys = [TopicPartition(topic, partition) for partition in range(partitions)]
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, api_version=broker.connection.api_version)
     try:
@@ -73,7 +73,7 @@ def test_a_broker_that_cannot_be_reached_is_an_error_with_its_address(monkeypatc
         produce([b"x"], "any", KafkaConnection(bootstrap_servers=[address]))
 
 
-def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: str) -> None:
+def test_closing_the_producer_does_not_hide_an_error(broker: Broker, name: str) -> None:
     broker.create_topic(name, 1)
 
     def torn() -> Iterator[bytes]:
@@ -84,7 +84,7 @@ def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: s
         produce(torn(), name, broker.connection)
 
 
-def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
+def test_a_producer_that_loses_its_broker_fails_and_leaves_no_thread(
     leaving_broker: MockBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.producer.DELIVERY_TIMEOUT", 1.0)

@@ -1,4 +1,4 @@
-"""A topic of Protobuf messages, with a schema registry and without one, from the broker to the Report."""
+"""Test a topic of Protobuf messages, with a schema registry and without one, from the broker to the Report."""
 
 from __future__ import annotations
 

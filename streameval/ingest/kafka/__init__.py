@@ -1,1 +1,1 @@
-"""Kafka as a source of events."""
+"""Read events from Kafka, and write to it."""

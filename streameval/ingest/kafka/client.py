@@ -1,4 +1,4 @@
-"""The interface between a source and a client library."""
+"""Separate a source from the client library that it reads through."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from streameval.ingest.kafka.connection import Start
 
 
 class ClientError(Exception):
-    """A transient failure; the remedy is a new client."""
+    """Report a failure that a new client may not have."""
 
 
 class OffsetsGoneError(ClientError):
-    """The log no longer has the next messages. `resume`: by partition, where to continue; None when unknown."""
+    """Report that the log no longer has the next messages.
+
+    Args:
+        resume: Where to continue, by partition. None if unknown.
+    """
 
     def __init__(self, resume: Mapping[int, int | None]) -> None:
         super().__init__(f"offsets are gone in partitions {sorted(resume)}")
@@ -22,30 +26,31 @@ class OffsetsGoneError(ClientError):
 
 
 class Client(Protocol):
-    """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds."""
+    """Read one topic without a consumer group. Every method may raise `ClientError`. Timeouts are seconds."""
 
     def topic_id(self) -> str | None:
-        """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
+        """Return the id that distinguishes the topic from a later one of its name, None if the broker gives none."""
 
     def partitions(self, timeout: float) -> Collection[int]:
-        """Request the partitions that exist now; none when the topic does not exist."""
+        """Request the partitions that exist now, none if the topic does not exist."""
 
     def offsets(self, partitions: Collection[int], at: Start, timeout: float) -> dict[int, int]:
         """Request the offset of the first or next message, or of the first message since a time."""
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Read these partitions, each from its offset on.
+        """Read these partitions, and no others. The ends of their logs are unknown until brokers answer again.
 
-        `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
-        raises `OffsetsGoneError` with the first offset that differs. The ends of the logs are unknown until
-        brokers answer again.
+        Args:
+            positions: The next offset of each partition.
+            epochs: Leader epochs of the messages before them, if known. If the log has another epoch there, `poll`
+                raises `OffsetsGoneError` with the first offset that differs.
         """
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Return no messages of these from now on, and those of all others again; also before they are assigned."""
+        """Pause these partitions, assigned or not, and resume all others."""
 
     def poll(self, timeout: float) -> list[Records]:
-        """Messages that have come.
+        """Return the messages that have come.
 
         Raises:
             OffsetsGoneError: The log no longer has the next messages.
@@ -53,20 +58,20 @@ class Client(Protocol):
         """
 
     def unblock(self, partitions: Collection[int]) -> None:
-        """Let `poll` return messages of partitions that have unread ones, of which none comes.
+        """Restart fetching for partitions that have unread messages but deliver none.
 
         Raises:
             ClientError: The client cannot read on.
         """
 
     def position(self, partition: int) -> int:
-        """The offset to be read next, past markers of transactions, which are not messages."""
+        """Return the next offset, past markers of transactions, which are not messages."""
 
     def epochs(self) -> dict[int, int]:
-        """The leader epochs at the offsets to be read next, where known; see `Offsets`."""
+        """Return the leader epochs of the messages before the next offsets, if known. See `Offsets`."""
 
     def highwater(self, partition: int) -> int | None:
-        """The offset that the next message will get, in the last answer of the broker; None before one."""
+        """Return the end of the log in the last answer of the broker, None before one."""
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -1,4 +1,4 @@
-"""One topic whose messages librdkafka fetches, in a small part of the processor time of kafka-python."""
+"""Read one topic through librdkafka, in a small part of the processor time of kafka-python."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ OPTIONS = {
     "ssl_keyfile": "ssl.key.location",
     "ssl_password": "ssl.key.password",
 }
-"""The settings that only have another name in the library."""
+"""Settings that only have another name in the library."""
 UNKNOWN_EPOCH = -1
-REQUEST_TIMEOUT, SLICE = 5.0, 0.05
-CHECK_INTERVAL = 1.0
-"""Seconds after which the id of the topic is requested again before messages are returned: the library reads on in a
-topic that was recreated, without an error, if that has grown beyond the position."""
-UNPLACED = {
+REQUEST_TIMEOUT_SECONDS, SLICE_SECONDS = 5.0, 0.05
+CHECK_SECONDS = 1.0
+"""Time after which the id of the topic is requested again before messages are returned. The library reads on in a topic
+that was recreated, without an error, if it has grown beyond the position."""
+POSITION_ERRORS = {
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError._LOG_TRUNCATION,
     KafkaError._BAD_MSG,
@@ -43,23 +43,23 @@ UNPLACED = {
     KafkaError._NOT_IMPLEMENTED,
     KafkaError.INVALID_MSG,
 }
-"""Errors at a position, of which the library does not report where to continue."""
+"""Errors that do not say at which offset to continue."""
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
-    """The settings of a connection as options of librdkafka, for consumers and producers."""
-    given = {option: getattr(connection, name) for name, option in OPTIONS.items()}
+    """Translate the settings of a connection into options of librdkafka, for consumers and producers."""
+    options = {option: getattr(connection, name) for name, option in OPTIONS.items()}
     if connection.sasl_oauth_url is not None:
-        given["sasl.oauthbearer.method"] = "oidc"
-        given["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url
-        given["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
-        given["sasl.oauthbearer.client.id"] = given.pop("sasl.username")
-        given["sasl.oauthbearer.client.secret"] = given.pop("sasl.password")
+        options["sasl.oauthbearer.method"] = "oidc"
+        options["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url
+        options["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
+        options["sasl.oauthbearer.client.id"] = options.pop("sasl.username")
+        options["sasl.oauthbearer.client.secret"] = options.pop("sasl.password")
     if connection.api_version is not None:
-        given["broker.version.fallback"] = ".".join(map(str, connection.api_version))
+        options["broker.version.fallback"] = ".".join(map(str, connection.api_version))
     return {
         option: value.get_secret_value() if isinstance(value, SecretStr) else value
-        for option, value in given.items()
+        for option, value in options.items()
         if value is not None
     } | {
         "bootstrap.servers": connection.address,
@@ -74,8 +74,8 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
 
 
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
-    """The settings of a source as options of `confluent_kafka.Consumer`."""
-    most = settings.fetch_max_bytes
+    """Translate the settings of a source into options of `confluent_kafka.Consumer`."""
+    max_bytes = settings.fetch_max_bytes
     options = connection_options(settings) | {
         "group.id": settings.group_id or "streameval",  # the library demands one; nothing joins or commits
         "enable.auto.commit": False,
@@ -84,20 +84,20 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
         "isolation.level": "read_committed",
         "check.crcs": True,
         "enable.partition.eof": True,  # reports the position past markers of transactions
-        "fetch.max.bytes": most,
-        "max.partition.fetch.bytes": min(2**20, most),
-        "message.max.bytes": min(10**6, most),  # the library refuses more than fetch.max.bytes
-        "queued.max.messages.kbytes": max(1, most // 1024),
+        "fetch.max.bytes": max_bytes,
+        "max.partition.fetch.bytes": min(2**20, max_bytes),
+        "message.max.bytes": min(10**6, max_bytes),  # the library refuses more than fetch.max.bytes
+        "queued.max.messages.kbytes": max(1, max_bytes // 1024),
         "fetch.queue.backoff.ms": 10,  # the default of 1 s stalls whenever the queue is full
     }
     return options | settings.client_options
 
 
 class ConfluentClient:
-    """The `Client` that fetches through librdkafka.
+    """Implement `Client` on librdkafka.
 
-    All other requests are those of kafka-python, which also reads on where librdkafka cannot: it places truncations,
-    and skips batches that cannot be unpacked.
+    It only fetches. All other requests go through kafka-python, which reads on after errors of librdkafka. It also
+    finds where a log was truncated, and skips batches that cannot be unpacked.
     """
 
     def __init__(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> None:
@@ -139,7 +139,7 @@ class ConfluentClient:
                 self._consumer.resume([self._key(number) for number in assigned & (before - self._paused)])
 
     def poll(self, timeout: float) -> list[Records]:
-        if reasons := {error.str() for error in self._errors.values() if error.code() not in UNPLACED}:
+        if reasons := {error.str() for error in self._errors.values() if error.code() not in POSITION_ERRORS}:
             raise ClientError("; ".join(sorted(reasons)))
         if self._errors:
             self._read_on(tuple(self._errors))
@@ -147,17 +147,19 @@ class ConfluentClient:
             records, self._records = self._records, []
             return records
         with translated_errors():
-            most = self._settings.max_poll_records
-            messages = self._consumer.consume(most, 0) or self._consumer.consume(1, timeout)
-        if messages and time.monotonic() > self._checked_at + CHECK_INTERVAL:
-            self.partitions(REQUEST_TIMEOUT)
-        parts: dict[int, list[Message]] = {}
-        for number, part in groupby(messages, Message.partition):
-            parts.setdefault(number, []).extend(part)
-        return [self._taken(number, part) for number, part in parts.items() if self._without_errors(number, part)]
+            count = self._settings.max_poll_records
+            messages = self._consumer.consume(count, 0) or self._consumer.consume(1, timeout)
+        if messages and time.monotonic() > self._checked_at + CHECK_SECONDS:
+            self.partitions(REQUEST_TIMEOUT_SECONDS)
+        by_partition: dict[int, list[Message]] = {}
+        for number, run in groupby(messages, Message.partition):
+            by_partition.setdefault(number, []).extend(run)
+        return [
+            self._taken(number, some) for number, some in by_partition.items() if self._without_errors(number, some)
+        ]
 
     def _without_errors(self, number: int, messages: list[Message]) -> list[Message]:
-        """Remove errors from the messages of a partition; the next poll handles those that are not its end."""
+        """Remove errors from the messages of a partition. The next poll handles them unless they are its end."""
         if any(map(Message.error, messages)):
             for message in filter(Message.error, messages):
                 if message.error().code() == KafkaError._PARTITION_EOF:
@@ -179,17 +181,22 @@ class ConfluentClient:
         self._read_on(partitions)
 
     def _read_on(self, partitions: Collection[int]) -> None:
-        """Let kafka-python read some messages of each partition, then continue here; may raise `OffsetsGoneError`."""
+        """Let kafka-python read some messages of each partition, then continue here.
+
+        Raises:
+            OffsetsGoneError: The log no longer has the next messages.
+            ClientError: No message comes.
+        """
         read: list[Records] = []
         for number in partitions:
             epochs = {key: epoch for key, epoch in self.epochs().items() if key == number}
             self._requests.assign({number: self._positions[number]}, epochs)
-            deadline = time.monotonic() + REQUEST_TIMEOUT
-            while not (records := self._requests.poll(REQUEST_TIMEOUT)):
-                if time.monotonic() > deadline:
-                    self._requests.unblock(partitions)
+            records = self._requests.read_alone([number])
+            position = self._requests.position(number)
+            if position == self._positions[number]:
+                self._requests.unblock(partitions)
             read += records
-            self._positions[number] = max(part.offsets[-1] for part in records) + 1
+            self._positions[number] = position
             self._epochs |= {number: UNKNOWN_EPOCH} | self._requests.epochs()
         self._requests.assign({}, {})
         self.assign(self._positions, self.epochs())
@@ -203,8 +210,8 @@ class ConfluentClient:
 
     def highwater(self, partition: int) -> int | None:
         with translated_errors():
-            known = self._consumer.get_watermark_offsets(self._key(partition), cached=True)
-        return known[1] if known and known[1] >= 0 else None
+            offsets = self._consumer.get_watermark_offsets(self._key(partition), cached=True)
+        return offsets[1] if offsets and offsets[1] >= 0 else None
 
     def close(self) -> None:
         self._close_consumer()
@@ -224,7 +231,7 @@ class ConfluentClient:
 
 
 class WrittenAt(Sequence[int]):
-    """When messages were written, in milliseconds since 1970; only those of rejected messages are needed."""
+    """Hold when messages were written, in milliseconds since 1970. Read them on demand, as few are needed."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
@@ -233,17 +240,17 @@ class WrittenAt(Sequence[int]):
         return len(self._messages)
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        if isinstance(place, slice):
-            return [message.timestamp()[1] for message in self._messages[place]]
-        return int(self._messages[place].timestamp()[1])
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [message.timestamp()[1] for message in self._messages[index]]
+        return int(self._messages[index].timestamp()[1])
 
 
 class ConfluentProducer:
-    """As much of `kafka.KafkaProducer` as the writers of `producer.py` use, on librdkafka."""
+    """Offer the methods of `kafka.KafkaProducer` that `producer.py` uses, on librdkafka."""
 
     def __init__(
         self, connection: KafkaConnection, delivery_timeout: float, block_timeout: float, compression: str = "none"
@@ -255,7 +262,7 @@ class ConfluentProducer:
         self._block_timeout, self._trouble = block_timeout, "no answer in time"
 
     def partitions_for(self, topic: str) -> Collection[int]:
-        """The partitions of a topic.
+        """Return the partitions of a topic.
 
         Raises:
             KafkaConnectionError: The cluster does not answer.
@@ -266,7 +273,7 @@ class ConfluentProducer:
             raise KafkaConnectionError(self._trouble) from error
 
     def send(self, topic: str, value: bytes, **options: Any) -> Delivery:
-        """Send a message; its acknowledgement comes later.
+        """Send a message, and return at once. Its acknowledgement comes later.
 
         Raises:
             KafkaTimeoutError: The queue stays full.
@@ -278,7 +285,7 @@ class ConfluentProducer:
                 self._producer.poll(0)
                 return delivery
             except BufferError:
-                self._producer.poll(SLICE)
+                self._producer.poll(SLICE_SECONDS)
                 if time.monotonic() > deadline:
                     raise KafkaTimeoutError(self._trouble) from None
             except KafkaException as error:
@@ -295,7 +302,7 @@ class ConfluentProducer:
             raise KafkaTimeoutError(self._trouble)
 
     def force_close(self) -> None:
-        """Give up what is still under way."""
+        """Drop messages that are still under way."""
         self._producer.purge()
         self._producer.flush(0)
 
@@ -304,7 +311,7 @@ class ConfluentProducer:
 
 
 class Delivery:
-    """The answer to a message."""
+    """Receive the answer to a message."""
 
     exception: Exception | None = None
     _answered = False
@@ -331,7 +338,7 @@ class Delivery:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Errors of librdkafka as `ClientError`.
+    """Raise errors of librdkafka as `ClientError`.
 
     Raises:
         ClientError: librdkafka reports a failure, or the client was closed.

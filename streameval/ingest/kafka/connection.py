@@ -1,4 +1,4 @@
-"""The settings of a connection to Kafka, and of a topic that is read through it."""
+"""Configure a connection to Kafka, and a topic that is read through it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streameval.common.text import Seconds
 from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
 
 Start: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
-"""The first message of a partition, the next one, or the first since a time."""
+"""Start at the first message of a partition, at the next one, or at the first since a time."""
 
 
 def _servers(value: object) -> object:
@@ -34,23 +34,23 @@ def _servers(value: object) -> object:
 
 
 Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
-"""A pydantic type: `host:port`, several separated by commas, or a list of them."""
+"""Parse `host:port`, several separated by commas, or a list of them."""
 
 ApiVersion = Annotated[
     tuple[int, ...],
     BeforeValidator(lambda value: tuple(str(value).split(".")) if isinstance(value, str | float) else value),
     Field(min_length=1, max_length=3),
 ]
-"""A pydantic type: `2.3` or `[2, 3]`."""
+"""Parse `2.3` or `[2, 3]`."""
 
 
 CONFLUENT = "pip install 'streameval[confluent]'"
 CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
-"""The values that librdkafka accepts, in seconds, bytes and messages."""
+"""Values that librdkafka accepts, in seconds, bytes and messages."""
 
 
 class KafkaConnection(StrictModel):
-    """How to reach a Kafka cluster; shared by everything that connects to one."""
+    """Connect to a Kafka cluster. Everything that does so shares these settings."""
 
     bootstrap_servers: Servers = Field(
         ["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
@@ -113,9 +113,9 @@ class KafkaConnection(StrictModel):
     def _client_is_usable(self) -> KafkaConnection:
         if self.client == "confluent" and find_spec("confluent_kafka") is None:
             raise ValueError(f"client: confluent requires a package that is not installed: {CONFLUENT}")
-        for name, (least, most) in CONFLUENT_LIMITS.items():
-            if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
-                raise ValueError(f"client confluent needs a {name} from {least} to {most}")
+        for name, (low, high) in CONFLUENT_LIMITS.items():
+            if self.client == "confluent" and not low <= getattr(self, name, low) <= high:
+                raise ValueError(f"client confluent needs a {name} from {low} to {high}")
         return self
 
     @field_validator("client_options")
@@ -127,16 +127,16 @@ class KafkaConnection(StrictModel):
 
     @property
     def address(self) -> str:
-        """The bootstrap servers as people write them."""
+        """Return the bootstrap servers as people write them."""
         return ",".join(self.bootstrap_servers)
 
 
 class KafkaTopic(KafkaConnection):
-    """A topic, and how it is read.
+    """Read a topic.
 
     `on_lost_offsets` is `continue` by default: retention continues to delete messages while the daemon is stopped, so
-    a stop loses more of them, and estimates from the remaining events stay valid. The gap is logged, counted, and an
-    alert. `fail` suits users who prefer no estimate to one with a gap.
+    a stop loses more of them, and estimates from the remaining events stay valid. The gap is logged and counted, and
+    raises an alert. `fail` suits users who prefer no estimate to one with a gap.
     """
 
     topic: str = Field(min_length=1, description="The topic whose messages are events.")
@@ -185,7 +185,7 @@ NAMED = {
     "max_poll_records": ("max_poll_records",),
     "fetch_max_bytes": ("fetch_max_bytes", "fetch.max.bytes"),
 }
-"""The options behind each named setting, in both libraries."""
+"""Options behind each named setting, in both libraries."""
 
 REQUIRED = {
     *("enable_auto_commit", "auto_offset_reset", "isolation_level", "check_crcs", "key_deserializer"),
@@ -197,11 +197,11 @@ REQUIRED = {
     *("message.timeout.ms", "delivery.timeout.ms", "acks", "request.required.acks", "enable.idempotence"),
     *("transactional.id", "allow.auto.create.topics", "plugin.library.paths", "logger", "error_cb"),
 }
-"""The options on which it depends that each event counts once, that no message is lost, and that calls end in time."""
+"""Options that decide whether each event counts once, whether messages are lost, and whether calls end in time."""
 
 OBJECTS = {"kafka_client", "selector", "metric_reporters", "partitioner", "socket_options", "ssl_context"}
 OBJECTS |= {"sasl_oauth_token_provider"}
-"""Options of kafka-python whose values are Python objects, which a configuration cannot hold."""
+"""Options of kafka-python that take Python objects, which a configuration cannot hold."""
 
 
 def require_usable(client: str, options: ClientOptions) -> None:
@@ -221,23 +221,23 @@ def require_usable(client: str, options: ClientOptions) -> None:
 
 
 def _kafka_python_problems(options: ClientOptions) -> Iterator[str]:
-    from kafka import KafkaConsumer, KafkaProducer  # only imported where options are given
+    from kafka import KafkaConsumer, KafkaProducer  # only imported if options are set
 
-    known = {**KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
+    defaults = {**KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
     for name, value in options.items():
-        if name not in known or name in OBJECTS:
-            yield f"the client kafka-python has no option '{name}' that a configuration can set{_like(name, known)}"
-        default = known.get(name)
+        if name not in defaults or name in OBJECTS:
+            yield f"the client kafka-python has no option '{name}' that a configuration can set{_like(name, defaults)}"
+        default = defaults.get(name)
         if isinstance(default, bool | int | float | str) and isinstance(value, bool) != isinstance(default, bool):
             yield f"'{name}' is by default {default!r}, and cannot be {value!r}"
         if isinstance(default, int | float) and isinstance(value, str):
             yield f"'{name}' is by default {default!r}, and cannot be {value!r}"
 
 
-def _like(name: str, known: Mapping[str, Any]) -> str:
-    usable = known.keys() - OBJECTS - REQUIRED
-    found = difflib.get_close_matches(name.lower().replace(".", "_"), usable, n=1)
-    return f"; did you mean '{found[0]}'?" if found else ""
+def _like(name: str, defaults: Mapping[str, Any]) -> str:
+    usable = defaults.keys() - OBJECTS - REQUIRED
+    similar = difflib.get_close_matches(name.lower().replace(".", "_"), usable, n=1)
+    return f"; did you mean '{similar[0]}'?" if similar else ""
 
 
 def _confluent_problems(options: ClientOptions) -> Iterator[str]:

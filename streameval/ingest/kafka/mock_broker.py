@@ -1,6 +1,6 @@
-"""An embedded broker that speaks the Kafka protocol: librdkafka's mock cluster, inside this process.
+"""Run a broker inside this process for the demo and for tests: the mock cluster of librdkafka.
 
-For the demo and for tests. It keeps about 5 MB per partition in memory and drops older messages.
+It speaks the Kafka protocol, keeps about 5 MB per partition in memory and drops older messages.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 class EmbeddedBroker:
-    """A cluster on free ports of 127.0.0.1 with these topics: name -> number of partitions.
+    """Run a cluster on free ports of 127.0.0.1. Clients need the protocol version in `connection`.
 
-    Clients need the protocol version in `connection`.
+    Args:
+        partitions: The number of partitions of each topic, by its name.
+        brokers: The number of brokers.
 
     Raises:
         InputError: confluent-kafka is not installed.
@@ -52,11 +54,11 @@ class EmbeddedBroker:
 
     @property
     def connection(self) -> KafkaConnection:
-        """How to reach it."""
+        """Return how to reach it."""
         return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": "2.3"})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
-        """Create a topic; a topic that is written to first is created with 4 partitions.
+        """Create a topic. A topic that is written to before has 4 partitions.
 
         Raises:
             InputError: The broker refuses the name or the number of partitions.
@@ -83,7 +85,7 @@ class EmbeddedBroker:
 
 
 def load_librdkafka() -> Any:
-    """The C library inside the confluent-kafka wheel, with the functions used here declared.
+    """Load the C library inside the confluent-kafka wheel, with the functions used here declared.
 
     Raises:
         InputError: The wheel is not installed.

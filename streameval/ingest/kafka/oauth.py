@@ -1,4 +1,4 @@
-"""Tokens for the SASL mechanism OAUTHBEARER, from an identity provider by OpenID Connect (client credentials)."""
+"""Get tokens for the SASL mechanism OAUTHBEARER from an identity provider (OpenID Connect, client credentials)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import msgspec
 from kafka.errors import SaslAuthenticationFailedError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-TIMEOUT = 10.0  # seconds for one request
-RENEWED_AFTER = 0.8  # share of the life of a token after which the next one is requested
-USUAL_LIFE = 60.0  # seconds, of a token whose provider does not state it
-LONGEST_REASON = 200  # characters of a refusal that are reported
+TIMEOUT_SECONDS = 10.0
+RENEWAL_SHARE = 0.8  # of the life of a token, after which the next one is requested
+DEFAULT_LIFE_SECONDS = 60.0  # of a token if the provider does not state it
+MAX_REASON = 200  # characters of a refusal that are reported
 
 
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library ships no types
-    """Requests a token with the id and secret of a client, and the next one before that expires.
+    """Request a token with the id and secret of a client, and the next one before it expires.
 
     Connections of several threads share one token.
     """
@@ -48,16 +48,16 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             if time.monotonic() >= self._renew_at:
                 granted = self._ask()
                 self._token = granted.access_token
-                self._renew_at = time.monotonic() + RENEWED_AFTER * granted.expires_in
+                self._renew_at = time.monotonic() + RENEWAL_SHARE * granted.expires_in
             return self._token
 
     def _ask(self) -> _Granted:
         try:
-            with urllib.request.urlopen(self._request, timeout=TIMEOUT) as answer:
+            with urllib.request.urlopen(self._request, timeout=TIMEOUT_SECONDS) as answer:
                 return msgspec.json.decode(answer.read(), type=_Granted)
         except urllib.error.HTTPError as error:
             with error:
-                reason = f"{error.code}: {error.read(LONGEST_REASON).decode(errors='replace')}"
+                reason = f"{error.code}: {error.read(MAX_REASON).decode(errors='replace')}"
         except (OSError, msgspec.DecodeError) as error:
             reason = str(error)
         raise SaslAuthenticationFailedError(f"no token from {self._request.full_url}: {reason}")
@@ -65,10 +65,10 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
 
 class _Granted(msgspec.Struct):
     access_token: str
-    expires_in: float = USUAL_LIFE
+    expires_in: float = DEFAULT_LIFE_SECONDS
 
 
 @cache
 def shared_credentials(url: str, client_id: str, secret: str, scope: str | None) -> ClientCredentials:
-    """The one provider of tokens of all connections with these credentials."""
+    """Return the provider that all connections with these credentials share."""
     return ClientCredentials(url, client_id, secret, scope)

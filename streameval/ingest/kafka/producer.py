@@ -1,4 +1,4 @@
-"""Everything that is written to Kafka: events, dead letters, and the offsets of a consumer group."""
+"""Write events, dead letters and the offsets of a consumer group to Kafka."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
+from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
-    INSIDE,
     administrator_options,
     connected,
     connection_options,
@@ -32,19 +32,26 @@ from streameval.ingest.kafka.kafka_python import (
     with_client_options,
 )
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 10.0  # seconds, as all others
 DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0
-"""Seconds for the acknowledgement of events, and of messages of a `MessageSender`, which tries again."""
-SENDER_BLOCKS = 5.0
+"""Wait this long for the acknowledgement of events, and of messages of a `MessageSender`, which tries again."""
+SENDER_BLOCK_TIMEOUT = 5.0
 BATCH_BYTES, COMPRESSION = 256 * 1024, "gzip"
-"""Of events. Every broker and client has this codec, and an embedded broker then keeps more of them."""
+"""Batches of events. Every broker and client has this codec, and an embedded broker then keeps more of them."""
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *, partitions: int = 4) -> int:
-    """Write values to a topic, to each of its partitions in turn; returns how many were acknowledged.
+    """Write values to a topic, to each of its partitions in turn.
 
-    A topic that does not exist is created with `partitions` partitions.
+    Args:
+        values: The values of the messages, in order.
+        topic: The topic. It is created if it does not exist.
+        connection: How to reach the cluster.
+        partitions: The number of partitions of a topic that is created.
+
+    Returns:
+        How many messages were acknowledged.
 
     Raises:
         SourceError: The cluster cannot be reached, or a value is refused or not acknowledged in time.
@@ -56,9 +63,9 @@ def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *,
         options = {"batch_size": BATCH_BYTES, "compression_type": COMPRESSION}
         producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, **options)
         try:
-            existing = sorted(producer.partitions_for(topic))
+            numbers = sorted(producer.partitions_for(topic))
             for value in values:
-                partition = existing[sent % len(existing)]
+                partition = numbers[sent % len(numbers)]
                 producer.send(topic, value, partition=partition).add_errback(failures.append)
                 sent += 1
                 if failures:
@@ -75,21 +82,23 @@ def create_topic(
     topic: str, partitions: int, connection: KafkaConnection, connections: ConnectionGroup | None = None
 ) -> None:
     """Create a topic with the cluster's default number of replicas, unless it exists."""
+    group = connections or ConnectionGroup()
     with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, connections)
+        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, group)
         with closing(administrator), suppress(TopicAlreadyExistsError):
-            if not any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
+            if not any(answer["error_code"] == 0 for answer in administrator.describe_topics([topic])):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
 
 
 def list_topics(connection: KafkaConnection) -> set[str]:
-    """The topics of the cluster that this user may see.
+    """Return the topics of the cluster that this user may see.
 
     Raises:
         ClientError: The cluster does not answer.
     """
     with translated_errors():
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT)
+        options = administrator_options(connection)
+        administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, ConnectionGroup())
         with closing(administrator):
             return set(administrator.list_topics())
 
@@ -107,11 +116,13 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
         "max_block_ms": milliseconds(block_timeout),
         "metrics_enabled": False,
     }
-    return connected(KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT)[0]
+    return connected(
+        KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT, ConnectionGroup()
+    )[0]
 
 
 def _close(producer: Any) -> None:
-    """Give up what is still under way; the library would wait for it."""
+    """Close a producer and drop what is still under way, which the library would wait for."""
     _give_up(producer)
     if isinstance(producer, KafkaProducer):
         with suppress(KafkaError):
@@ -119,11 +130,15 @@ def _close(producer: Any) -> None:
 
 
 def _give_up(producer: Any) -> None:
-    (producer._sender if isinstance(producer, KafkaProducer) else producer).force_close()
+    if isinstance(producer, KafkaProducer):
+        internals.give_up(producer)
+    else:
+        producer.force_close()
 
 
 @contextmanager
 def _explained(connection: KafkaConnection) -> Iterator[None]:
+    """Raise errors of Kafka as `SourceError`, with a hint."""
     try:
         yield
     except KafkaError as error:
@@ -134,7 +149,7 @@ def _explained(connection: KafkaConnection) -> Iterator[None]:
 
 
 class MessageSender:
-    """Sends messages, each with `key`, `value` and `headers`, to a topic; creates the topic if it does not exist."""
+    """Send messages to a topic, each with `key`, `value` and `headers`. Create the topic if it does not exist."""
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
         self._topic, self._connection = topic, connection
@@ -142,12 +157,13 @@ class MessageSender:
         self._producer: Any = None
 
     def write(self, messages: Sequence[Any]) -> int:
-        """Send messages and wait for their acknowledgement; returns how many the cluster took.
+        """Send messages and wait for their acknowledgement. Drop messages that are too large.
 
-        Those that are too large are dropped.
+        Returns:
+            How many messages the cluster took.
 
         Raises:
-            RetryError: Some were not acknowledged; the error holds these.
+            RetryError: Some messages were not acknowledged. The error holds them.
         """
         answers: list[Any] = []
         cause: Exception | None = None
@@ -161,43 +177,42 @@ class MessageSender:
                 raise
             cause = error
             self.close()
-        failed = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
+        failed = {index: answer.exception for index, answer in enumerate(answers) if not answer.succeeded()}
         failed |= dict.fromkeys(range(len(answers), len(messages)), cause)
-        again = [place for place, error in failed.items() if not isinstance(error, TOO_LARGE)]
+        again = [index for index, error in failed.items() if not isinstance(error, TOO_LARGE)]
         if again:
             self.close()
             first = cause or failed[again[0]] or TimeoutError("no answer")
             reason = "no answer in time" if self._aborted else plain(first) or type(first).__name__
-            raise RetryError(reason, [messages[place] for place in again], len(failed) - len(again)) from cause
+            raise RetryError(reason, [messages[index] for index in again], len(failed) - len(again)) from cause
         return len(messages) - len(failed)
 
     def abort(self) -> None:
-        """Leave the cluster at once; a `write` that waits for it fails."""
+        """Leave the cluster at once. A `write` that waits for it fails."""
         self._aborted = True
         self._connections.close()
         producer = self._producer
         if producer is not None:
-            with INSIDE:  # its thread closes its network; two that close one get in each other's way
-                _give_up(producer)
+            _give_up(producer)
 
     def close(self) -> None:
-        """Leave the cluster; messages under way are given up."""
+        """Leave the cluster, and drop messages under way."""
         producer, self._producer = self._producer, None
         if producer is not None:
             _close(producer)
 
     def _connect(self) -> Any:
         create_topic(self._topic, 1, self._connection, self._connections)
-        self._producer = _producer(self._connection, SENDER_TIMEOUT, SENDER_BLOCKS)
+        self._producer = _producer(self._connection, SENDER_TIMEOUT, SENDER_BLOCK_TIMEOUT)
         if self._aborted:
             raise KafkaConnectionError("no answer in time")
         return self._producer
 
 
 class GroupWriter:
-    """Writes the offsets of a consumer group, for tools that show lag; they are never read back.
+    """Write the offsets of a consumer group for tools that show lag. They are never read back.
 
-    The consumer that reads could commit, but while it looks for the coordinator of a group it does not read.
+    The consumer could commit, but it does not read while it looks for the coordinator of a group.
     """
 
     def __init__(self, settings: KafkaTopic, group: str, connections: ConnectionGroup) -> None:
@@ -208,7 +223,7 @@ class GroupWriter:
         """Write the newest offset of each partition.
 
         Raises:
-            RetryError: The cluster did not take the offsets; a later attempt may succeed.
+            RetryError: The cluster did not take the offsets. A later attempt may succeed.
         """
         topic = self._settings.topic
         offsets = {TopicPartition(topic, number): OffsetAndMetadata(at, "", -1) for number, at in batch[-1].items()}

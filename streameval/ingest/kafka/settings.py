@@ -1,10 +1,10 @@
-"""The settings of Kafka as a source of events."""
+"""Configure Kafka as a source of events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Discriminator, Field, PositiveInt, Tag, TypeAdapter, model_validator
 
@@ -25,18 +25,40 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.kafka.connection import KafkaTopic
-from streameval.ingest.kafka.registry import AvroFormat, DescribedProtobuf, ProtobufFormat, reader_of
+from streameval.ingest.kafka.formats import AvroFormat, DescribedProtobuf, ProtobufFormat
 from streameval.ingest.stages import EventOrder, RewardStore
+
+if TYPE_CHECKING:
+    from streameval.ingest.kafka.protobuf import DescribedReader
+    from streameval.ingest.kafka.registry import SchemaReader
 
 
 def _kind_of_format(value: Any) -> str:
-    """The name, or the kind of mapping, that a format is."""
+    """Return which member of the union of formats a value is."""
     is_described = isinstance(value, DescribedProtobuf) or (isinstance(value, Mapping) and "descriptor" in value)
     return "name" if isinstance(value, str) else "described" if is_described else "mapping"
 
 
+def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> SchemaReader | DescribedReader:
+    """Return the reader of a format.
+
+    Raises:
+        InputError: The libraries that it needs are not installed, or a file does not have the schema.
+    """
+    try:
+        if settings.kind == "avro":
+            from streameval.ingest.kafka.avro import AvroReader  # an extra, as the two below
+
+            return AvroReader(settings)
+        from streameval.ingest.kafka.protobuf import DescribedReader, ProtobufReader
+    except ImportError as error:
+        message = f"source.format: {settings.kind} needs a package that is not installed: {error}"
+        raise InputError(message, hint=f"pip install 'streameval[{settings.kind}]'") from error
+    return DescribedReader(settings) if isinstance(settings, DescribedProtobuf) else ProtobufReader(settings)
+
+
 class KafkaSettings(KafkaTopic, LogSettings):
-    """A Kafka topic as the source of events, alone or with a topic of rewards."""
+    """Read events from a Kafka topic, alone or with a topic of rewards."""
 
     keeps_position: ClassVar[bool] = True
 
@@ -53,7 +75,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
     )
     order: Literal["event_time", "arrival"] | None = Field(
         None,
-        description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
+        description="Merge partitions by event time, or take events as they arrive; the default is event_time if "
         "the topic has several partitions when it is first read.",
     )
     max_lateness: Seconds = Field(
@@ -95,8 +117,8 @@ class KafkaSettings(KafkaTopic, LogSettings):
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         from streameval.ingest.kafka.source import KafkaSource, MultiSource
 
-        known = offsets or {}
-        sources = [KafkaSource(self.model_copy(update={"topic": topic}), known.get(topic)) for topic in self.topics]
+        saved = offsets or {}
+        sources = [KafkaSource(self.model_copy(update={"topic": topic}), saved.get(topic)) for topic in self.topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
 
     @property
@@ -139,10 +161,10 @@ class KafkaSettings(KafkaTopic, LogSettings):
             raise InputError(f"--backfill: found '{text}'", hint=hint) from None
 
     def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
-        """A second reader from `start` to `live`; an offset applies to decisions, rewards are read from the first."""
+        """Open a second reader from `start` to `live`. An offset applies to decisions, not to rewards."""
         if not isinstance(start, int):
             return BackfillReader(self.model_copy(update={"start": start}).open(), first_of=self.topic)
-        here = {partition: position for (topic, partition), position in live.items() if topic == self.topic}
-        decisions = Offsets({partition: min(start, position) for partition, position in here.items()})
+        positions = {partition: position for (topic, partition), position in live.items() if topic == self.topic}
+        decisions = Offsets({partition: min(start, position) for partition, position in positions.items()})
         source = self.model_copy(update={"start": "earliest"}).open({self.topic: decisions})
         return BackfillReader(source, start, first_of=self.topic)

@@ -1,4 +1,4 @@
-"""A Kafka topic as a source: all partitions, without a consumer group, from positions kept in snapshots."""
+"""Read all partitions of a Kafka topic, without a consumer group, from positions kept in snapshots."""
 
 from __future__ import annotations
 
@@ -31,30 +31,29 @@ from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.producer import GroupWriter
 
 CONNECT_TIMEOUT = 10.0
-COMMIT_TIMEOUT = 2.0
-"""Seconds for the last commit at the end of the program."""
-BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
-REACHED_FOR = 10.0
-"""Seconds without an answer after which the cluster counts as not reached."""
+COMMIT_TIMEOUT = 2.0  # seconds for the last commit at the end of the program
+MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5
+SILENCE_TIMEOUT = 10.0
+"""Count the cluster as not reached after this many seconds without an answer."""
 PROBE_INTERVAL = 3.0
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
-BUSY = 0.1
+STALL_SHARE = 0.1
 """Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
-fetched from others are processed, which may take long when events come faster than that; a new client would forget
-these messages and fetch the same ones first."""
-ADVISED_EVERY = 60.0  # seconds over which the processor time of polling is measured
-SLICE = 0.05
-"""Seconds to wait for one source while the others are not polled."""
+from others are processed, which may take long if events come faster. A new client would forget these messages and
+fetch them again first."""
+ADVICE_SECONDS = 60.0  # over which the processor time of polling is measured
+SLICE_SECONDS = 0.05
+"""Wait this long for one source while the others are not polled."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicReplacedError(ClientError):
-    """The topic was deleted and recreated: the positions are those of a log that no longer exists."""
+    """Report that the topic was deleted and recreated: the positions belong to a log that no longer exists."""
 
 
 class PollingTime:
-    """While entered, processor time of this thread counts as that of polling."""
+    """Measure the processor time that this thread spends inside the context, and in all."""
 
     def __init__(self, clock: Callable[[], float], processor: Callable[[], float]) -> None:
         self._clock, self._processor = clock, processor
@@ -67,9 +66,9 @@ class PollingTime:
         self._polled += self._processor()
 
     def takes_most(self) -> bool:
-        """Whether the thread was busy for most of the last minute, and polled for most of that; asked once a minute."""
+        """Return whether the thread was busy for most of the last minute, and polled for most of that."""
         seconds = self._clock() - self._started
-        if seconds < ADVISED_EVERY:
+        if seconds < ADVICE_SECONDS:
             return False
         worked, polled = self._processor() - self._worked, self._polled
         self._started, self._worked, self._polled = self._clock(), self._processor(), 0.0
@@ -78,10 +77,16 @@ class PollingTime:
 
 @dataclass
 class PartitionProgress:
-    """The next offset of a partition, the known end of its log, and when it last advanced (seconds).
+    """Hold how far a partition has been read.
 
-    `epoch`: see `Offsets`. `end` includes open transactions, `readable` does not. `ended_at`: when the last request
-    found the partition at its end (epoch seconds); an open transaction is before the end.
+    Args:
+        position: The next offset.
+        moved_at: When it last advanced, in seconds.
+        epoch: The leader epoch of the message before. See `Offsets`.
+        end: The end of the log, with open transactions.
+        readable: The end of the log without open transactions.
+        ended_at: When the last request found the partition at its end, in epoch seconds. An open transaction is
+            before the end.
     """
 
     position: int
@@ -92,21 +97,27 @@ class PartitionProgress:
     ended_at: float | None = None
 
     def move(self, offset: int, now: float) -> None:
-        """The partition has been read up to `offset`; an epoch of earlier messages is not that of this position."""
+        """Note that the partition has been read up to `offset`, and forget the epoch of earlier messages."""
         if offset > self.position:
             self.position, self.moved_at, self.epoch, self.ended_at = offset, now, None, None
 
     @property
     def lag(self) -> int | None:
-        """Unread messages; None while the end of the log is unknown."""
+        """Return the number of unread messages, None while the end of the log is unknown."""
         ends = [end for end in (self.end, self.readable) if end is not None]
         return max(0, max(ends) - self.position) if ends else None
 
 
 def connect(settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> Client:
-    """A client of the library `settings.client` that has reached a broker.
+    """Return a client of the library `settings.client` that has reached a broker.
 
-    Raises `ClientError` when no broker answers in time, or when `connections` is closed meanwhile.
+    Args:
+        settings: The topic, and how to reach it.
+        timeout: Seconds to wait for a broker.
+        connections: Closing them ends the attempt, and all later calls.
+
+    Raises:
+        ClientError: No broker answers in time, or `connections` were closed.
     """
     if settings.client == "confluent":
         from streameval.ingest.kafka.confluent import ConfluentClient  # an extra
@@ -116,14 +127,19 @@ def connect(settings: KafkaTopic, timeout: float, connections: ConnectionGroup) 
 
 
 class KafkaSource:
-    """Reads a topic from the `offsets` of an earlier source, or from `settings.start` without any.
+    """Read a topic.
 
-    After any failure a new client continues exactly at the positions, so that nothing is lost and nothing read twice:
+    After any failure a new client continues exactly at the positions, so that no message is lost or read twice:
     everything that may fail comes before positions advance. Partitions that are added later are read from their first
-    message: `start` applies to the first start only, and a later one must not skip messages silently.
+    message: `start` applies to the first start only, because a later one must not skip messages silently.
 
-    `clock` counts seconds, `processor` those of the processor in this thread, `connect` makes the client, `chance` in
-    [0, 1) spreads the reconnects of many daemons.
+    Args:
+        settings: The topic, and how it is read.
+        offsets: The offsets of an earlier source. Without any, reading begins at `settings.start`.
+        clock: Returns seconds.
+        processor: Returns seconds of processor time of this thread.
+        connect: Makes the client.
+        chance: Returns numbers in [0, 1) that spread the reconnects of many daemons.
     """
 
     def __init__(
@@ -138,15 +154,15 @@ class KafkaSource:
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
         self._polling = PollingTime(clock, processor)
-        known = offsets or Offsets({})
+        saved = offsets or Offsets({})
         now = clock()
         self._partitions = {
-            number: PartitionProgress(position, now, known.epochs.get(number))
-            for number, position in known.positions.items()
+            number: PartitionProgress(position, now, saved.epochs.get(number))
+            for number, position in saved.positions.items()
         }
         self._paused: frozenset[int] = frozenset()
-        self._new_start: Start = "earliest" if known.positions else settings.start
-        self._topic_id = known.identity
+        self._new_start: Start = "earliest" if saved.positions else settings.start
+        self._topic_id = saved.identity
         self._client: Client | None = None
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
@@ -165,11 +181,11 @@ class KafkaSource:
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition; everything before it has been returned or was lost."""
+        """Return the next offset of each partition. Everything before it has been returned or was lost."""
         return {number: progress.position for number, progress in self._partitions.items()}
 
     def poll(self, timeout: float) -> list[Records]:
-        """Messages that have come, within about `timeout` seconds.
+        """Return the messages that come within about `timeout` seconds.
 
         Raises:
             SourceError: Messages were lost, and `on_lost_offsets` is `fail`.
@@ -189,7 +205,7 @@ class KafkaSource:
 
     def status(self) -> SourceStatus:
         silence = self._clock() - self._answered_at
-        unanswered = self._client is not None and silence >= REACHED_FOR
+        unanswered = self._client is not None and silence >= SILENCE_TIMEOUT
         return SourceStatus(
             reached=self._client is not None and not unanswered,
             partitions=tuple(
@@ -206,7 +222,7 @@ class KafkaSource:
         return {self._settings.topic: Offsets(self.positions, self._topic_id, self._epochs())}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Do not read these partitions for now; they do not count as stalled."""
+        """Stop reading these partitions for now, and read all others. Paused ones do not count as stalled."""
         paused = frozenset(partition for topic, partition in partitions if topic == self._settings.topic)
         if paused != self._paused:
             self._paused = paused
@@ -220,7 +236,7 @@ class KafkaSource:
             self._committer.put([committed.positions], newest_only=True)
 
     def close(self) -> None:
-        """Close all connections, also one that is being opened; status and positions can still be read."""
+        """Close all connections, also one that is being opened. Status and positions can still be read."""
         self._closed.set()
         if self._committer is not None:
             self._committer.close(COMMIT_TIMEOUT)
@@ -230,7 +246,7 @@ class KafkaSource:
     # --- Connecting ---
 
     def _open(self, timeout: float) -> Client | None:
-        """The client once a background thread has connected it; None before, and in the pause after a failure."""
+        """Return the client once a background thread has connected it, None before and after a failure."""
         if self._opening is None:
             pause = self._retry_at - self._clock()
             if pause > 0:
@@ -261,7 +277,7 @@ class KafkaSource:
         return client
 
     def _connect_to_topic(self) -> tuple[Client, dict[int, int]]:
-        """A client of all partitions, and where it starts in each; runs in the background and changes nothing here."""
+        """Return a client of all partitions, and its positions. Run in the background, and change nothing here."""
         client = self._connect(self._settings, CONNECT_TIMEOUT, self._connections)
         try:
             partitions = set(client.partitions(CONNECT_TIMEOUT))
@@ -280,17 +296,16 @@ class KafkaSource:
         return client, positions
 
     def _check_topic(self, client: Client) -> None:
-        """Raises TopicReplacedError when another topic has this name now."""
+        """Raise TopicReplacedError if another topic has this name now."""
         topic_id = client.topic_id()
         if topic_id and self._topic_id and topic_id != self._topic_id:
             raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and recreated")
         self._topic_id = self._topic_id or topic_id
 
     def _restart_from_earliest(self) -> None:
-        """The topic is another one of the same name: read it from its first message.
+        """Read a topic that replaced the old one of its name from its first message.
 
-        Only ends that came with messages are certainly those of the old topic: requests of ends name a topic by its
-        name.
+        Only ends that came with messages certainly belong to the old topic: requests for ends give only the name.
         """
         unread = sum(max(0, (progress.end or 0) - progress.position) for progress in self._partitions.values())
         self._loss.record("replaced", unread, old_topic=self._topic_id, positions=self.positions)
@@ -300,9 +315,9 @@ class KafkaSource:
     def _drop_client(self, error: ClientError) -> None:
         """Drop the client, and open the next one after a pause that about doubles with each failure."""
         now = self._clock()
-        if now - self._opened_at > REACHED_FOR and self._client is not None:
+        if now - self._opened_at > SILENCE_TIMEOUT and self._client is not None:
             self._failures = 0
-        pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST) * (1.0 - JITTER * self._chance())
+        pause = min(MIN_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF) * (1.0 - JITTER * self._chance())
         self._failures += 1
         self._rebuilds += self._client is not None
         self._disconnect()
@@ -320,7 +335,7 @@ class KafkaSource:
 
     def _read(self, client: Client, timeout: float) -> list[Records]:
         if self._left_at is not None:
-            self._forgiven += (1.0 - BUSY) * (self._clock() - self._left_at)
+            self._forgiven += (1.0 - STALL_SHARE) * (self._clock() - self._left_at)
             self._left_at = None
         try:
             if self._clock() >= self._probe_at:
@@ -351,24 +366,24 @@ class KafkaSource:
                 log.warning("unreadable_batch", **where, lost=len(part), reason=part.unreadable)
 
     def _stall_clock(self) -> float:
-        """The clock of stalls, which is slower while the caller processes messages."""
+        """Return the time of a clock that is slower while the caller processes messages."""
         return self._clock() - self._forgiven
 
     def _epochs(self) -> dict[int, int]:
         return {number: progress.epoch for number, progress in self._partitions.items() if progress.epoch is not None}
 
     def _see_epochs(self, client: Client) -> None:
-        """Take over the epochs that the client knows; those of positions that have not moved stay known."""
+        """Take over the epochs that the client knows, and keep the others."""
         for number, epoch in client.epochs().items():
             self._partitions[number].epoch = epoch
 
     def _place(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
-        """Move partitions to these offsets; the ends of their logs are then unknown."""
-        now, known = self._stall_clock(), epochs or {}
-        self._partitions |= {number: PartitionProgress(at, now, known.get(number)) for number, at in positions.items()}
+        """Move partitions to these offsets. The ends of their logs are then unknown."""
+        now, epochs = self._stall_clock(), epochs or {}
+        self._partitions |= {number: PartitionProgress(at, now, epochs.get(number)) for number, at in positions.items()}
 
     def _check_broker(self, client: Client) -> None:
-        """Raises ClientError when the broker has not answered, or a partition has not moved, for the stall timeout."""
+        """Raise ClientError if the broker has not answered, or a partition has not moved, for the stall timeout."""
         now, allowed = self._clock(), self._settings.stall_timeout
         self._probe_at = now + PROBE_INTERVAL
         try:
@@ -406,7 +421,7 @@ class KafkaSource:
             self._discover_at = now + self._settings.discovery_interval
 
     def _skip_lost(self, client: Client, resume: Mapping[int, int | None]) -> None:
-        """Continue where the log still has messages, and count those that it no longer has."""
+        """Continue at messages that the log still has, and count those that it no longer has."""
         client.partitions(CONNECT_TIMEOUT)
         self._check_topic(client)
         first = client.offsets(resume, "earliest", CONNECT_TIMEOUT)
@@ -421,14 +436,21 @@ class KafkaSource:
 
 
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
-    """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
+    """Find why a log no longer has a position, and where to continue.
 
-    Returns one of `GAPS`, how many messages are known to be lost, and the offset at which to continue. `diverged_at`:
-    where the client found the log truncated; None = unknown.
+    A log that ends before `position` was truncated there. Unless it is certainly the same log, it is treated as a new
+    one, and read whole. A truncation loses no unread message as far as is known: the lost end had been read. Messages
+    that were written and lost again in the meantime cannot be seen.
 
-    A log that ends before `position` was truncated there; unless it is known to be the same log, it is treated as a
-    successor, all of which is new. Truncation loses no unread message as far as is known: the lost end had been read.
-    Messages written since may reach back before that end, but this cannot be seen from what was read.
+    Args:
+        position: The next offset.
+        diverged_at: Where the client found the log truncated. None if unknown.
+        first: The first offset of the log.
+        end: The offset after its last message.
+        same_log: Whether a topic id shows that the log is the same.
+
+    Returns:
+        One of `GAPS`, how many messages are known to be lost, and the offset at which to continue.
 
     >>> find_gap(3, None, first=10, end=20, same_log=True)
     ('deleted', 7, 10)
@@ -445,7 +467,7 @@ def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, sa
 
 
 class MultiSource:
-    """Several sources as one, as a topic of decisions and a topic of rewards; an error of one is an error of all."""
+    """Join several sources, such as topics of decisions and rewards. An error of one is an error of all."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
@@ -457,11 +479,11 @@ class MultiSource:
         deadline = time.monotonic() + timeout
         records = self._poll_each(0.0)
         while not records and (left := deadline - time.monotonic()) > 0:
-            records = self._poll_each(min(SLICE, left))
+            records = self._poll_each(min(SLICE_SECONDS, left))
         return records
 
     def _poll_each(self, timeout: float) -> list[Records]:
-        """Messages polled before an error come first: they would not be read again."""
+        """Return messages polled before an error, and raise the error later: they would not be read again."""
         records: list[Records] = []
         try:
             for source in self._sources:

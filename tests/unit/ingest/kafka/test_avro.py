@@ -1,8 +1,9 @@
-"""Avro with a schema registry: records by their columns, schemas once, and everything that can be wrong."""
+"""Test Avro with a schema registry, and all that can be wrong with it."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from streameval.config.model import Config
+from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka import registry as registries
@@ -118,7 +120,7 @@ def test_an_unknown_schema_is_asked_for_again_after_a_while(
     assert registry.requests == ["/schemas/ids/8"]
     registry.register(8)
     now = registries.time.monotonic()
-    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.ASK_AGAIN)
+    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.UNKNOWN_SCHEMA_SECONDS)
     assert len(decoder.decode_batch([message])) == 1
 
 
@@ -156,6 +158,16 @@ def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
         with schema_registry(port) as registry:
             registry.register(7)
             wait_until(lambda: daemon.published.ready and len(learner.rewards) == 2)
+
+
+@pytest.mark.parametrize("package", ["fastavro", "confluent_kafka.schema_registry"])
+def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    for module in ("avro", "registry"):
+        monkeypatch.delitem(sys.modules, f"streameval.ingest.kafka.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match="avro needs a package that is not installed") as caught:
+        configured("http://localhost:8081").event_format()
+    assert caught.value.hint == "pip install 'streameval[avro]'"
 
 
 @pytest.mark.parametrize(

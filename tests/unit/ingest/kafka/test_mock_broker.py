@@ -1,4 +1,4 @@
-"""The embedded broker of the demo, read by the same source as a real one."""
+"""Test the embedded broker of the demo with both clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streameval.errors import InputError
+from streameval.errors import InputError, SourceError
 from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
@@ -23,7 +23,7 @@ VALUES = [b"%d" % number for number in range(600)]
 
 @pytest.fixture(params=["kafka-python", "confluent"])
 def broker(request: pytest.FixtureRequest) -> Iterator[StoppableBroker]:
-    """With a topic of three partitions."""
+    """Run a broker with a topic of three partitions."""
     with StoppableBroker({"clicks": 3}) as broker:
         broker.client = request.param
         yield broker
@@ -64,8 +64,8 @@ def test_messages_outlast_an_outage_and_come_once(broker: StoppableBroker) -> No
     assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
 
 
-def test_the_end_of_a_log_is_unknown_until_the_broker_answers_a_new_assignment(broker: StoppableBroker) -> None:
-    """The client is placed elsewhere because a log was cut; the end from before counts messages that are gone."""
+def test_a_new_assignment_forgets_the_end_of_the_log(broker: StoppableBroker) -> None:
+    """A client moves because a log was truncated. The end from before would count messages that are gone."""
     produce(VALUES, "clicks", broker.connection)
     clients: list[Client] = []
 
@@ -87,9 +87,17 @@ def test_closing_twice_is_harmless(broker: StoppableBroker) -> None:
     broker.close()
 
 
-def test_a_topic_that_cannot_be_is_refused(broker: StoppableBroker) -> None:
+def test_a_topic_without_partitions_is_refused(broker: StoppableBroker) -> None:
     with pytest.raises(InputError, match="0 partitions"):
         broker.create_topic("odd", 0)
+
+
+def test_without_its_protocol_version_the_error_names_the_option(
+    broker: StoppableBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 1.0)
+    with pytest.raises(SourceError, match=r'set api_version to "2\.3"'):
+        produce(VALUES, "clicks", broker.connection.model_copy(update={"api_version": None}))
 
 
 def test_without_confluent_kafka_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

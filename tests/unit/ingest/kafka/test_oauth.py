@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER: requested once, renewed before they expire, refused in words without the secret."""
+"""Test tokens for OAUTHBEARER."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KafkaSource over a cluster in memory: what it does about each kind of trouble."""
+"""Test what `KafkaSource` does about each kind of failure, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.kafka_python import administrator_options, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
+from streameval.ingest.kafka.source import MAX_BACKOFF, PROBE_INTERVAL, SILENCE_TIMEOUT, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
-PATIENCE = 60.0
-"""Seconds for a connection in the background, on a busy machine."""
+CONNECT_SECONDS = 60.0
+"""Wait this long for a connection in the background, on a busy machine."""
 
 
 class Bench:
-    """A source over a cluster in memory, with a clock that moves by hand."""
+    """Run a source over a cluster in memory, with a clock that moves by hand."""
 
     def __init__(self, cluster: FakeCluster, bookmark: Offsets | None = None, **changes: object) -> None:
         self.cluster = cluster
@@ -41,7 +41,7 @@ class Bench:
         chance, clock = (lambda: self.chance), (lambda: self.now)
         self.source = KafkaSource(settings, bookmark, clock=clock, connect=cluster.connect, chance=chance)
 
-    def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = PATIENCE) -> SourceStatus:
+    def poll(self, times: int = 1, every: float = MAX_BACKOFF, timeout: float = CONNECT_SECONDS) -> SourceStatus:
         for _ in range(times):
             self.now += every
             for records in self.source.poll(timeout):
@@ -99,7 +99,7 @@ def test_while_no_broker_answers_polls_are_empty_and_the_status_reports_it(clust
     ("chance", "seconds"),
     [(0.0, [1, 2, 3, 4, 6, 10, 15, 20, 25, 30]), (1.0, [1, 2, 3, 4, 5, 7, 10, 13, 16, 19, 22, 25, 28])],
 )
-def test_the_pauses_between_attempts_double_up_to_a_limit_and_differ_from_daemon_to_daemon(
+def test_pauses_between_attempts_double_up_to_a_limit_with_jitter(
     cluster: FakeCluster, chance: float, seconds: list[int]
 ) -> None:
     cluster.up = False
@@ -175,7 +175,7 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
     bench = Bench(cluster, stall_timeout=30)
     assert bench.poll(9, every=PROBE_INTERVAL).rebuilds == 0
     assert bench.source.status().lag == 10
-    assert bench.poll(8, every=PROBE_INTERVAL).rebuilds == 1  # of the time in which messages came, little counts
+    assert bench.poll(8, every=PROBE_INTERVAL).rebuilds == 1  # little of the time in which messages came counts
     cluster.deaf = set()
     bench.poll(6)
     assert bench.seen_of(1) == cluster.logs[1]
@@ -183,10 +183,10 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
 
 
 @pytest.mark.parametrize(("every", "stuck"), [(10.0, False), (40.0, True)])
-def test_a_partition_whose_turn_has_not_come_is_stuck_only_after_much_longer(
+def test_a_partition_that_waits_for_its_turn_is_stuck_only_much_later(
     cluster: FakeCluster, every: float, stuck: bool
 ) -> None:
-    """The reader polls all the time, and gets messages of another partition first."""
+    """The source polls all the time, and gets messages of another partition first."""
     cluster.fill(0, 90)
     cluster.deaf = {1}
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
@@ -200,7 +200,7 @@ def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) 
 
 
 def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
-    """Its messages are dated before now, and come when it is committed."""
+    """Its messages have earlier timestamps, and come once it is committed."""
     cluster.hidden = 2
     bench = Bench(cluster)
     assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
@@ -209,8 +209,8 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
     assert len(bench.seen) == 20
 
 
-def test_a_log_that_was_cut_before_us_is_at_its_end_where_it_ends_now(cluster: FakeCluster) -> None:
-    """Lost messages that were never read are not waited for."""
+def test_a_log_truncated_before_it_was_read_ends_where_it_ends_now(cluster: FakeCluster) -> None:
+    """The source does not wait for lost messages that it never read."""
     bench = Bench(cluster)
     bench.poll(1)
     del cluster.logs[1][6:]
@@ -259,10 +259,8 @@ def test_a_log_truncated_below_the_position_is_read_from_its_end(cluster: FakeCl
 
 
 @pytest.mark.parametrize("between", ["two clients", "two runs"])
-def test_a_log_that_was_truncated_below_the_position_and_grew_past_it_is_noticed(
-    cluster: FakeCluster, between: str
-) -> None:
-    """As after an unclean election: the new leader had six of ten messages, and others have been written since."""
+def test_a_log_truncated_below_the_position_and_grown_past_it_is_noticed(cluster: FakeCluster, between: str) -> None:
+    """After an unclean election the new leader has six of ten messages, and others are written."""
     cluster.epochs = {0: [4] * 10, 1: [4] * 10}
     bench = Bench(cluster)
     bench.poll(5)
@@ -281,7 +279,7 @@ def test_a_log_that_was_truncated_below_the_position_and_grew_past_it_is_noticed
     assert bench.seen_of(1) == (cluster.logs[1] if between == "two clients" else [])
 
 
-def test_a_log_that_is_cut_again_before_anything_else_is_read_is_read_from_the_second_cut(cluster: FakeCluster) -> None:
+def test_a_log_truncated_twice_in_a_row_is_read_from_the_second_truncation(cluster: FakeCluster) -> None:
     cluster.epochs = {0: [4] * 10, 1: [4] * 10}
     bench = Bench(cluster)
     bench.poll(5)
@@ -294,8 +292,8 @@ def test_a_log_that_is_cut_again_before_anything_else_is_read_is_read_from_the_s
     assert bench.seen_of(0)[-20:] == cluster.logs[0][3:]
 
 
-def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(cluster: FakeCluster) -> None:
-    """Between two cuts is a life in which nothing comes; it keeps the epochs that an earlier one has seen."""
+def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(cluster: FakeCluster) -> None:
+    """Between two truncations a source reads nothing, and keeps the epochs of the one before."""
     cluster.forgetful = True
     bookmark = Offsets({})
     for life in range(1, 4):
@@ -311,7 +309,7 @@ def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(cluster: 
 
 
 def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
-    """Brokers stopped to report epochs; an old one would make the messages since then look lost."""
+    """Brokers stop reporting epochs. An old epoch would make later messages look lost."""
     cluster.epochs, cluster.forgetful = {0: [4] * 10, 1: [4] * 10}, True
     bench = Bench(cluster)
     bench.poll(8)
@@ -321,7 +319,7 @@ def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
     assert bench.source.offsets()[TOPIC] == Offsets({0: 20, 1: 10}, "id-1", {1: 4})
 
 
-def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
+def test_reading_continues_where_the_client_found_a_truncation(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
     cluster.logs[1][8:] = [b"1:a", b"1:b", b"1:c"]
@@ -371,7 +369,7 @@ def test_a_partition_added_later_is_read_from_its_start(cluster: FakeCluster) ->
     assert bench.seen == cluster.logs[2]
 
 
-def test_messages_that_come_a_second_time_are_not_handed_out(cluster: FakeCluster) -> None:
+def test_messages_that_come_twice_are_returned_once(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(3)
     cluster.clients[0].positions[0] = 2
@@ -391,11 +389,11 @@ def test_the_first_start_reads_from_the_configured_position() -> None:
         assert bench.seen == cluster.logs[0][first:]
 
 
-def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
+def test_saved_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
     bench = Bench(cluster, Offsets({0: 8}), start="latest")
     bench.poll(12)
     assert bench.seen_of(0) == cluster.logs[0][8:]
-    assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
+    assert bench.seen_of(1) == cluster.logs[1]  # added while no source was running
 
 
 def read_a_while(cluster: FakeCluster, polls: int = 2, bookmark: Offsets | None = None) -> tuple[Bench, Offsets]:
@@ -427,7 +425,7 @@ def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: Fake
 
 
 def test_messages_of_a_recreated_topic_do_not_count_as_lost(cluster: FakeCluster) -> None:
-    """The broker gives the end of its log by the name of the topic, and all its messages are read."""
+    """The broker returns the end of the new log for the name of the topic, and all its messages are read."""
     bench = Bench(cluster)
     bench.poll(12)
     cluster.create_again()
@@ -509,7 +507,7 @@ def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeClust
 
 
 class Ends:
-    """A source that hands out these records, then raises, as often as it is asked."""
+    """Return these records, then raise at every poll."""
 
     def __init__(self, *polls: list[Records] | SourceError) -> None:
         self.polls = [*polls]
@@ -522,7 +520,7 @@ class Ends:
 
 
 def test_messages_of_one_source_survive_the_failure_of_another() -> None:
-    """A snapshot that is taken after the failure says that it has been read."""
+    """A snapshot after the failure counts these messages as read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
     several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="fix it"), [])])  # type: ignore[list-item]
     assert several.poll(0.0) == decisions
@@ -539,7 +537,7 @@ def test_empty_records_move_nothing() -> None:
 
 
 def test_reached_is_reported_for_some_seconds_after_the_last_answer() -> None:
-    assert PROBE_INTERVAL * 2 < REACHED_FOR
+    assert PROBE_INTERVAL * 2 < SILENCE_TIMEOUT
 
 
 def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
@@ -605,7 +603,7 @@ def test_the_consumer_never_commits_and_never_jumps() -> None:
     assert options["fetch.max.bytes"] == 16 * 1024 * 1024
 
 
-def test_options_that_were_not_given_are_left_to_the_client() -> None:
+def test_options_that_are_not_set_are_left_to_the_client() -> None:
     assert "api_version" not in connection_options(KafkaConnection())
     assert not [name for name in connection_options(KafkaConnection()) if name.startswith("sasl")]
 
@@ -652,7 +650,7 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
         ("confluent", {"fetch.wait.max.ms": "soon"}, 'Invalid value for configuration property "fetch.wait.max.ms"'),
     ],
 )
-def test_options_that_the_guarantees_need_and_those_that_no_library_has_are_refused(
+def test_unknown_client_options_and_those_that_guarantees_need_are_refused(
     client: str, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValidationError, match=reason) as found:
@@ -661,7 +659,7 @@ def test_options_that_the_guarantees_need_and_those_that_no_library_has_are_refu
 
 
 class SlowGroup:
-    """A group whose answers and failures the test controls."""
+    """Answer or fail when the test says so."""
 
     def __init__(self, failures: int = 0) -> None:
         self.answers, self.failures = threading.Semaphore(0), failures
@@ -768,7 +766,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None
         KafkaSettings.model_validate(wrong)
 
 
-def test_without_its_library_the_client_confluent_is_refused_with_what_to_install(
+def test_client_confluent_without_its_library_is_refused_with_a_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.connection.find_spec", lambda name: None)
@@ -786,10 +784,10 @@ def test_without_its_library_the_client_confluent_is_refused_with_what_to_instal
         (0.5, 0.3, "confluent", 0),
     ],
 )
-def test_the_other_client_is_recommended_where_a_busy_loop_polls_most_of_its_time(
+def test_confluent_is_recommended_if_polling_takes_most_of_the_time(
     cluster: FakeCluster, polled: float, worked: float, client: str, advised: int
 ) -> None:
-    """Seconds of the processor for each second of the clock, in polls and between them."""
+    """The parameters are seconds of processor time for each second of the clock."""
     processor = 0.0
 
     def connect(*arguments: Any) -> Any:

@@ -1,0 +1,236 @@
+"""Read Protobuf: a message becomes a record of its fields, by their names in the schema.
+
+A field that may be absent, and is, has no value, and an empty text, list or map has none either. Times of
+google.protobuf.Timestamp are seconds since 1970, wrappers become plain values, and enum values their names.
+`google.protobuf.json_format` would make text of 64-bit integers, which are ids and actions here.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from confluent_kafka.schema_registry import Schema
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from streameval.errors import InputError
+from streameval.events import Fault
+from streameval.ingest.kafka.formats import DescribedProtobuf
+from streameval.ingest.kafka.registry import SchemaReader
+
+MAX_DEPTH = 4
+"""List the fields of messages inside messages to this depth."""
+GOOGLE = "google.protobuf."
+RUNTIME = {
+    f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
+    for name in ("any", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+}
+"""Modules of the schemas that come with the runtime of Protobuf. Each schema stands alone."""
+JSON_LIKE = {f"{GOOGLE}{name}" for name in ("ListValue", "Struct", "Value")}
+
+MessageFields: TypeAlias = list[tuple[str, Callable[[Any], Any]]]
+
+
+class Records:
+    """Turn messages into records. Remember how to read the fields of a type."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, MessageFields] = {}
+
+    def record(self, message: Any) -> dict[str, Any]:
+        """Return the values of a message by the names of its fields."""
+        kind = message.DESCRIPTOR
+        fields = self._fields.get(kind.full_name)
+        if fields is None:
+            fields = self._fields[kind.full_name] = [(field.name, self._getter(field)) for field in kind.fields]
+        return {name: value_of(message) for name, value_of in fields}
+
+    def _getter(self, field: Any) -> Callable[[Any], Any]:
+        """Return the function that reads a field of a message."""
+        name = field.name
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            plain = self._converter(field.message_type.fields_by_name["value"])
+            return lambda message: {key: plain(value) for key, value in getattr(message, name).items()} or None
+        plain = self._converter(field)
+        if field.is_repeated:
+            return lambda message: [plain(value) for value in getattr(message, name)] or None
+        if field.has_presence:
+            return lambda message: plain(getattr(message, name)) if message.HasField(name) else None
+        if field.type == field.TYPE_STRING:
+            return lambda message: getattr(message, name) or None
+        return lambda message: plain(getattr(message, name))
+
+    def _converter(self, field: Any) -> Callable[[Any], Any]:
+        """Return the function that turns one value of a field into a value of a record."""
+        if field.enum_type is not None:
+            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            return lambda number: names.get(number, number)
+        if field.message_type is None:
+            return lambda value: value
+        kind = field.message_type.full_name
+        if kind == f"{GOOGLE}Timestamp":
+            return lambda moment: moment.seconds + moment.nanos / 1e9
+        if kind in JSON_LIKE:
+            return lambda value: MessageToDict(value)
+        if kind.startswith(GOOGLE) and kind.endswith("Value") and "value" in field.message_type.fields_by_name:
+            return lambda wrapper: wrapper.value
+        return self.record
+
+
+class RegisteredTypes:
+    """Find the types of a registered schema by their indexes."""
+
+    def __init__(self, pool: Any, file: Any) -> None:
+        self._pool, self._file = pool, file
+        self._classes: dict[tuple[int, ...], Any] = {}
+        self.records = Records()
+
+    def class_at(self, indexes: list[int]) -> Any:
+        """Return the class of the messages of a type.
+
+        Args:
+            indexes: The index of the type in the file, or of the type around it, followed by the index in that.
+
+        Raises:
+            IndexError: There is no such type.
+        """
+        key = tuple(indexes)
+        if key not in self._classes:
+            self._classes[key] = GetMessageClass(self.descriptor_at(key))
+        return self._classes[key]
+
+    def descriptor_at(self, indexes: tuple[int, ...]) -> Any:
+        """Return the descriptor of a type.
+
+        Args:
+            indexes: The same as for `class_at`.
+
+        Raises:
+            IndexError: There is no such type.
+        """
+        names, types = [self._file.package] if self._file.package else [], self._file.message_type
+        if not indexes or min(indexes) < 0:
+            raise IndexError
+        for index in indexes:
+            names.append(types[index].name)
+            types = types[index].nested_type
+        return self._pool.FindMessageTypeByName(".".join(names))
+
+
+class ProtobufReader(SchemaReader):
+    """Read Protobuf with the schemas of a registry.
+
+    `ProtobufDeserializer` needs a class that was compiled from the schema. Here the registry's schema is enough.
+    """
+
+    title = "Protobuf"
+    fetched_as = "serialized"  # a FileDescriptorProto in base64: the runtime cannot read the text of a schema
+
+    def record(self, data: BytesIO, schema: RegisteredTypes, number: int, indexes: list[int] | None) -> Any:
+        try:
+            kind = schema.class_at(indexes or [])
+        except IndexError:
+            return Fault("malformed", f"not a message of the schema {number}: it has no type at that place")
+        try:
+            return schema.records.record(kind.FromString(data.read()))
+        except DecodeError as error:
+            return Fault("malformed", f"not a message of the schema {number}: {error}")
+
+    def parse(self, schema: Schema) -> RegisteredTypes:
+        pool = DescriptorPool()
+        return RegisteredTypes(pool, self._add(schema, pool, set()))
+
+    def paths_of(self, schema: Schema) -> list[str]:
+        return list(_paths(self.parse(schema).descriptor_at((0,))))  # by the usual naming, messages have the first type
+
+    def _add(self, schema: Schema, pool: Any, added: set[str], name: str = "") -> Any:
+        """Add a schema to a pool, after the schemas that it refers to.
+
+        Args:
+            schema: The schema.
+            pool: Where it is added.
+            added: The names of the schemas in the pool.
+            name: The name by which others refer to it.
+        """
+        try:
+            file = FileDescriptorProto.FromString(b64decode(schema.schema_str or "", validate=True))
+        except (ValueError, DecodeError) as error:
+            hint = "streameval needs a registry that returns schemas with format=serialized"
+            raise InputError("it did not come as a serialized descriptor", hint=hint) from error
+        file.name = name or file.name or "the schema"
+        for reference in schema.references or ():
+            if reference.name and reference.name not in added:
+                added.add(reference.name)
+                self._add(self.referenced(reference), pool, added, reference.name)
+        add_file(file, pool, added)
+        return file
+
+
+class DescribedReader:
+    """Read Protobuf of one type with its schema in a file.
+
+    Raises:
+        InputError: The file does not have the type.
+    """
+
+    def __init__(self, settings: DescribedProtobuf) -> None:
+        self.name, place = settings.message, f"source.format.descriptor: {settings.descriptor}"
+        try:
+            files = FileDescriptorSet.FromString(Path(settings.descriptor).read_bytes()).file
+        except (OSError, DecodeError) as error:
+            hint = "write it with protoc --include_imports --descriptor_set_out=FILE"
+            raise InputError(f"{place} holds no set of schemas: {error}", hint=hint) from error
+        pool, added = DescriptorPool(), {file.name for file in files}
+        for file in files:
+            add_file(file, pool, added)
+        try:
+            self._descriptor = pool.FindMessageTypeByName(settings.message)
+        except KeyError as error:
+            names = [".".join(filter(None, (file.package, kind.name))) for file in files for kind in file.message_type]
+            hint = f"the file has {', '.join(names) or 'no type'}"
+            raise InputError(f"{place} has no type '{settings.message}'", hint=hint) from error
+        self._class, self._records = GetMessageClass(self._descriptor), Records()
+
+    def __call__(self, message: bytes) -> Any:
+        """Return the record of a message, or its `Fault`."""
+        try:
+            return self._records.record(self._class.FromString(message))
+        except DecodeError as error:
+            return Fault("malformed", f"not a message of the type {self.name}: {error}")
+
+    def paths(self, topic: str) -> list[str]:
+        """Return the names of the fields of the type, as `columns` has them."""
+        return list(_paths(self._descriptor))
+
+
+def add_file(file: Any, pool: Any, added: set[str]) -> None:
+    """Add a schema to a pool, after the schemas of the runtime that it refers to.
+
+    Raises:
+        InputError: The schema refers to one that is not in the pool.
+    """
+    for dependency in file.dependency:
+        if dependency in RUNTIME and dependency not in added:
+            added.add(dependency)
+            pool.AddSerializedFile(import_module(RUNTIME[dependency]).DESCRIPTOR.serialized_pb)
+    try:
+        pool.AddSerializedFile(file.SerializeToString())
+    except TypeError as error:
+        raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
+
+
+def _paths(kind: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of a type."""
+    for field in kind.fields if prefix.count(".") < MAX_DEPTH else ():
+        yield f"{prefix}{field.name}"
+        inner = field.message_type
+        if inner is not None and not field.is_repeated and not inner.full_name.startswith(GOOGLE):
+            yield from _paths(inner, f"{prefix}{field.name}.")
