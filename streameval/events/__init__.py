@@ -15,7 +15,7 @@ from streameval.common.lazy import lazily
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets, RawFields
     from streameval.events.batch import EventBatch, RewardBatch
-    from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder, Table
+    from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder
     from streameval.events.dsjson import DsjsonDecoder
     from streameval.events.logger import Counts, EventLogger
     from streameval.events.message_sinks import Message, MessageSink
@@ -42,7 +42,6 @@ __all__ = [
     "RewardBatch",
     "RewardDecoder",
     "MessageSink",
-    "Table",
     "fingerprints",
     "json_schema",
     "reward_schema",

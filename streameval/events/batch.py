@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
+from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import (
     choice_columns,
@@ -409,8 +410,13 @@ class EventBatch(Batch):
         EventBatch(2 events, policies=['challenger'], 0 rejected)
         """
         from streameval.events.decoder import JsonDecoder
-        from streameval.events.tables import ColumnNames, from_frame
+        from streameval.events.tables import ColumnNames
 
+        try:
+            from streameval.events.arrow import from_frame
+        except ImportError as error:
+            hint = "pip install 'streameval[columnar]'"
+            raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
         names = ColumnNames.of(columns, policies)
         fields = [SegmentField(*each) for each in (segments or {}).items()]
         read = () if estimated and scores is None else scores

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Mask
-from streameval.events.action_sets import ActionNames, ActionSets, Index, RawFields, reconcile
+from streameval.common.arrays import Array
+from streameval.events.action_sets import ActionNames, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import (
     compact_columns,
@@ -26,7 +26,7 @@ from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagno
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
-from streameval.events.schema import Identifier, attributes, event_type, reward_type
+from streameval.events.schema import attributes, event_type, reward_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
     BrokenRule,
@@ -44,27 +44,6 @@ MAX_POLICIES = 10_000  # names in one event, if all names become columns
 PAGES_AT_ONCE = 250  # the Python objects of more pages do not fit into the cache of a processor
 
 Messages: TypeAlias = Sequence[bytes | None]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of a table as columns, and as Python values.
-
-    Attributes:
-        numbers: by field, [n]; NaN where a row has none
-        policies: by name, [n] the policy's probability of the logged action; NaN = missing
-        identifiers: by field, n strings or integers, None where a row has none
-        is_plain: [n] whether these columns hold the row
-        rows: returns some rows, by their numbers, as Python values by field or as faults
-        sets: the lists of actions, with the probabilities of `policies` in their order; None if no column has lists
-    """
-
-    numbers: Mapping[str, Array]
-    policies: Mapping[str, Array]
-    identifiers: Mapping[str, Sequence[Identifier | None]]
-    is_plain: Mask
-    rows: Callable[[Index], Sequence[Mapping[str, Any] | Fault]]
-    sets: ActionSets | None = None
 
 
 class JsonDecoder:
@@ -119,65 +98,39 @@ class JsonDecoder:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
+    @property
+    def reads_columns(self) -> bool:
+        """Whether the columns of a table have all that is read of an event, so that no row becomes an object."""
+        reads_objects = self._any_fields is not None or self.further or not self.rewarded or self.estimated
+        return self.policies is not None and not reads_objects
+
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns, and reject those that are not events; `origin`: the places of the messages."""
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
         return self._located(batch, events, messages, faults, origin)
 
-    def decode_table(self, table: Table, origin: Origin) -> EventBatch:
-        """Turn the columns of a table into those of events: the result of `decode_rows`, several times faster.
+    def decode_rows(
+        self,
+        rows: Sequence[Mapping[str, Any] | Fault],
+        origin: Origin | None = None,
+        messages: Messages | None = None,
+    ) -> EventBatch:
+        """Decode events given as Python values by field, and reject those that break a rule.
 
-        Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
+        Args:
+            rows: one mapping per event; a `Fault` is rejected with its reason
+            origin: topic, partition and offset of each row
+            messages: the bytes of each row, for the dead letters; none by default
         """
-        every = np.arange(len(table.is_plain))
-        by_rows = self._any_fields is not None or not self.rewarded or self.further or self.estimated
-        if self.policies is None or by_rows:
-            return self.decode_rows(table.rows(every), origin)
-        unknown = np.full(len(every), np.nan)
-        sampling = table.numbers.get("sampling_probability")
-        batch = EventBatch.unchecked(
-            reward=table.numbers[self.reward_field],
-            propensity=table.numbers.get("propensity", unknown),
-            timestamp=table.numbers["timestamp"],
-            policies={name: table.policies.get(name, unknown) for name in self.policies},
-            sampling_probability=None if sampling is None else np.where(np.isnan(sampling), 1.0, sampling),
-            unit=table.identifiers.get("unit"),
-            logging_policy=table.identifiers.get("logging_policy"),
-        )
-        if table.sets is not None:
-            sets = table.sets.select_policies(tuple(table.policies), self.policies)
-            reconcile(sets, batch.probabilities, sets.probabilities)
-            reconcile(sets, batch.propensity, sets.propensities)
-            batch = replace(batch, action_sets=sets)
-        plain = np.flatnonzero(table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp))
-        batch = batch if len(plain) == len(every) else batch.take(plain)
-        sound = np.delete(np.arange(len(plain)), list(batch.faults(self.reward_range)))
-        kept, others = plain[sound], np.delete(every, plain[sound])
-        ids: Sequence[Any] = table.identifiers.get("event_id", [""] * len(every))
-        identity = fingerprints([ids[row] for row in kept.tolist()]) if self.identified else None
-        batch = replace(batch.take(sound).trimmed(), origin=replace(origin.take(kept), identity=identity))
-        if self.named:
-            chosen = table.identifiers["action"]
-            batch = replace(batch, actions=ActionNames.of([chosen[row] for row in kept.tolist()]))
-        if not len(others):
-            return batch
-        rest = self.decode_rows(table.rows(others), origin.take(others))
-        rejected = [structs.replace(each, place=int(others[each.place])) for each in rest.rejected]
-        read = np.delete(others, [each.place for each in rest.rejected])
-        whole = EventBatch.concat([batch, replace(rest, rejected=())])
-        return replace(whole.take(np.argsort(np.concatenate([kept, read]))), rejected=tuple(rejected))
-
-    def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault], origin: Origin | None = None) -> EventBatch:
-        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
         decoded = [self._read_row(row) for row in rows]
-        faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
+        faults = {index: row for index, row in enumerate(decoded) if isinstance(row, Fault)}
         events, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
-        for place in faults:
-            if not isinstance(decoded[place], Fault):  # infinite numbers have another reason
-                found = self._diagnosis.of_tree(rows[place])
-                faults[place] = found if isinstance(found, Fault) else faults[place]
-        return self._located(batch, events, [b""] * len(rows), faults, origin)
+        for index in faults:
+            if not isinstance(decoded[index], Fault):  # infinite numbers have another reason
+                fault = self._diagnosis.of_tree(rows[index])
+                faults[index] = fault if isinstance(fault, Fault) else faults[index]
+        return self._located(batch, events, messages or [b""] * len(rows), faults, origin)
 
     def _located(
         self, batch: EventBatch, events: list[Any], messages: Messages, faults: dict[int, Fault], origin: Origin | None
