@@ -174,7 +174,7 @@ class _ColumnBatch(NamedTuple):
 def _read_arrays(
     columns: Sequence[Column], layout: TableLayout
 ) -> tuple[dict[str, Sequence[Any]], dict[FieldKey, Array], dict[FieldKey, ListColumn]] | None:
-    """Return identifiers, numbers, and lists except `actions`; None if a column has another type."""
+    """Return identifiers, numbers, and lists except `actions`, None if a column has another type."""
     identifiers: dict[str, Sequence[Any]] = {}
     numbers: dict[FieldKey, Array] = {}
     lists: dict[FieldKey, ListColumn] = {}
@@ -263,7 +263,7 @@ def _json_type(kind: Any) -> Any:
 
 
 def _python_values(column: Column) -> list[Any]:
-    """Return the values of an array with types of JSON; None for null and for NaN."""
+    """Return the values of an array with types of JSON, None for null and for NaN."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
         return [None if value != value else value for value in values]
@@ -304,12 +304,12 @@ class ListColumn(NamedTuple):
 
     @property
     def counts(self) -> Index:
-        """[n] number of entries, 0 for null."""
+        """Return the number of entries of each row, [n], 0 for null."""
         return np.maximum(self.sizes, 0)
 
     @property
     def owner(self) -> Index:
-        """[entries] the row of each entry."""
+        """Return the row of each entry, [entries]."""
         return np.repeat(np.arange(len(self.sizes)), self.counts)
 
     def fits(self, sizes: Index) -> Mask:

@@ -38,7 +38,7 @@ class RecordDecoder(JsonDecoder):
 
     Args:
         record_of: return the record of a message, or the `Fault` of a message that has none
-        columns: the name of the value of each field; `user.id` is the value `id` of the record `user`. By default the
+        columns: the name of the value of each field, `user.id` is the value `id` of the record `user`. By default the
             names of the fields. The probability of a policy is in the record `policies`, or has the name of the policy
         options: as of `JsonDecoder`
 

@@ -102,7 +102,7 @@ class TableLayout:
     """List the columns that are read from a table, and the values that all its rows share.
 
     Attributes:
-        fields: one per column that is read; two fields may share a column
+        fields: one per column that is read. Two fields may share a column
         actions: the actions of every row, if the configuration lists them
         placeholders: values of required fields without a column. An empty `event_id` equals no other one.
     """

@@ -44,7 +44,7 @@ def parse_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayo
 
 
 def _split(lines: Sequence[bytes], header: Sequence[str], columns: Sequence[str]) -> Any:
-    """Split lines into a table of text cells; None unless each line is one row."""
+    """Split lines into a table of text cells, None unless each line is one row."""
     # pyarrow ends rows at lone carriage returns too, and takes a byte order mark away
     text = b"\n".join(lines) + b"\n"
     if text.count(b"\r") != text.count(b"\r\n") or text.startswith(codecs.BOM_UTF8) or _is_open(lines[-1]):

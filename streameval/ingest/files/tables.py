@@ -38,7 +38,7 @@ class TableChunk:
         layout: the fields of the table
         count: number of rows
         rows: return rows by index as Python values
-        columns: one Arrow array per field; None if rows must be read one by one
+        columns: one Arrow array per field, None if rows must be read one by one
     """
 
     layout: TableLayout
@@ -196,7 +196,7 @@ def _text_lines(lines: deque[bytes], blocks: Iterator[Sequence[bytes | None]]) -
 
 
 def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
-    """Read the cells of rows; a `Fault` for each row without a cell for every column."""
+    """Read the cells of rows. A `Fault` for each row without a cell for every column."""
     while True:
         try:
             cells = next(reader)
