@@ -293,7 +293,7 @@ def test_timestamps_of_any_type_are_read(tmp_path: Path, times: Any) -> None:
     assert report.events.last_timestamp == NOON.timestamp()
 
 
-def test_a_row_whose_time_cannot_be_read_is_rejected_alone(tmp_path: Path) -> None:
+def test_a_row_with_an_unreadable_time_is_rejected_alone(tmp_path: Path) -> None:
     times = pa.array(["2026-01-31T12:00:00Z", "yesterday"])
     table = {"timestamp": times, "action": ["x", "x"], "propensity": [0.5, 0.5], "reward": [1, 1]}
     report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
@@ -365,7 +365,7 @@ LISTS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("absent", ["", "actions", "propensities", "features", "listed", "single"])
 @pytest.mark.parametrize("good", [0.98, 0.7])
-def test_lists_in_csv_are_those_that_the_rows_give_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
+def test_lists_in_csv_give_the_events_of_rows_read_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
     """Rows have fitting lists of two or three actions; each cell is any of `LISTS` with the probability `1 - good`."""
     rng, number, path = np.random.default_rng(7), 600, tmp_path / "log.csv"
     possible = {name: [*cells, *(ODD if "[" in cells[0] else ())] for name, cells in LISTS.items()}
