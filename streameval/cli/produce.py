@@ -127,7 +127,7 @@ class FileMessages:
             raise InputError(f"{self._file} is a table, and no column of a candidate is named", hint=hint)
         columns, decoder = self._config.columns, self._config.event_format("json")
         first, name = 1, Path(self._file).name
-        for table_rows in read_rows(self._file, self._written, columns, decoder, advance, timed=False):
+        for table_rows in read_rows(self._file, self._written, columns, decoder, advance):
             origin = Origin.of(self._file, [(0, range(first, first + len(table_rows)))])
             rows = [
                 row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}

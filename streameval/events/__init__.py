@@ -1,8 +1,8 @@
-"""Events: messages, rows of tables or arrays become an `EventBatch` of columns, or are `Rejected` with a reason.
+"""Turn messages, rows of tables and arrays into an `EventBatch` of columns, or reject them with a reason.
 
-In the order of decoding: `schema` (the types of JSON), `decoder` (`dsjson`, `records`), `diagnosis` (refused messages),
-`columns`, `validation`, `batch` with its parts `action_sets`, `slates`, `rankings` and `origin`. Arrays enter by
-`from_arrays`.
+In the order of decoding: `schema` (the types of JSON), `decoder` (also `dsjson` and `records`), `diagnosis` (refused
+messages), `columns`, `validation`, and `batch` with its parts `action_sets`, `slates`, `rankings` and `origin`. Tables
+enter by `arrow`, arrays by `from_arrays`.
 
 `logger` writes events, in the process of a recommender. Names are imported at their first use, so that this process
 need not import numpy.
@@ -15,7 +15,7 @@ from streameval.common.lazy import lazily
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets, RawFields
     from streameval.events.batch import EventBatch, RewardBatch
-    from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder, Table
+    from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder
     from streameval.events.dsjson import DsjsonDecoder
     from streameval.events.logger import Counts, EventLogger
     from streameval.events.message_sinks import Message, MessageSink
@@ -42,7 +42,6 @@ __all__ = [
     "RewardBatch",
     "RewardDecoder",
     "MessageSink",
-    "Table",
     "fingerprints",
     "json_schema",
     "reward_schema",

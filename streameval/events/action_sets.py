@@ -1,4 +1,4 @@
-"""The actions that each event could choose from: as ragged columns, and as Python values for policies in code."""
+"""Hold the actions that each event could choose from, as ragged columns and as Python values for policies in code."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from streameval.events.schema import Event
 Index = NDArray[np.int64]
 
 LARGEST_FEATURE = 1e30
-"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+"""Larger features may give sums of squares beyond the floating-point range: their action counts as one without."""
 
 BY_POLICY = frozenset({"probabilities", "outcomes", "support", "list_length", "ranks"})
-"""Names of columns with an entry for each policy, which are contiguous over events or rows."""
+"""Names of columns with one entry per policy. They are contiguous over events or rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Base of dataclasses whose fields are columns: arrays, other `Columns`, or None.
+    """Cut, join and save dataclasses of columns: arrays, other `Columns`, or None.
 
-    EVENTS: the fields with an entry for each event, and the entry of an event without the column, for `joined`. `...` =
-        the class of the column defines it; None = no column if an event is without it
-    ROWS: for each field of offsets, the fields with an entry for each row. Event i owns the rows
-        `offsets[i]:offsets[i + 1]`
-    PARTS: the fields that are `Columns`, and their classes
+    Attributes:
+        EVENTS: fields with one entry per event, and the entry of an event without the column, for `joined`. `...` = the
+            class of the column defines it, None = no column if an event is without it
+        ROWS: by field of offsets, the fields with one entry per row. Event i owns the rows `offsets[i]:offsets[i + 1]`
+        PARTS: the fields that are `Columns`, and their classes
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {}
@@ -42,11 +42,11 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Size of the columns in bytes."""
+        """Return the size of the columns in bytes."""
         return sum(int(getattr(getattr(self, field.name), "nbytes", 0)) for field in fields(self))
 
     def take(self, events: slice | Index) -> Self:
-        """Return these events, in this order; those of a slice as views."""
+        """Return these events, in this order. A slice gives views."""
         columns = {name: _entries(name, getattr(self, name), events) for name in self.EVENTS}
         for offsets, names in self.ROWS.items():
             rows, columns[offsets] = owned_rows(getattr(self, offsets), events)
@@ -54,7 +54,7 @@ class Columns:
         return replace(self, **columns)
 
     def select_policies(self, present: tuple[str, ...], wanted: tuple[str, ...]) -> Self:
-        """Return the columns of the wanted policies; NaN for those that are not present."""
+        """Return the columns of the wanted policies, NaN for policies that are not present."""
         parts = {name: getattr(self, name) for name in self.PARTS}
         columns = {name: part and part.select_policies(present, wanted) for name, part in parts.items()}
         for name in self._by_policy():
@@ -66,8 +66,13 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self | None], events: Sequence[int]) -> Self:
-        """Concatenate parts of these numbers of events, with the same policies. None = without these columns."""
-        given = [part for part in parts if part is not None]
+        """Concatenate batches with the same policies.
+
+        Args:
+            parts: the columns of each batch, None = it lacks them
+            events: number of events of each batch
+        """
+        present = [part for part in parts if part is not None]
         columns = {
             name: _concatenated(name, [None if part is None else getattr(part, name) for part in parts], events, absent)
             for name, absent in cls.EVENTS.items()
@@ -78,12 +83,12 @@ class Columns:
                 for part, number in zip(parts, events, strict=True)
             ]
             columns[offsets] = cumulative_offsets(np.concatenate(sizes))
-            rows = [getattr(part, offsets)[-1] for part in given]
-            columns |= {name: _concatenated(name, [getattr(part, name) for part in given], rows) for name in names}
-        return replace(given[0], **columns)
+            rows = [getattr(part, offsets)[-1] for part in present]
+            columns |= {name: _concatenated(name, [getattr(part, name) for part in present], rows) for name in names}
+        return replace(present[0], **columns)
 
     def to_state(self) -> Any:
-        """Return the columns by name, those by policy in the order of their memory."""
+        """Return the columns by name. Columns by policy have the order of their memory, [P, ...]."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         state |= {name: state[name] and state[name].to_state() for name in self.PARTS}
         return state | {name: state[name].T for name in self._by_policy()}
@@ -96,7 +101,7 @@ class Columns:
 
     @classmethod
     def _by_policy(cls) -> frozenset[str]:
-        """The columns with an entry for each policy."""
+        """Return the names of columns with one entry per policy."""
         return BY_POLICY & cls.__dataclass_fields__.keys()
 
 
@@ -111,46 +116,48 @@ def _entries(name: str, column: Any, rows: slice | Index) -> Any:
 
 
 def _concatenated(name: str, columns: Sequence[Any], sizes: Sequence[int], absent: Any = None) -> Any:
-    given = [column for column in columns if column is not None]
+    present = [column for column in columns if column is not None]
     is_complete = all(column is not None or not size for column, size in zip(columns, sizes, strict=True))
-    if not given or (absent is None and not is_complete):
+    if not present or (absent is None and not is_complete):
         return None
-    if isinstance(given[0], Columns):
-        return type(given[0]).joined(columns, sizes)
+    if isinstance(present[0], Columns):
+        return type(present[0]).joined(columns, sizes)
     if name in BY_POLICY:
-        return np.concatenate([column.T for column in given], axis=1).T
+        return np.concatenate([column.T for column in present], axis=1).T
     if absent is None:
-        return np.concatenate(given)
+        return np.concatenate(present)
     pairs = zip(columns, sizes, strict=True)
     return np.concatenate([np.full(size, absent) if column is None else column for column, size in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged(Columns):
-    """Columns with rows of events laid end to end.
+    """Hold rows of events end to end.
 
-    offsets: [n + 1] event i owns the rows `offsets[i]:offsets[i + 1]`
+    Attributes:
+        offsets: [n + 1] event i owns the rows `offsets[i]:offsets[i + 1]`
     """
 
     offsets: Index
 
     @property
     def sizes(self) -> Index:
-        """[n] number of rows of each event, 0 without any."""
+        """Return the number of rows of each event, [n]."""
         return np.diff(self.offsets)
 
     @property
     def owner(self) -> Index:
-        """[rows] the event that owns each row."""
+        """Return the event that owns each row, [rows]."""
         sizes = self.sizes
         return np.repeat(np.arange(len(sizes)), sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features(Ragged):
-    """The features of the actions of n events: a table for each event, with a row for each of its actions.
+    """Hold the features of the actions of n events: one table per event, with one row per action.
 
-    values: the numbers of all tables, row by row. An event without features owns none.
+    Attributes:
+        values: the numbers of all tables, row by row. An event without features owns none.
     """
 
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("values",)}
@@ -159,7 +166,7 @@ class Features(Ragged):
 
     @classmethod
     def of(cls, tables: Sequence[list[list[float]] | None]) -> Features | None:
-        """Return the columns of the tables of events; None if no event has features."""
+        """Build from the table of each event. Return None if no event has features."""
         if tables.count(None) == len(tables):
             return None
         numbers = [list(chain.from_iterable(table or ())) for table in tables]
@@ -171,17 +178,16 @@ class Features(Ragged):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionSets(Ragged):
-    """The action sets of n events: `total` rows, one for each action of each event.
+    """Hold the action sets of n events: `total` rows, one per action of each event.
 
     Attributes:
-        index: [n] position of the logged action in its event's set; -1 = the event has no set
-        propensities: [total] the logging policy's distribution; NaN = not logged
-        features: those of the actions; None = no event has features
-        probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs
+        index: [n] index of the logged action in its event's set, -1 = the event has no set
+        propensities: [total] the logging policy's distribution, NaN = not logged
+        features: features of the actions, None = no event has features
+        probabilities: [total, P] the policies' distributions, contiguous over rows, NaN = missing. A policy that logs
             only the probability of the logged action has NaN in the other rows.
-        items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
-        scores: [total] in the slots of slates, the score of the action where the ranking was drawn by scores, else NaN;
-            None outside slates
+        items: [total] number of the action in its slate, equal for equal actions, None outside slates
+        scores: [total] score of the action if its ranking was drawn by scores, else NaN, None outside slates
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}
@@ -197,25 +203,25 @@ class ActionSets(Ragged):
 
     @property
     def logged(self) -> tuple[Index, Index]:
-        """The events whose logged action is in their set, and its row for each of them."""
+        """Return the events with a logged action in their set, and the rows of these actions."""
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
 
     @property
     def widths(self) -> Index:
-        """[n] number of features of each action of an event, 0 without any."""
+        """Return the number of features per action of each event, [n], 0 without features."""
         if self.features is None:
             return np.zeros(len(self.index), dtype=np.int64)
         return self.features.sizes // np.maximum(self.sizes, 1)
 
     @property
     def first_width(self) -> int:
-        """The number of features of the first event that has any; 0 if none has."""
+        """Return the number of features per action of the first event that has any, else 0."""
         widths = self.widths
         return int(widths[np.flatnonzero(widths)[0]]) if widths.any() else 0
 
     def features_of_width(self, width: int) -> tuple[Mask, Array]:
-        """Return which rows have this number of features, [total], and their features, [such rows, width]."""
+        """Return a mask of the rows with this number of features, [total], and their features, [rows, width]."""
         chosen = (self.widths == width) & (width > 0)
         rows = np.repeat(chosen, self.sizes)
         if self.features is None or not rows.any():
@@ -224,44 +230,51 @@ class ActionSets(Ragged):
         return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
 
     def at_position(self, position: int, size: int) -> tuple[Index, ActionSets]:
-        """Return the rows of the actions at this position of the events with `size` actions, and only these actions.
+        """Select one action from each event that lists `size` actions.
 
-        Other actions are not in the sets; an event whose logged action is another one, or has none, has the index -1.
+        Args:
+            position: index of the action in its set
+            size: number of actions
+
+        Returns:
+            The rows of the selected actions, and sets that hold nothing else. Events that logged another action have
+            the index -1.
         """
-        has = self.sizes == size
-        rows = self.offsets[:-1][has] + position
+        selected = self.sizes == size
+        rows = self.offsets[:-1][selected] + position
         features = self.features and Features(
             cumulative_offsets(np.repeat(self.widths, self.sizes)), self.features.values
         ).take(rows)
-        own = np.zeros(len(has), dtype=np.int64)
-        own[has] = 0 if features is None else features.sizes
+        own = np.zeros(len(selected), dtype=np.int64)
+        own[selected] = 0 if features is None else features.sizes
         return rows, ActionSets(
-            offsets=cumulative_offsets(has.astype(np.int64)),
-            index=np.where(has & (self.index == position), 0, -1),
+            offsets=cumulative_offsets(selected.astype(np.int64)),
+            index=np.where(selected & (self.index == position), 0, -1),
             propensities=self.propensities[rows],
             features=features and Features(cumulative_offsets(own), features.values),
             probabilities=self.probabilities.T[:, rows].T,
         )
 
     def trimmed(self) -> ActionSets:
-        """Return the sets without `features` if no event has them."""
+        """Drop `features` if no event has them."""
         has_features = self.features is not None and len(self.features.values)
         return self if has_features else replace(self, features=None)
 
     @classmethod
     def none(cls, events: int, policies: int) -> ActionSets:
-        """Return `events` empty sets."""
+        """Return empty sets for this number of events."""
         nothing = np.empty((policies, 0)).T
         return cls(np.zeros(events + 1, dtype=np.int64), np.full(events, -1), np.empty(0), None, nothing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredOutcomes(Ragged):
-    """The outcomes of n events: one row for each scored event, none for the others.
+    """Hold the outcomes of n events: one row per scored event, none for other events.
 
-    propensity: [rows] the probability that the outcome was revealed
-    outcomes: [rows, P] the value of the outcome under each policy, contiguous over rows; NaN = missing
-    revealed: [rows] whether it was revealed
+    Attributes:
+        propensity: [rows] probability that the outcome was revealed
+        outcomes: [rows, P] value of the outcome under each policy, contiguous over rows, NaN = missing
+        revealed: [rows] whether it was revealed
     """
 
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "outcomes", "revealed")}
@@ -273,10 +286,11 @@ class ScoredOutcomes(Ragged):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionNames(Columns):
-    """The names of the logged actions of n events.
+    """Hold the names of the logged actions of n events.
 
-    names: the different names; a number has that of its digits
-    chosen: [n] the place of each event's action among them, -1 where it is not known
+    Attributes:
+        names: all names, without repeats. The name of a number is its digits.
+        chosen: [n] index of each event's action in `names`, -1 if it is not known
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"chosen": np.int32(-1)}
@@ -286,23 +300,23 @@ class ActionNames(Columns):
 
     @classmethod
     def of(cls, actions: Sequence[Any]) -> ActionNames:
-        """Return the names of the actions that these events took; anything but a string or a number is unknown."""
-        places = defaultdict[Any, int](count().__next__)
-        chosen = np.array([places[action] for action in actions], dtype=np.int32)
-        given = [name if isinstance(name, str | int) else None for name in places]
-        known = np.array([-1 if name is None else place for place, name in enumerate(given)], dtype=np.int32)
-        return cls(tuple("" if name is None else str(name) for name in given), known[chosen] if len(known) else chosen)
+        """Build from the logged action of each event. Anything but a string or a number is unknown."""
+        indices = defaultdict[Any, int](count().__next__)
+        chosen = np.array([indices[action] for action in actions], dtype=np.int32)
+        names = [name if isinstance(name, str | int) else None for name in indices]
+        codes = np.array([-1 if name is None else index for index, name in enumerate(names)], dtype=np.int32)
+        return cls(tuple("" if name is None else str(name) for name in names), codes[chosen] if len(codes) else chosen)
 
     @classmethod
     def joined(cls, parts: Sequence[Self | None], events: Sequence[int]) -> Self:
-        """Concatenate; equal names get one place."""
-        places: dict[str, int] = {}
-        placed = [None if part is None else part._placed(places) for part in parts]
-        return replace(super(ActionNames, cls).joined(placed, events), names=tuple(places))
+        """Concatenate. Equal names get one index."""
+        indices: dict[str, int] = {}
+        aligned = [None if part is None else part._aligned(indices) for part in parts]
+        return replace(super(ActionNames, cls).joined(aligned, events), names=tuple(indices))
 
-    def _placed(self, places: dict[str, int]) -> Self:
-        """The same actions by the places of all names, to which new names are added."""
-        own = [*(places.setdefault(name, len(places)) for name in self.names), -1]
+    def _aligned(self, indices: dict[str, int]) -> Self:
+        """Translate the actions to other indices of names. Adds new names to `indices`."""
+        own = [*(indices.setdefault(name, len(indices)) for name in self.names), -1]
         return replace(self, chosen=np.array(own, dtype=np.int32)[self.chosen])
 
     @classmethod
@@ -313,27 +327,33 @@ class ActionNames(Columns):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawFields(Columns):
-    """Fields of n events as Python values, for policies and reward models in code.
+    """Hold fields of n events as Python values, for policies and reward models in code.
 
-    values: [n] by field, what the event logs: its `context`, the names of its `actions` and scores; None = not logged
+    Attributes:
+        values: [n] by field: the `context` of the event, the names of its `actions`, and scores, None = not logged
     """
 
     values: Sequence[Mapping[str, Any]]
 
     @classmethod
     def from_events(cls, events: Sequence[Event], scores: Mapping[str, str]) -> RawFields:
-        """Read decoded events; `scores`: the attribute of each field with scores."""
+        """Read decoded events.
+
+        Args:
+            events: the events
+            scores: the attribute of each field with scores
+        """
         fields = {"context": "context", "actions": "actions", **scores}
         return cls([{field: getattr(event, name) for field, name in fields.items()} for event in events])
 
     @classmethod
     def none(cls, events: int) -> RawFields:
-        """Return the fields of `events` events that log none."""
+        """Return the fields of events that log none."""
         return cls([{}] * events)
 
     @property
     def nbytes(self) -> int:
-        """Assumed size in bytes: 1000 an event."""
+        """Return an assumed size in bytes: 1000 per event."""
         return 1000 * len(self.values)
 
     def take(self, events: slice | Index) -> RawFields:
@@ -344,12 +364,12 @@ class RawFields(Columns):
 
     @classmethod
     def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
-        """Concatenate; parts without fields have none for each event."""
-        given = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
-        return cls([fields for part in given for fields in part.values])
+        """Concatenate. Events of batches without fields have none."""
+        complete = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
+        return cls([fields for part in complete for fields in part.values])
 
     def to_state(self) -> str:
-        """Return the fields as JSON, which has integers of any size."""
+        """Return the fields as JSON, as msgpack has no integers of more than 64 bits."""
         return json.dumps(self.values, default=msgspec.to_builtins)
 
     @classmethod
@@ -359,7 +379,7 @@ class RawFields(Columns):
 
 
 def cumulative_offsets(sizes: Index) -> Index:
-    """Return the start of each of consecutive runs of these sizes, and the end of the last one.
+    """Return the starts of consecutive runs of these sizes, and the end of the last run.
 
     >>> cumulative_offsets(np.array([2, 0, 3]))
     array([0, 2, 2, 5])
@@ -368,7 +388,7 @@ def cumulative_offsets(sizes: Index) -> Index:
 
 
 def owned_rows(offsets: Index, owners: slice | Index) -> tuple[slice | Index, Index]:
-    """Return the rows of these owners, in their order, and the offsets of each owner among them.
+    """Return the rows of some owners in their order, and the offsets of the owners among these rows.
 
     >>> owned_rows(np.array([0, 2, 2, 5]), np.array([2, 0]))
     (array([2, 3, 4, 0, 1]), array([0, 3, 5]))
@@ -382,7 +402,7 @@ def owned_rows(offsets: Index, owners: slice | Index) -> tuple[slice | Index, In
 
 
 def reconcile(sets: ActionSets, per_event: Array, per_action: Array) -> None:
-    """Fill NaN in `per_event` [n, ...] from the logged action's row of `per_action` [total, ...] and vice versa."""
+    """Fill NaN of logged actions in `per_event` [n, ...] from `per_action` [total, ...] and vice versa, in place."""
     events, rows = sets.logged
     logged, listed = per_event[events], per_action[rows]
     per_event[events] = np.where(np.isnan(logged), listed, logged)

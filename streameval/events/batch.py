@@ -1,4 +1,4 @@
-"""Events as columns: the input of everything after decoding."""
+"""Hold events as columns, the input of everything after decoding."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
+from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
 from streameval.events.from_arrays import (
     choice_columns,
@@ -49,7 +50,7 @@ from streameval.events.validation import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(Columns):
-    """n messages as columns, and the messages rejected with them: see `EventBatch` and `RewardBatch`."""
+    """Hold n messages as columns, and the messages rejected with them: see `EventBatch` and `RewardBatch`."""
 
     EVENTS: ClassVar[Mapping[str, Any]] = dict.fromkeys(("reward", "timestamp", "origin"))
 
@@ -62,11 +63,17 @@ class Batch(Columns):
         return len(self.reward)
 
     def take(self, events: Mask | Index | slice) -> Self:
-        """Return the messages where the mask [n] is true, or these rows in this order, with all rejected messages."""
+        """Return the messages that a mask [n] or row numbers select, with all rejected messages."""
         return Columns.take(self, events if isinstance(events, slice) else np.arange(len(self))[events])
 
     def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> Self:
-        """Move messages to `rejected`; `detail` describes the problem of a row."""
+        """Move messages to `rejected`.
+
+        Args:
+            events: a mask [n] or row numbers
+            reason: one of `REASONS`
+            detail: describe the problem of a row
+        """
         rows = np.arange(len(self))[events]
         if not len(rows):
             return self
@@ -79,13 +86,13 @@ class Batch(Columns):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardBatch(Batch):
-    """n reward messages as columns, and the messages rejected with them.
+    """Hold n reward messages as columns, and the messages rejected with them.
 
     Attributes:
-        reward: [n] the reward of the decision, or a part of it
+        reward: [n] the reward of the decision, or a part of it, NaN if a message has only further rewards
         timestamp: [n] time of the reward, in seconds since 1970
-        origin: places of the messages, and fingerprints of the decisions' event ids
-        further: the further rewards; `reward` is then NaN in messages without it. None if there is one reward
+        origin: partitions and offsets of the messages, and fingerprints of the decisions' event ids
+        further: the further rewards, None if there is one reward
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None}
@@ -97,27 +104,27 @@ class RewardBatch(Batch):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class EventBatch(Batch):
-    """n accepted events as columns, and the messages rejected with them.
+    """Hold n accepted events as columns, and the messages rejected with them.
 
     Attributes:
         policies: names of the P columns of `probabilities`
-        probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
-        propensity: [n] in (0, 1], the logging policy's probability of the logged action; NaN where the log lacks it
-        reward: [n]; with `further` rewards NaN in events that lack it
-        timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
-        sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
-        action_sets: the actions that the events could choose from; None if no event lists them
-        slates: the slots of slates, whose other columns treat the slate as one action; None without slates
-        scored: the outcomes of scored events, whose propensity is NaN and whose reward 0; None without such events
-        rankings: the pages of rankings with clicks, where `probabilities` are 1 for the policies that a page has and
-            `reward` is the number of clicks; None for other events
-        actions: the names of the logged actions; None if not requested
-        raw_fields: fields as Python values, for policies and reward models in code; None if not requested
-        unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
-        logging_policy: [n] fingerprint of the name of the policy that chose the action; as `unit`
+        probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events, NaN = missing
+        propensity: [n] in (0, 1], the logging policy's probability of the logged action, NaN if the log lacks it
+        reward: [n]. With `further` rewards NaN in events that lack it
+        timestamp: [n] seconds since 1970, NaN = not known (only from arrays)
+        sampling_probability: [n] in (0, 1], 1 if the log was not downsampled
+        action_sets: the actions that the events could choose from, None if no event lists them
+        slates: the slots of slates. All other columns treat a slate as one action. None without slates
+        scored: the outcomes of scored events, which have the propensity NaN and the reward 0, None without such events
+        rankings: the pages of rankings with clicks. `probabilities` are then 1 for the policies that a page has, and
+            `reward` is the number of clicks. None for other events
+        actions: the names of the logged actions, None if not requested
+        raw_fields: fields as Python values, for policies and reward models in code, None if not requested
+        unit: [n] fingerprint of the event's user or session, 0 without, None if no event has a unit
+        logging_policy: [n] fingerprint of the name of the policy that chose the action, like `unit`
         further: the further rewards, None if there is one reward
-        segments: the fields by which estimates are split, None if there are none
-        origin: places and identities of the events; None if not requested
+        segments: the fields that split estimates, None if there are none
+        origin: offsets and identities of the events, None if not requested
         rejected: messages read together with these events that are not events
     """
 
@@ -159,16 +166,16 @@ class EventBatch(Batch):
             f"EventBatch({counted(len(self), 'event')}, policies={list(self.policies)}, {len(self.rejected)} rejected)"
         )
 
-    def __getitem__(self, part: slice) -> EventBatch:
-        """Return consecutive events as views. The rejected messages stay with the part that starts at 0."""
-        start, stop, step = part.indices(len(self))
+    def __getitem__(self, events: slice) -> EventBatch:
+        """Return consecutive events as views. Rejected messages stay with the slice that starts at 0."""
+        start, stop, step = events.indices(len(self))
         if step != 1:
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
-        events = self.take(slice(start, max(start, stop)))
-        return events if start == 0 else replace(events, rejected=())
+        batch = self.take(slice(start, max(start, stop)))
+        return batch if start == 0 else replace(batch, rejected=())
 
     def trimmed(self) -> EventBatch:
-        """Return the batch without optional columns that no event fills, as if it had been decoded without them."""
+        """Drop optional columns that no event fills, as if the events had been decoded without the others."""
         sets, slates, unit, logged = self.action_sets, self.slates, self.unit, self.logging_policy
         if slates is not None:
             slates = replace(slates, actions=slates.actions.trimmed()) if len(slates.propensity) else None
@@ -190,10 +197,14 @@ class EventBatch(Batch):
         further: Sequence[RewardField] = (),
         estimated: bool = False,
     ) -> dict[int, Fault]:
-        """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards.
+        """Return the rows that are not events, with the first rule that each of them breaks.
 
-        `field`: that of the reward, where NaN in its column stands for a missing one. `further`: the ranges of further
-        rewards. `estimated`: propensities are estimated, and may be missing.
+        Args:
+            reward_range: smallest and largest reward, None = any
+            rewarded: whether to check rewards
+            field: the field of the reward, if NaN means that it is missing
+            further: ranges of further rewards
+            estimated: whether propensities are estimated, and may be missing
         """
         return first_faults(self._rules(reward_range, rewarded, field, further, estimated))
 
@@ -233,16 +244,16 @@ class EventBatch(Batch):
     def _slot_reward_rules(self, slates: SlateColumns) -> Iterator[BrokenRule]:
         yield from slot_reward_rules(slates, self.reward)
         if self.further is not None:
-            for place, name in enumerate(self.further.names):
-                yield from slot_reward_rules(slates.of_further(place), self.further.values[:, place], name)
+            for index, name in enumerate(self.further.names):
+                yield from slot_reward_rules(slates.of_further(index), self.further.values[:, index], name)
 
     def _required(self, estimated: bool) -> Array:
-        """The propensities [n], 1 where none is needed."""
+        """Return the propensities, [n], with 1 for events that need none."""
         unneeded = np.zeros(len(self), dtype=bool) if self.scored is None else self.scored.sizes > 0
         return np.where(unneeded | (np.isnan(self.propensity) & estimated), 1.0, self.propensity)
 
     def _range_rules(self, low: float, high: float, further: Sequence[RewardField] = ()) -> Iterator[BrokenRule]:
-        """The only place that compares rewards with their range; clicks on rankings are not rewards."""
+        """Compare rewards with their ranges. Clicks on rankings are not rewards."""
         if self.rankings is not None:
             return
         broken, reason, detail = reward_within(self.reward, low, high)
@@ -255,39 +266,40 @@ class EventBatch(Batch):
         yield broken, reason, detail
         if self.slates is not None:
             yield slot_rewards_within(self.slates, low, high)
-            for each in further:
-                place = None if self.further is None else self.further.place(each.name)
-                yield slot_rewards_within(self.slates.of_further(place), each.low, each.high)
+            for reward in further:
+                index = None if self.further is None else self.further.index(reward.name)
+                yield slot_rewards_within(self.slates.of_further(index), reward.low, reward.high)
 
     def of_reward(self, name: str) -> EventBatch:
-        """The batch with this further reward in place of the first one; NaN where events or slots lack it."""
-        known = self.further or FurtherRewards((), np.zeros((len(self), 0)))
-        return replace(self, reward=known.of(name), slates=self.slates and self.slates.of_further(known.place(name)))
+        """Replace the first reward by this further one, by NaN in events and slots that lack it."""
+        further = self.further or FurtherRewards((), np.zeros((len(self), 0)))
+        slates = self.slates and self.slates.of_further(further.index(name))
+        return replace(self, reward=further.of(name), slates=slates)
 
     def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
-        """Reject the events whose rewards are not in [low, high]; `further`: the ranges of further rewards."""
+        """Reject events with rewards outside [low, high], or outside the ranges of `further` rewards."""
         faults = first_faults(self._range_rules(low, high, further))
         return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
-        """Concatenate. The result has the policies of all batches; they are missing where a batch lacks them."""
-        given = list(batches) or [_no_events()]
-        if len(given) == 1:
-            return given[0]
-        policies = tuple(dict.fromkeys(name for batch in given for name in batch.policies))
-        whole = cls.joined([batch.with_policies(policies) for batch in given], list(map(len, given)))
-        return replace(whole, rejected=tuple(rejected for batch in given for rejected in batch.rejected))
+        """Concatenate. The result has the policies of all batches, with NaN for batches that lack them."""
+        parts = list(batches) or [_no_events()]
+        if len(parts) == 1:
+            return parts[0]
+        policies = tuple(dict.fromkeys(name for batch in parts for name in batch.policies))
+        whole = cls.joined([batch.with_policies(policies) for batch in parts], list(map(len, parts)))
+        return replace(whole, rejected=tuple(rejected for batch in parts for rejected in batch.rejected))
 
     def without_propensities(self) -> EventBatch:
-        """Return the batch without the propensities of single choices, which are NaN then."""
+        """Set the propensities of single choices to NaN."""
         sets, unknown = self.action_sets, np.full(len(self), np.nan)
         if sets is not None:
             sets = replace(sets, propensities=np.full(len(sets.propensities), np.nan))
         return replace(self, propensity=unknown, action_sets=sets)
 
     def with_policies(self, policies: Iterable[str]) -> EventBatch:
-        """Return the batch with these policies in this order. A policy that it does not have is missing (NaN)."""
+        """Return the batch with these policies in this order. Policies that it lacks are missing (NaN)."""
         wanted = tuple(policies)
         if wanted == self.policies:
             return self
@@ -314,25 +326,25 @@ class EventBatch(Batch):
         """Build a batch from arrays, which are copied.
 
         Args:
-            reward: [n]; for slates whose slots have rewards, [n, l]: the reward of a slate is their sum
-            propensity: [n] the logging policy's probability of the logged action; [n, l] for slates of l slots. Without
-                it and without `propensities`, an evaluator can only estimate it
+            reward: [n], [n, l] if the slots of slates have rewards, which sum to the reward of the slate
+            propensity: [n] the logging policy's probability of the logged action, [n, l] for slates of l slots. If
+                `propensities` are missing too, an evaluator can only estimate it
             policies: by name, [n] the policy's probability of the logged action, or [n, A] its distribution over the
-                action set; [n, l] or [n, l, A] for slates. NaN = missing
-            action: [n] position of the logged action in its set, from 0; [n, l] for slates; or, without propensities,
-                sets and features, the names of the logged actions
-            propensities: [n, A] the logging policy's distribution, in place of `propensity`; [n, l, A] for slates
-            features: [n, A, d] features of the actions; all NaN for an event without features
+                action set, [n, l] or [n, l, A] for slates. NaN = missing
+            action: [n] index of the logged action in its set, from 0, [n, l] for slates. Without propensities, sets
+                and features: the names of the logged actions
+            propensities: [n, A] the logging policy's distribution, in place of `propensity`, [n, l, A] for slates
+            features: [n, A, d] features of the actions. All NaN for an event without features
             timestamp: [n] seconds since 1970
             sampling_probability: [n] in (0, 1], for a downsampled log
-            unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
+            unit: [n] the user or session of each event, a string or an integer, None or "" for an independent event
             logging_policy: [n] the name of the policy that chose the action
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
-            rewards: further rewards by name, [n] or [n, l] of slots; NaN = missing, then possible in `reward`, too
-            segments: [n] values of segments by name: text, whole numbers or truth values; None = the event lacks it
+            rewards: further rewards by name, [n] or [n, l] of slots, NaN = missing, then possible in `reward`, too
+            segments: [n] values of segments by name: text, whole numbers or truth values, None = the event lacks it
 
         Raises:
-            ValueError: an array has the wrong shape, or an event breaks a rule; names the first such row.
+            ValueError: An array has the wrong shape, or an event breaks a rule. Names the first such row.
 
         >>> EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.0])
         Traceback (most recent call last):
@@ -362,10 +374,10 @@ class EventBatch(Batch):
         return batch._without_faults(estimated)
 
     def _without_faults(self, estimated: bool = False) -> EventBatch:
-        """The batch.
+        """Return the batch.
 
         Raises:
-            ValueError: a row breaks a rule; names the first such row.
+            ValueError: A row breaks a rule. Names the first such row.
         """
         for row, fault in sorted(self.faults(estimated=estimated).items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
@@ -384,24 +396,24 @@ class EventBatch(Batch):
         segments: Mapping[str, str] | None = None,
         estimated: bool = False,
     ) -> EventBatch:
-        """Build a batch from a frame of pandas, polars or another library whose frames Arrow can read; needs pyarrow.
+        """Build a batch from a frame of pandas, polars or another library that supports Arrow. Needs pyarrow.
 
-        Rows that are not events are in `rejected`, where `place` is the position of the row. Dates and times are read
-        by the type of their column; without a timestamp, rows count in their order.
+        Rows that are not events are in `rejected`, with the index of the row as `place`. Dates and times are read by
+        the type of their column. Without a timestamp, rows count in their order.
 
         Args:
-            frame: one row for each event
-            columns: which column holds which field, as in the configuration; by default the one of the same name.
+            frame: one row per event
+            columns: the column of each field, as in the configuration, by default a column with the field's name.
                 `{"policies": {"challenger": "p_new"}}` names the columns of policies
-            policies: policies whose columns have their own names
+            policies: policies in columns of their own names
             reward_field: the field of the reward
-            reward_range: smallest and largest reward; rows outside are rejected
-            scores: fields that policies in Python read; if not None, these also see contexts and the names of actions
-            segments: by name, the field of each segment: a column, or `context.NAME` for one of those in `context`
-            estimated: propensities are estimated, and the frame needs none
+            reward_range: smallest and largest reward. Other rows are rejected
+            scores: fields that policies in Python read. If not None, they also see contexts and the names of actions
+            segments: by name, the field of each segment: a column, or `context.NAME` for a column in `context`
+            estimated: whether propensities are estimated, so that the frame needs none
 
         Raises:
-            TypeError: this is not a frame.
+            TypeError: This is not a frame.
             InputError: pyarrow is not installed, or a column is missing or mixes types.
 
         >>> frame = {"action": ["a", "b"], "p": [0.5, 0.5], "reward": [1, 0], "challenger": [0.7, 0.2]}
@@ -409,13 +421,18 @@ class EventBatch(Batch):
         EventBatch(2 events, policies=['challenger'], 0 rejected)
         """
         from streameval.events.decoder import JsonDecoder
-        from streameval.events.tables import ColumnNames, from_frame
+        from streameval.events.tables import ColumnNames
 
+        try:
+            from streameval.events.arrow import from_frame
+        except ImportError as error:
+            hint = "pip install 'streameval[columnar]'"
+            raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
         names = ColumnNames.of(columns, policies)
-        fields = [SegmentField(*each) for each in (segments or {}).items()]
-        read = () if estimated and scores is None else scores
+        fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+        raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
-        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, read, **options)
+        decoder = JsonDecoder(list(names.policies), reward_field, reward_range, raw_fields, **options)
         return replace(from_frame(frame, names, decoder), origin=None)
 
     @classmethod
@@ -434,10 +451,10 @@ class EventBatch(Batch):
         logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
         is_ranking: bool = False,
     ) -> EventBatch:
-        """Build a batch from the arrays of `from_arrays`, with the events that break a rule: see `faults`.
+        """Build a batch from the arrays of `from_arrays`, with events that may break a rule: see `faults`.
 
         Raises:
-            ValueError: an array has the wrong shape.
+            ValueError: An array has the wrong shape.
         """
         rewards, of_slots = reward_columns(reward, propensity, propensities)
         n = len(rewards)
@@ -477,21 +494,20 @@ class EventBatch(Batch):
         """Build a batch of rankings with clicks from arrays, which are copied.
 
         Args:
-            clicks: [n, L] 1 where the item that production showed at this rank was clicked, 0 where not, NaN where the
-                page had no item
-            ranks: by policy, [n, L] its rank of this item, from 1; infinite below the cut. A row of NaN = missing
+            clicks: [n, L] 1 if the item that production showed at this rank was clicked, else 0, NaN without an item
+            ranks: by policy, [n, L] its rank of this item, from 1, infinite below the cut. A row of NaN = missing
             propensities: [n, L] the probability that the user looks at the item
-            swap: [n, 2] the two ranks whose items were exchanged by chance, 0 for none
-            marginals: [n, L, 2] the probabilities that production shows the item at this rank, and at the next
+            swap: [n, 2] the two ranks with items that were exchanged by chance, 0 without an exchange
+            marginals: [n, L, 2] the probabilities that production shows the item at this rank and at the next one
             features: [n, L, d] features of the items
-            list_length: how many items the policies show, where `ranks` are whole lists; None = only the ranks of
+            list_length: number of items that the policies show, if `ranks` are whole lists, None = only the ranks of
                 clicked items are known
             timestamp: [n] seconds since 1970
             sampling_probability: [n] in (0, 1], for a downsampled log
             unit: [n] the user or session of each page
 
         Raises:
-            ValueError: an array has the wrong shape, or a page breaks a rule; names the first such row.
+            ValueError: An array has the wrong shape, or a page breaks a rule. Names the first such row.
 
         >>> batch = EventBatch.from_rankings(clicks=[[0, 1, 1]], ranks={"challenger": [[3, 1, 2]]})
         >>> batch.rankings.rank, batch.rankings.ranks.ravel()
@@ -509,7 +525,7 @@ class EventBatch(Batch):
         return replace(batch, rankings=rankings)._without_faults()
 
     def to_state(self) -> State:
-        """Return the columns as a plain value, uncopied, with arrays as bytes and without the rejected messages."""
+        """Return the columns as a plain value without rejected messages. Arrays become bytes, uncopied."""
         state: State = to_plain(Columns.to_state(replace(self, rejected=())), lasting=True)
         return state
 
@@ -533,7 +549,7 @@ def _no_events() -> EventBatch:
 
 
 def way_to_a_batch(value: object) -> str:
-    """How a caller makes a batch of a value of another type."""
+    """Explain how to make a batch from a value of another type."""
     if isinstance(value, Mapping):
         return "give one event to update_one, and columns to EventBatch.from_arrays"
     if hasattr(value, "__arrow_c_stream__"):

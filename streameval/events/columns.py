@@ -1,4 +1,4 @@
-"""From decoded events to columns, at C speed where every cell is a number."""
+"""Turn decoded events into columns, at C speed if all cells are numbers."""
 
 from __future__ import annotations
 
@@ -44,33 +44,38 @@ Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
 
 
 def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch | None:
-    """Return the columns of events without lists; None if one has a list, a score or no action: see `ragged_columns`.
+    """Return the columns of events without lists. Values are not validated.
 
-    Values are not validated. `policies`: the names in the type of the events; None = all that occur.
+    Args:
+        events: decoded events
+        policies: the policies in the type of the events, None = all policies that events name
+
+    Returns:
+        A batch, or None if an event has a list, a scored outcome or no action: see `ragged_columns`.
     """
-    if [
-        e
-        for e in events
-        if e.actions is not None
-        or e.propensities is not None
-        or e.features is not None
-        or e.slots is not None
-        or e.scored is not None
-        or e.action is UNSET
+    if [  # a list is faster than `any` over a generator
+        event
+        for event in events
+        if event.actions is not None
+        or event.propensities is not None
+        or event.features is not None
+        or event.slots is not None
+        or event.scored is not None
+        or event.action is UNSET
     ]:
         return None
     if policies is None:
         names, cells = _open_cells(events)
         by_policy = _table(lambda: cells, len(names), len(events))
-    else:  # packed event by event: a transpose of the array is faster than one of the cells
+    else:  # packed event by event, because the array is transposed faster than the cells
         names = policies
-        numbers = _table(lambda: _known_cells(events), len(events), len(names))
+        numbers = _table(lambda: _struct_cells(events), len(events), len(names))
         by_policy = None if numbers is None else numbers.T.copy()
     return None if by_policy is None else _batch(events, names, by_policy, _propensity(events), None)
 
 
 def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch:
-    """Return the columns of events whose lists fit together. Values are not validated."""
+    """Return the columns of events with lists that fit together. Values are not validated."""
     batch = _batch(events, *_choice_columns(events, policies))
     slots: list[Slot] = list(chain.from_iterable(event.slots or () for event in events))
     batch = _with_slates(batch, events, slots, policies) if slots else batch
@@ -79,21 +84,21 @@ def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> Eve
 
 
 def named_policies(events: Sequence[Any]) -> PolicyNames:
-    """Return all policies that events or their slots name, in order of appearance."""
+    """Return all policies that events or their slots name, in the order of their first use."""
     slots = chain.from_iterable(event.slots or () for event in events)
-    named = [choice.policies for choice in chain(events, slots)]
-    named += [event.scored.values for event in events if event.scored is not None]
-    return tuple(dict.fromkeys(chain.from_iterable(names or () for names in named)))
+    by_name = [choice.policies for choice in chain(events, slots)]
+    by_name += [event.scored.values for event in events if event.scored is not None]
+    return tuple(dict.fromkeys(chain.from_iterable(cells or () for cells in by_name)))
 
 
 def _choice_columns(
     choices: Choices, policies: PolicyNames | None
 ) -> tuple[PolicyNames, Array, Array, ActionSets | None]:
-    """The policies, their probabilities [P, n], the propensity [n] and the action sets of n events or slots."""
+    """Return policies, probabilities [P, n], propensity [n] and action sets of n events or slots."""
     if policies is None:
         names, columns = _open_cells(choices)
     else:
-        names, columns = policies, list(zip(*_known_cells(choices), strict=True))
+        names, columns = policies, list(zip(*_struct_cells(choices), strict=True))
     by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in columns])
     by_policy = by_policy.reshape(len(names), len(choices))
     propensity = _propensity(choices)
@@ -125,7 +130,7 @@ def _batch(
 
 
 def seconds(moments: Sequence[Any]) -> Array:
-    """Return floats and datetimes as seconds since 1970."""
+    """Convert floats and datetimes to seconds since 1970."""
     try:
         return floats(moments)
     except struct.error:
@@ -133,7 +138,7 @@ def seconds(moments: Sequence[Any]) -> Array:
 
 
 def floats_or(numbers: Sequence[Any], absent: float) -> Array:
-    """Return an array of Python numbers, with `absent` in place of everything else."""
+    """Convert Python numbers to an array, with `absent` in place of other values."""
     try:
         return floats(numbers)
     except struct.error:
@@ -141,16 +146,18 @@ def floats_or(numbers: Sequence[Any], absent: float) -> Array:
 
 
 def further_rewards(fields: Sequence[RewardField], messages: Sequence[Any]) -> FurtherRewards:
-    """Return the further rewards of decoded messages, or of slots, which have none in ds-json."""
+    """Return the further rewards of decoded messages or slots. Slots of ds-json have none."""
     columns = [
-        floats_or([getattr(each, f"reward{place}", None) for each in messages], NAN)
-        for place in range(1, len(fields) + 1)
+        floats_or([getattr(message, f"reward{index}", None) for message in messages], NAN)
+        for index in range(1, len(fields) + 1)
     ]
-    return FurtherRewards(tuple(each.name for each in fields), np.array(columns).reshape(len(fields), len(messages)).T)
+    return FurtherRewards(
+        tuple(field.name for field in fields), np.array(columns).reshape(len(fields), len(messages)).T
+    )
 
 
 def with_further_rewards(batch: EventBatch, fields: Sequence[RewardField], events: Sequence[Any]) -> EventBatch:
-    """Return the batch with the further rewards of its events and of their slots."""
+    """Add the further rewards of events and of their slots."""
     slots = [slot for event in events for slot in event.slots or ()]
     slates = batch.slates and replace(batch.slates, further=further_rewards(fields, slots).values)
     return replace(batch, further=further_rewards(fields, events), slates=slates)
@@ -161,21 +168,21 @@ def _propensity(choices: Choices) -> Array:
 
 
 def _open_cells(choices: Choices) -> tuple[PolicyNames, Cells]:
-    """All policies that are named, and for each the cells of all choices."""
-    given: list[Any] = [choice.policies or {} for choice in choices]
-    names = tuple(dict.fromkeys(chain.from_iterable(given)))
-    return names, [[cells.get(name, NAN) for cells in given] for name in names]
+    """Return all policies that choices name, and by policy the cells of all choices."""
+    by_choice: list[Any] = [choice.policies or {} for choice in choices]
+    names = tuple(dict.fromkeys(chain.from_iterable(by_choice)))
+    return names, [[cells.get(name, NAN) for cells in by_choice] for name in names]
 
 
-def _known_cells(choices: Choices) -> Iterator[Sequence[PolicyCell]]:
-    """For each choice the cells of all policies."""
+def _struct_cells(choices: Choices) -> Iterator[Sequence[PolicyCell]]:
+    """Yield the cells of all policies, choice by choice."""
     return (astuple(choice.policies) for choice in cast(Sequence[Any], choices))
 
 
 def _table(rows: Callable[[], Iterable[Sequence[PolicyCell]]], *shape: int) -> Array | None:
-    """Rows of numbers as an array, NaN for null; None if a cell is a list.
+    """Convert rows of numbers to an array, with NaN for null. Return None if a cell is a list.
 
-    One row at a time is a tuple: thousands of them would not fit into the cache of a processor.
+    Rows are packed one at a time, as thousands of tuples would not fit into the cache of a processor.
     """
     pack = struct.Struct(f"{shape[1]}d").pack
     try:
@@ -196,19 +203,19 @@ def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
     sizes = np.array([len(choice.actions or ()) for choice in choices])
     return ActionSets(
         offsets=cumulative_offsets(sizes),
-        index=np.array([_position(choice.action, choice.actions or []) for choice in choices]),
+        index=np.array([_index_of(choice.action, choice.actions or []) for choice in choices]),
         propensities=at_most_one(_end_to_end([choice.propensities for choice in choices], sizes)),
         features=Features.of([choice.features for choice in choices]),
         probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
 
 
-def _position(item: Any, items: Sequence[Any]) -> int:
+def _index_of(item: Any, items: Sequence[Any]) -> int:
     return items.index(item) if item in items else -1
 
 
 def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
-    """All lists in one column; NaN for the actions of an event without a list."""
+    """Join lists to one column, with NaN for the actions of an event without a list."""
     pairs = zip(lists, sizes.tolist(), strict=True)
     return floats(list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs])))
 
@@ -219,7 +226,7 @@ def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
 def _with_slates(
     batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: PolicyNames | None
 ) -> EventBatch:
-    """Add the columns of the slots, and treat each slate as one action in the columns of the batch."""
+    """Add the columns of slots. In all other columns a slate is one action."""
     of_slots, by_policy, propensity, sets = _choice_columns(slots, policies)
     items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)
     columns = SlateColumns(
@@ -251,25 +258,25 @@ def _with_slates(
 def _with_outcomes(
     batch: EventBatch, events: Sequence[Any], is_scored: Mask, policies: PolicyNames | None
 ) -> EventBatch:
-    """Add the outcomes of scored events, which have neither a propensity nor a reward in the columns of the batch."""
+    """Add the outcomes of scored events. In the other columns these have the propensity NaN and the reward 0."""
     scored = [event.scored for event in events if event.scored is not None]
     if policies is None:
-        names = tuple(dict.fromkeys(chain.from_iterable(each.values or () for each in scored)))
-        rows: list[Any] = [[(each.values or {}).get(name, NAN) for name in names] for each in scored]
+        names = tuple(dict.fromkeys(chain.from_iterable(outcome.values or () for outcome in scored)))
+        rows: list[Any] = [[(outcome.values or {}).get(name, NAN) for name in names] for outcome in scored]
     else:
-        names, rows = policies, [astuple(each.values) for each in scored]
+        names, rows = policies, [astuple(outcome.values) for outcome in scored]
     outcomes = np.array(rows, dtype=np.float64).reshape(len(scored), len(names))
-    found = ScoredOutcomes(
+    columns = ScoredOutcomes(
         offsets=cumulative_offsets(is_scored.astype(np.int64)),
-        propensity=at_most_one(floats_or([each.propensity for each in scored], NAN)),
+        propensity=at_most_one(floats_or([outcome.propensity for outcome in scored], NAN)),
         outcomes=np.asfortranarray(outcomes),
-        revealed=np.array([each.revealed for each in scored]),
+        revealed=np.array([outcome.revealed for outcome in scored]),
     )
     both = tuple(dict.fromkeys([*batch.policies, *names]))
     return replace(
         batch.with_policies(both),
         reward=np.where(is_scored, 0.0, batch.reward),
-        scored=found.select_policies(names, both),
+        scored=columns.select_policies(names, both),
     )
 
 
@@ -283,16 +290,16 @@ def _logging(event: Any) -> int:
 
 
 def _items(event: Any) -> Iterable[int]:
-    """The number of each action of each slot within the event; equal actions of a ranking have equal numbers."""
+    """Return the number of each action of each slot. Equal actions of a ranking have equal numbers."""
     slots: Sequence[Any] = event.slots or ()
     if _logging(event) not in RANKINGS:
         return chain.from_iterable(range(len(slot.actions or ())) for slot in slots)
-    number = {action: place for place, action in enumerate(slots[0].actions)}
+    number = {action: index for index, action in enumerate(slots[0].actions)}
     return (number[action] for slot in slots for action in slot.actions)
 
 
 def _scores(event: Any) -> Iterable[float]:
-    """The score of each action of each slot, NaN where the slots were not filled by scores."""
+    """Return the score of each action of each slot, NaN if the slots were not filled by scores."""
     slots: Sequence[Any] = event.slots or ()
     if _logging(event) != PLACKETT_LUCE:
         return repeat(NAN, sum(len(slot.actions or ()) for slot in slots))
@@ -304,20 +311,20 @@ def _listed(events: Sequence[Any]) -> ListedSlates:
     lists = [(event.slates or ()) if event.slots else () for event in events]
     if not any(lists):
         return ListedSlates.none(len(events))
-    given = [event for event, slates in zip(events, lists, strict=True) if slates]
+    with_lists = [event for event, slates in zip(events, lists, strict=True) if slates]
     shown = [[slot.action for slot in event.slots or ()] for event in events]
     sizes = np.array(list(map(len, lists)))
     return ListedSlates(
         offsets=cumulative_offsets(sizes),
-        logged=np.array(list(map(_position, shown, lists)), dtype=np.int64),
-        probability=at_most_one(np.array(list(chain.from_iterable(event.slate_propensities for event in given)))),
+        logged=np.array(list(map(_index_of, shown, lists)), dtype=np.int64),
+        probability=at_most_one(np.array(list(chain.from_iterable(event.slate_propensities for event in with_lists)))),
         place_offsets=cumulative_offsets(sizes * np.array(list(map(len, shown)))),
-        place=np.array(list(chain.from_iterable(map(_places, given))), dtype=np.int64),
+        place=np.array(list(chain.from_iterable(map(_slot_indices, with_lists))), dtype=np.int64),
     )
 
 
-def _places(event: Any) -> Iterator[int]:
-    """For each slot of each listed slate, the position of its action in the slot's set."""
-    numbers = [{action: place for place, action in enumerate(slot.actions)} for slot in event.slots]
+def _slot_indices(event: Any) -> Iterator[int]:
+    """Yield the index of each action of each listed slate in the set of its slot."""
+    indices = [{action: index for index, action in enumerate(slot.actions)} for slot in event.slots]
     for slate in event.slates:
-        yield from (number[action] for number, action in zip(numbers, slate, strict=True))
+        yield from (index[action] for index, action in zip(indices, slate, strict=True))

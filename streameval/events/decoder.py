@@ -1,17 +1,17 @@
-"""Decoders: messages, or rows of tables, into columns."""
+"""Decode messages, or rows of tables, into columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, Mask
-from streameval.events.action_sets import ActionNames, ActionSets, Index, RawFields, reconcile
+from streameval.common.arrays import Array
+from streameval.events.action_sets import ActionNames, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import (
     compact_columns,
@@ -26,7 +26,7 @@ from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagno
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
-from streameval.events.schema import Identifier, attributes, event_type, reward_type
+from streameval.events.schema import attributes, event_type, reward_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
     BrokenRule,
@@ -41,46 +41,25 @@ from streameval.events.validation import (
 )
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
-PAGES_AT_ONCE = 250  # the Python objects of more pages do not fit into the cache of a processor
+PAGES_AT_ONCE = 250  # objects of more pages do not fit into the cache of a processor
 
 Messages: TypeAlias = Sequence[bytes | None]
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of a table as columns, and as Python values.
-
-    Attributes:
-        numbers: by field, [n]; NaN where a row has none
-        policies: by name, [n] the policy's probability of the logged action; NaN = missing
-        identifiers: by field, n strings or integers, None where a row has none
-        is_plain: [n] whether these columns hold the row
-        rows: returns some rows, by their numbers, as Python values by field or as faults
-        sets: the lists of actions, with the probabilities of `policies` in their order; None if no column has lists
-    """
-
-    numbers: Mapping[str, Array]
-    policies: Mapping[str, Array]
-    identifiers: Mapping[str, Sequence[Identifier | None]]
-    is_plain: Mask
-    rows: Callable[[Index], Sequence[Mapping[str, Any] | Fault]]
-    sets: ActionSets | None = None
-
-
 class JsonDecoder:
-    """Decodes the JSON messages of one stream.
+    """Decode the JSON messages of one stream.
 
     Args:
-        policies: the columns of every batch, in this order; None = the policies named in the batch
+        policies: the columns of every batch, in this order, None = the policies that the messages name
         reward_field: the field with the reward
-        reward_range: smallest and largest reward; others are rejected. None = any
-        scores: fields that policies in code read; with any, even none, batches have `raw_fields`
+        reward_range: smallest and largest reward. Other events are rejected. None = any
+        scores: fields that policies in code read. Unless None, batches have `raw_fields`
         rewarded: False if rewards arrive separately from the decisions. They are NaN until they are joined
-        identified: add the fingerprint of the `event_id` to events decoded with their origin
-        further: the further rewards; an event then needs one of all rewards only
-        segments: the fields by which estimates are split
-        named: add the names of the logged actions
-        estimated: propensities are estimated: those that events have are ignored
+        identified: whether to add the fingerprint of the `event_id` to events with an origin
+        further: the further rewards. An event then needs at least one of all rewards
+        segments: the fields that split estimates
+        named: whether to add the names of the logged actions
+        estimated: whether propensities are estimated. Logged ones are then ignored
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -110,8 +89,8 @@ class JsonDecoder:
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
-        fields = tuple(each.field for each in self.further)
-        roots = tuple(each.root for each in self.segments)
+        fields = tuple(reward.field for reward in self.further)
+        roots = tuple(segment.root for segment in self.segments)
         self._any_fields = tuple(dict.fromkeys((*(self.scores or ()), *roots))) if roots else self.scores
         self._event_type = event_type(self.policies, reward_field, self._any_fields, rewarded, fields)
         self._attributes = attributes(self._event_type)
@@ -119,70 +98,49 @@ class JsonDecoder:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
+    @property
+    def reads_columns(self) -> bool:
+        """Return whether tables are decoded by columns, because no field is needed as a Python object."""
+        reads_objects = self._any_fields is not None or self.further or not self.rewarded or self.estimated
+        return self.policies is not None and not reads_objects
+
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """Decode messages into columns, and reject those that are not events; `origin`: the places of the messages."""
+        """Decode messages into columns, and reject messages that are not events.
+
+        Args:
+            values: the messages, None for a tombstone
+            origin: partition and offset of each message
+        """
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
-        return self._located(batch, events, messages, faults, origin)
+        return self._with_origin(batch, events, messages, faults, origin)
 
-    def decode_table(self, table: Table, origin: Origin) -> EventBatch:
-        """Turn the columns of a table into those of events: the result of `decode_rows`, several times faster.
+    def decode_rows(
+        self,
+        rows: Sequence[Mapping[str, Any] | Fault],
+        origin: Origin | None = None,
+        messages: Messages | None = None,
+    ) -> EventBatch:
+        """Decode events given as Python values by field, and reject those that break a rule.
 
-        Only rows that are not plain or break a rule are read one by one, for the reason of their rejection.
+        Args:
+            rows: one mapping per event. A `Fault` is rejected with its reason
+            origin: topic, partition and offset of each row
+            messages: the bytes of each row, for the dead letters. None by default
         """
-        every = np.arange(len(table.is_plain))
-        by_rows = self._any_fields is not None or not self.rewarded or self.further or self.estimated
-        if self.policies is None or by_rows:
-            return self.decode_rows(table.rows(every), origin)
-        unknown = np.full(len(every), np.nan)
-        sampling = table.numbers.get("sampling_probability")
-        batch = EventBatch.unchecked(
-            reward=table.numbers[self.reward_field],
-            propensity=table.numbers.get("propensity", unknown),
-            timestamp=table.numbers["timestamp"],
-            policies={name: table.policies.get(name, unknown) for name in self.policies},
-            sampling_probability=None if sampling is None else np.where(np.isnan(sampling), 1.0, sampling),
-            unit=table.identifiers.get("unit"),
-            logging_policy=table.identifiers.get("logging_policy"),
-        )
-        if table.sets is not None:
-            sets = table.sets.select_policies(tuple(table.policies), self.policies)
-            reconcile(sets, batch.probabilities, sets.probabilities)
-            reconcile(sets, batch.propensity, sets.propensities)
-            batch = replace(batch, action_sets=sets)
-        plain = np.flatnonzero(table.is_plain & ~np.isnan(batch.reward) & ~np.isnan(batch.timestamp))
-        batch = batch if len(plain) == len(every) else batch.take(plain)
-        sound = np.delete(np.arange(len(plain)), list(batch.faults(self.reward_range)))
-        kept, others = plain[sound], np.delete(every, plain[sound])
-        ids: Sequence[Any] = table.identifiers.get("event_id", [""] * len(every))
-        identity = fingerprints([ids[row] for row in kept.tolist()]) if self.identified else None
-        batch = replace(batch.take(sound).trimmed(), origin=replace(origin.take(kept), identity=identity))
-        if self.named:
-            chosen = table.identifiers["action"]
-            batch = replace(batch, actions=ActionNames.of([chosen[row] for row in kept.tolist()]))
-        if not len(others):
-            return batch
-        rest = self.decode_rows(table.rows(others), origin.take(others))
-        rejected = [structs.replace(each, place=int(others[each.place])) for each in rest.rejected]
-        read = np.delete(others, [each.place for each in rest.rejected])
-        whole = EventBatch.concat([batch, replace(rest, rejected=())])
-        return replace(whole.take(np.argsort(np.concatenate([kept, read]))), rejected=tuple(rejected))
-
-    def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault], origin: Origin | None = None) -> EventBatch:
-        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
         decoded = [self._read_row(row) for row in rows]
-        faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
+        faults = {index: row for index, row in enumerate(decoded) if isinstance(row, Fault)}
         events, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
-        for place in faults:
-            if not isinstance(decoded[place], Fault):  # infinite numbers have another reason
-                found = self._diagnosis.of_tree(rows[place])
-                faults[place] = found if isinstance(found, Fault) else faults[place]
-        return self._located(batch, events, [b""] * len(rows), faults, origin)
+        for index in faults:
+            if not isinstance(decoded[index], Fault):  # infinite numbers have another reason
+                fault = self._diagnosis.of_tree(rows[index])
+                faults[index] = fault if isinstance(fault, Fault) else faults[index]
+        return self._with_origin(batch, events, messages or [b""] * len(rows), faults, origin)
 
-    def _located(
+    def _with_origin(
         self, batch: EventBatch, events: list[Any], messages: Messages, faults: dict[int, Fault], origin: Origin | None
     ) -> EventBatch:
-        """The columns of these events, with the origins of the messages and with those that are rejected."""
+        """Add the origin of the events, and the rejected messages."""
         if origin is not None:
             kept = origin.take(np.delete(np.arange(len(messages)), list(faults))) if faults else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
@@ -202,7 +160,7 @@ class JsonDecoder:
         return self._diagnosis.of_message(message, error)
 
     def _columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
-        """Build the columns once, then drop the rows that break a rule. Adds to `faults` by place."""
+        """Build columns, then drop the rows that break a rule. Adds to `faults`, by index of the message."""
         if self.policies is None:
             events = _passing(events, _policies_fault, faults)
         events, batch = self._unchecked_columns(events, faults)
@@ -232,7 +190,7 @@ class JsonDecoder:
         return events, batch
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
-        """Build the columns of the events whose fields fit together."""
+        """Build the columns of events with fields that fit together. Adds the others to `faults`."""
         batch = compact_columns(events, self.policies)
         if batch is not None:
             return events, batch
@@ -241,13 +199,13 @@ class JsonDecoder:
 
 
 class RankingDecoder(JsonDecoder):
-    """Decodes rankings with clicks.
+    """Decode rankings with clicks.
 
     Args:
-        policies: the columns of every batch, in this order; None = the policies named in the batch
-        with_propensities: whether each page with clicks must have their `propensities`
-        named: batches have `raw_fields`, for reward models that need the names of items
-        identified: add the fingerprint of the `event_id` to events decoded with their origin
+        policies: the columns of every batch, in this order, None = the policies that the messages name
+        with_propensities: whether pages with clicks must have their `propensities`
+        named: whether batches have `raw_fields`, for reward models that need the names of items
+        identified: whether to add the fingerprint of the `event_id` to events with an origin
 
     >>> page = b'"ranking": {"shown": ["a", "b", "c"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}'
     >>> batch = RankingDecoder(["new"]).decode_batch([b'{"event_id": 1, "timestamp": 0, ' + page + b"}", b"{}"])
@@ -269,7 +227,7 @@ class RankingDecoder(JsonDecoder):
         self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """As other decoders; where the policies are known, some hundred pages at a time."""
+        """Decode messages like other decoders, but `PAGES_AT_ONCE` if the policies are fixed."""
         messages = list(values)
         if self.policies is None or len(messages) <= PAGES_AT_ONCE:
             return super().decode_batch(messages, origin)
@@ -278,7 +236,7 @@ class RankingDecoder(JsonDecoder):
             some = messages[first : first + PAGES_AT_ONCE]
             rows = np.arange(first, first + len(some))
             part = super().decode_batch(some, None if origin is None else origin.take(rows))
-            rejected += [structs.replace(each, place=first + each.place) for each in part.rejected]
+            rejected += [structs.replace(message, place=first + message.place) for message in part.rejected]
             parts.append(replace(part, rejected=()))
         return replace(EventBatch.concat(parts), rejected=tuple(rejected))
 
@@ -301,10 +259,11 @@ class RankingDecoder(JsonDecoder):
 
 
 class RewardDecoder:
-    """Decodes rewards that arrive as separate messages.
+    """Decode rewards that arrive as separate messages: `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`.
 
-    `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`; `reward_field` is the field with the reward. With
-    `further` rewards, a message has any of them.
+    Args:
+        reward_field: the field with the reward
+        further: the further rewards. A message then has at least one of all rewards
 
     >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
     >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
@@ -314,22 +273,22 @@ class RewardDecoder:
 
     def __init__(self, reward_field: str = "reward", further: Sequence[RewardField] = ()) -> None:
         self._field, self._further = reward_field, tuple(further)
-        form = reward_type(reward_field, tuple(each.field for each in further))
+        form = reward_type(reward_field, tuple(reward.field for reward in further))
         self._decode = msgspec.json.Decoder(form).decode
         self._refused = Diagnosis(form).of_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
-        """Decode messages into columns; `origin`: their places."""
+        """Decode messages with their partitions and offsets into columns."""
         messages, faults = list(values), dict[int, Fault]()
         rewards = _read(messages, self._decode, self._refused, faults)
         amounts, times = (
-            floats_or([each.reward for each in rewards], np.nan),
-            seconds([each.timestamp for each in rewards]),
+            floats_or([message.reward for message in rewards], np.nan),
+            seconds([message.timestamp for message in rewards]),
         )
         further = further_rewards(self._further, rewards) if self._further else None
         broken = first_faults((*self._rules(amounts, further), in_seconds(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
-        identity = fingerprints([each.event_id for each in _without(rewards, broken, faults)])
+        identity = fingerprints([message.event_id for message in _without(rewards, broken, faults)])
         kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
         return RewardBatch(
             amounts[rows],
@@ -344,7 +303,7 @@ class RewardDecoder:
             yield finite("reward", rewards, ~np.isfinite(rewards))
             return
         missing = np.isnan(rewards) & np.isnan(further.values).all(axis=1)
-        fields = ", ".join([self._field, *(each.field for each in self._further)])
+        fields = ", ".join([self._field, *(reward.field for reward in self._further)])
         yield missing, "missing_field", lambda _: f"{self._field}: missing, and so are all others of {fields}"
         yield finite("reward", rewards, np.isinf(rewards))
         yield from further.infinite()
@@ -356,32 +315,40 @@ def _read(
     refused: Callable[[bytes, Exception], Any],
     faults: dict[int, Fault],
 ) -> list[Any]:
-    """Decode into structs, not validated yet; `refused` finds the struct of a refused message, or its fault."""
+    """Decode messages into structs that are not validated.
+
+    Args:
+        messages: the messages
+        decode: the fast decoder of one message
+        refused: return the struct of a message that `decode` refused, or its fault
+        faults: gets the faults, by index of the message
+    """
 
     def decode_text(message: bytes) -> Any:  # the decoder does not look into fields that it skips
         if len(message) > MAX_MESSAGE_BYTES:
             raise ValueError
-        found = decode(message)
+        decoded = decode(message)
         message.decode()
-        return found
+        return decoded
 
-    decode_each: Any = decode if _are_short_ascii(messages) else decode_text
+    decode_message: Any = decode if _are_short_ascii(messages) else decode_text
     decoded: list[Any] = []
     unread = iter(messages)
     while len(decoded) + len(faults) < len(messages):
         try:
-            decoded.extend(map(decode_each, unread))  # up to the first that fails
+            decoded.extend(map(decode_message, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
-            place = len(decoded) + len(faults)
-            found = fault_of_length(messages[place]) or refused(cast(bytes, messages[place]), error)
-            if isinstance(found, Fault):
-                faults[place] = found
+            index = len(decoded) + len(faults)
+            event = fault_of_length(messages[index]) or refused(cast(bytes, messages[index]), error)
+            if isinstance(event, Fault):
+                faults[index] = event
             else:
-                decoded.append(found)
+                decoded.append(event)
     return decoded
 
 
 def fault_of_length(message: bytes | None) -> Fault | None:
+    """Return the fault of a message that is missing or too long, or None."""
     if message is None:
         return Fault("malformed", "a tombstone: the message has no value")
     if len(message) > MAX_MESSAGE_BYTES:
@@ -394,18 +361,18 @@ def _passing(events: list[Any], check: Callable[[Any], Fault | None], faults: di
 
 
 def _without(structs: list[Any], broken: Mapping[int, Fault], faults: dict[int, Fault]) -> list[Any]:
-    """Return the structs without broken rows, which are added to `faults` at the place of their message."""
+    """Return the structs without broken rows. Adds these to `faults`, by index of the message."""
     if not broken:
         return structs
-    places = np.delete(np.arange(len(structs) + len(faults)), list(faults)).tolist()
-    faults.update({places[row]: fault for row, fault in broken.items()})
+    indices = np.delete(np.arange(len(structs) + len(faults)), list(faults)).tolist()
+    faults.update({indices[row]: fault for row, fault in broken.items()})
     return [struct for row, struct in enumerate(structs) if row not in broken]
 
 
 def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        rejection(*faults[place], messages[place] or b"", place, None if origin is None else origin.place(place))
-        for place in sorted(faults)
+        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.place(index))
+        for index in sorted(faults)
     )
 
 
@@ -417,9 +384,9 @@ def _policies_fault(event: Any) -> Fault | None:
 
 
 def _are_short_ascii(messages: Messages) -> bool:
-    """Whether the decoder alone can check that these are texts of limited length."""
-    given = cast(Sequence[bytes], messages)
+    """Return whether messages are ASCII of limited length, so that the decoder alone checks them."""
+    values = cast(Sequence[bytes], messages)
     try:
-        return all(map(bytes.isascii, given)) and max(map(len, given), default=0) <= MAX_MESSAGE_BYTES
+        return all(map(bytes.isascii, values)) and max(map(len, values), default=0) <= MAX_MESSAGE_BYTES
     except TypeError:  # a message without a value
         return False

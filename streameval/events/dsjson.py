@@ -1,8 +1,8 @@
-"""Decision logs of Vowpal Wabbit and Azure Personalizer (ds-json).
+"""Decode the decision logs of Vowpal Wabbit and Azure Personalizer (ds-json).
 
-Contextual bandits, conditional ones with several slots (CCB: only the first slot is used, because the others are
-conditional on it), and slates. The reward is minus the cost. Actions are sorted by number; the log has the chosen
-action first.
+Logs hold contextual bandits, conditional contextual bandits (CCB) and slates. Only the first slot of a CCB decision is
+used, because the others are conditional on it. The reward is minus the cost. Logs have the chosen action first. Events
+have actions sorted by number.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from streameval.events.validation import Fault
 BASELINE = "baseline"  # the policy that always takes the baseline action, if the log names one (`_ba`)
 LABEL_COST = "_label_cost"
 COSTS = {"reward": "cost", LABEL_COST: "cost", "_original_label_cost": "original_cost"}
-"""Fields whose reward is the negative cost, `reward` for `_label_cost`, and the attribute with the cost."""
+"""Map each field with a cost, and `reward` for `_label_cost`, to the attribute of `Interaction` or `Outcome`."""
 
 Cost: TypeAlias = float | None
 
 
 class _UnusableError(ValueError):
-    """A line that can be decoded, but is not an event. Its arguments are those of a `Fault`."""
+    """Report a line that can be decoded but is not an event. Its arguments are a reason and a detail, as in `Fault`."""
 
 
 class Observation(msgspec.Struct, frozen=True, gc=False):
-    """A later report about a decision."""
+    """Represent a later report about a decision."""
 
     activated: bool = msgspec.field(name="ActionTaken", default=False)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The choice of one slot: actions from 0, the chosen one first."""
+    """Represent the choice of one slot. Actions count from 0, and the chosen one comes first."""
 
     actions: list[int] = msgspec.field(name="_a", default_factory=list)
     probabilities: list[float] = msgspec.field(name="_p", default_factory=list)
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Interaction(msgspec.Struct, frozen=True):
-    """One line of a log: actions from 1 if there are no slots, the chosen one first."""
+    """Represent one line of a log. Without slots, actions count from 1, and the chosen one comes first."""
 
     event_id: str | int | None = msgspec.field(name="EventId", default=None)
     timestamp: datetime | None = msgspec.field(name="Timestamp", default=None)
@@ -70,18 +70,18 @@ class Interaction(msgspec.Struct, frozen=True):
 
 
 class DsjsonDecoder(JsonDecoder):
-    """Decodes ds-json to the same columns as `JsonDecoder`, with the same reasons for rejections.
+    """Decode ds-json to the columns of `JsonDecoder`, with its reasons of rejection.
 
-    Events carry no policy but `baseline`, if the log has baseline actions; other policies must be code. Decisions that
+    If the log has baseline actions, events carry the policy `baseline`. All other policies must be code. Decisions that
     were never activated (`_skipLearn`, `_deferred`) have no reward and are rejected. In a downsampled log (`pdrop`) an
-    event counts `1 / (1 - pdrop)` times. Fields of scores are in the order of `a`, or of `_a` of the first slot.
+    event counts `1 / (1 - pdrop)` times. Scores are in the order of `a`, or of `_a` of the first slot.
 
     Args:
-        reward_field: `_label_cost` (also called `reward`), or `_original_label_cost`, the true cost in apprentice mode,
-            where `_label_cost` only indicates whether the baseline was followed. With `further` rewards also another
-            field of the line, whose number is the reward
-        further: the further rewards, each a cost or another field of the line; an event then needs one of all rewards
-            only. A field of the line is the reward of the event, also where only the first slot is used
+        reward_field: `_label_cost` (also called `reward`), or `_original_label_cost`. In apprentice mode the latter is
+            the true cost, and `_label_cost` only shows whether the baseline was followed. With `further` rewards, also
+            another numeric field of the line
+        further: the secondary rewards, each a cost or another field of the line. An event then needs at least one of
+            all rewards. A field of the line is the reward of the whole event, even if only the first slot is used
         rewarded: False if rewards arrive separately, by `EventId`. Costs then only tell slates from conditional slots
 
     Raises:
@@ -111,11 +111,11 @@ class DsjsonDecoder(JsonDecoder):
         if reward_field not in COSTS and not further and rewarded:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
-        options |= {"estimated": estimated, "further": [_written(each) for each in further]}
+        options |= {"estimated": estimated, "further": [_with_logged_field(reward) for reward in further]}
         super().__init__(policies, "reward", reward_range, scores, rewarded, **options)
         self.reward_field = reward_field
-        named_fields = (reward_field, *(each.field for each in further)) if rewarded else ()
-        self._rewards = {f"reward{place or ''}": field for place, field in enumerate(named_fields)}
+        named_fields = (reward_field, *(reward.field for reward in further)) if rewarded else ()
+        self._rewards = {f"reward{index or ''}": field for index, field in enumerate(named_fields)}
         changed = self._fields_of_line()
         if self._any_fields is not None:
             context: Any = ("context", Any, msgspec.field(name="c", default=None))
@@ -133,16 +133,16 @@ class DsjsonDecoder(JsonDecoder):
         self._policies_type = None if self.policies is None else policies_type(self.policies)
 
     def _fields_of_line(self) -> list[Any]:
-        """The rewards that are other fields of a line than its costs.
+        """Return struct fields for rewards that are not costs.
 
         Raises:
             ValueError: Such a field has another meaning in ds-json.
         """
-        given = {attribute: field for attribute, field in self._rewards.items() if field not in COSTS}
-        taken = sorted({*given.values()} & {*attributes(Interaction)})
+        fields = {attribute: field for attribute, field in self._rewards.items() if field not in COSTS}
+        taken = sorted({*fields.values()} & {*attributes(Interaction)})
         if taken:
             raise ValueError(f"{', '.join(taken)} of ds-json cannot be a reward")
-        return [(name, RewardValue | None, msgspec.field(name=field, default=None)) for name, field in given.items()]
+        return [(name, RewardValue | None, msgspec.field(name=field, default=None)) for name, field in fields.items()]
 
     def _refused(self, message: bytes, error: Exception) -> Any:
         if isinstance(error, _UnusableError):
@@ -161,12 +161,12 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("propensity_range", f"pdrop: {line.dropped:.10g} is not in [0, 1)")
         if line.outcomes is None:
             return self._bandit(line)
-        for place, outcome in enumerate(line.outcomes):
+        for index, outcome in enumerate(line.outcomes):
             if not outcome.actions or len(outcome.actions) != len(outcome.probabilities):
-                found = _entries(outcome.probabilities, outcome.actions)
-                raise _UnusableError("malformed", f"_outcomes[{place}]._p: {found}")
+                problem = _entries(outcome.probabilities, outcome.actions)
+                raise _UnusableError("malformed", f"_outcomes[{index}]._p: {problem}")
         if line.cost is not None or line.original_cost is not None:
-            slots = [self._slot(line, place, outcome) for place, outcome in enumerate(line.outcomes)]
+            slots = [self._slot(line, index, outcome) for index, outcome in enumerate(line.outcomes)]
             return self._event_type(**self._common_fields(line, None), **self._rewards_of(line, line), slots=slots)
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
@@ -179,7 +179,7 @@ class DsjsonDecoder(JsonDecoder):
 
     @staticmethod
     def _require_activated(line: Any) -> None:
-        """Require that the decision was activated; others have no reward."""
+        """Refuse a decision that was not activated, as it has no reward."""
         if line.skipped:
             raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
         if line.deferred and not any(observation.activated for observation in line.observations or ()):
@@ -201,12 +201,12 @@ class DsjsonDecoder(JsonDecoder):
         fields |= self._choice(line, 0, line.actions, line.probabilities)
         return self._event_type(**fields, action=action, propensity=line.probability)
 
-    def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
-        choice = self._choice(line, place, outcome.actions, outcome.probabilities)
+    def _slot(self, line: Interaction, index: int, outcome: Outcome) -> Slot:
+        choice = self._choice(line, index, outcome.actions, outcome.probabilities)
         return Slot(**choice, action=outcome.actions[0], propensity=outcome.probabilities[0])
 
     def _rewards_of(self, line: Any, costs: Interaction | Outcome, where: str = "") -> dict[str, Any]:
-        """The rewards by attribute of an event: the negative of `costs`, and fields of the line."""
+        """Return rewards by attribute of the event: negative costs, and fields of the line."""
         rewards = dict[str, Any]()
         for attribute, field in self._rewards.items():
             if field in COSTS:
@@ -225,10 +225,10 @@ class DsjsonDecoder(JsonDecoder):
     def _choice(
         self, line: Interaction, slot: int, actions: list[int] | None, probabilities: list[float] | None
     ) -> dict[str, Any]:
-        """The lists over actions sorted by number; the baseline is 1 for its action, if the log has it in this slot."""
+        """Return the lists over actions, sorted by number. The baseline has the probability 1 for its action."""
         order, logged = _order(actions or ()), line.baseline or []
-        names = None if actions is None else [actions[place] for place in order]
-        propensities = None if probabilities is None else [probabilities[place] for place in order]
+        names = None if actions is None else [actions[index] for index in order]
+        propensities = None if probabilities is None else [probabilities[index] for index in order]
         cell: Any = NAN
         if names and slot < len(logged) and logged[slot] in names:
             cell = [float(action == logged[slot]) for action in names]
@@ -238,7 +238,7 @@ class DsjsonDecoder(JsonDecoder):
         return {"actions": names, "propensities": propensities, "policies": policies}
 
     def _common_fields(self, line: Interaction, actions: list[int] | None) -> dict[str, Any]:
-        """The fields of all events; scores of these actions are sorted as the actions are."""
+        """Return the fields that all events have. Scores are sorted like the actions."""
         moment = line.timestamp
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -251,16 +251,16 @@ class DsjsonDecoder(JsonDecoder):
         }
 
 
-def _written(reward: RewardField) -> RewardField:
-    """The reward with the name of its field in a log."""
+def _with_logged_field(reward: RewardField) -> RewardField:
+    """Replace the field `reward` by its name in a log."""
     return reward._replace(field=LABEL_COST) if reward.field == "reward" else reward
 
 
 def _by_number(actions: list[int] | None, values: Any) -> Any:
-    """The values for actions in the order of the actions' numbers; unchanged if they are not a list over actions."""
+    """Sort a list over actions by the numbers of the actions. Return other values unchanged."""
     if actions is None or not isinstance(values, list) or len(values) != len(actions):
         return values
-    return [values[place] for place in _order(actions)]
+    return [values[index] for index in _order(actions)]
 
 
 def _order(actions: Sequence[int]) -> list[int]:

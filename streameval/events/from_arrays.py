@@ -1,4 +1,4 @@
-"""Columns from the arrays of a caller. Shapes are checked here, values by the validation rules."""
+"""Build columns from the arrays of a caller. Shapes are checked here, values by the validation rules."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from streameval.events.validation import at_most_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
-    """Return a copy of `values` as floats; dates and times of numpy as seconds since 1970, whatever their unit.
+    """Return a copy of values as floats. Dates and times of numpy become seconds since 1970.
 
-    None in `shape` = any length.
+    Args:
+        name: name of the values, for errors
+        values: an array
+        shape: expected length of each axis, None = any length
 
     Raises:
-        ValueError: The values have another shape.
+        ValueError: The values are not numbers, or have another shape.
     """
     try:
         if getattr(values, "dtype", np.dtype(float)).kind == "M":
@@ -41,7 +44,7 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 def reward_columns(
     reward: ArrayLike, propensity: ArrayLike | None, propensities: ArrayLike | None
 ) -> tuple[Array, Array | None]:
-    """Return the rewards [n] of events, and those of their slots [n, l] where slates have these.
+    """Return the rewards of events, [n], and the rewards of their slots, [n, l], if slots have rewards.
 
     Raises:
         ValueError: The rewards have another shape.
@@ -57,7 +60,7 @@ def reward_columns(
 def further_reward_columns(
     rewards: Mapping[str, ArrayLike], n: int, slates: SlateColumns | None
 ) -> tuple[FurtherRewards, SlateColumns | None]:
-    """Return the further rewards of n events, and their slates with those of the slots, [n, l], where slots have them.
+    """Return the further rewards of n events, and the slates with further rewards of their slots.
 
     Raises:
         ValueError: A reward has another shape.
@@ -66,9 +69,9 @@ def further_reward_columns(
     slots = 0 if slates is None else len(slates.reward)
     for name, values in rewards.items():
         if slates is not None and np.ndim(values) == 2:
-            given = column(name, values, n, slots // max(n, 1))
-            columns.append(given.sum(axis=1))
-            of_slots.append(given.ravel())
+            by_slot = column(name, values, n, slots // max(n, 1))
+            columns.append(by_slot.sum(axis=1))
+            of_slots.append(by_slot.ravel())
         else:
             columns.append(column(name, values, n))
             of_slots.append(np.full(slots, np.nan))
@@ -77,19 +80,19 @@ def further_reward_columns(
 
 
 def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
-    """Return the fingerprints of units or of logging policies, None if no event has one.
+    """Return the fingerprints of units or of logging policies. Return None if no event has one.
 
     Raises:
         ValueError: There are not `n` of them, or one is neither a string nor an integer.
     """
-    given = np.array(names, dtype=object)
-    if given.shape != (n,):
-        raise ValueError(f"{field}: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
-    others = {kind for kind in set(map(type, given)) if not issubclass(kind, str | int | np.integer | None)}
-    for row, name in enumerate(given if others else ()):
+    objects = np.array(names, dtype=object)
+    if objects.shape != (n,):
+        raise ValueError(f"{field}: expected the shape {_shape((n,))}, found {_shape(objects.shape)}")
+    others = {kind for kind in set(map(type, objects)) if not issubclass(kind, str | int | np.integer | None)}
+    for row, name in enumerate(objects if others else ()):
         if type(name) in others:
             raise ValueError(f"row {row}: {field}: expected a string or an integer, found {name!r}")
-    return name_fingerprints(given.tolist())
+    return name_fingerprints(objects.tolist())
 
 
 def choice_columns(
@@ -102,15 +105,26 @@ def choice_columns(
     is_ranking: bool,
     rewards: Array | None = None,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
-    """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays.
+    """Build the columns of the choices of n events.
 
-    `rewards`: those of the slots of slates, [n, l], where these have rewards.
+    Args:
+        n: number of events
+        propensity: see `EventBatch.from_arrays`
+        policies: see `EventBatch.from_arrays`
+        action: see `EventBatch.from_arrays`
+        propensities: see `EventBatch.from_arrays`
+        features: see `EventBatch.from_arrays`
+        is_ranking: whether slates are uniformly drawn rankings
+        rewards: [n, l] rewards of the slots of slates, if they have any
+
+    Returns:
+        Propensity [n], probabilities [n, P], action sets and slates.
 
     Raises:
         ValueError: The arrays do not fit together.
     """
     if propensity is None and propensities is None:
-        actions = None if action is None else _listed_actions(features, policies)
+        actions = None if action is None else _set_size(features, policies)
         if actions is None:  # any actions are names
             propensity, action = np.full(n, np.nan), None
         else:
@@ -142,18 +156,18 @@ def choice_columns(
     return *as_one_action(slates), None, slates
 
 
-def _listed_actions(features: ArrayLike | None, policies: Mapping[str, ArrayLike]) -> int | None:
-    """The number of actions that each event lists; None without lists."""
-    given = [] if features is None else [features]
-    shapes = [np.shape(each) for each in (*given, *policies.values())]
+def _set_size(features: ArrayLike | None, policies: Mapping[str, ArrayLike]) -> int | None:
+    """Return the number of actions that each event lists, None without lists."""
+    arrays = [*policies.values()] if features is None else [features, *policies.values()]
+    shapes = [np.shape(values) for values in arrays]
     return next((shape[1] for shape in shapes if len(shape) > 1), None)
 
 
 def named_actions(action: ArrayLike, n: int) -> ActionNames:
-    """The names of logged actions, which are strings or integers.
+    """Return the names of logged actions.
 
     Raises:
-        ValueError: There are not `n` of them, or one is neither.
+        ValueError: There are not `n` of them, or one is neither a string nor an integer.
     """
     identifier_column("action", action, n)
     return ActionNames.of(np.array(action, dtype=object).tolist())
@@ -162,38 +176,38 @@ def named_actions(action: ArrayLike, n: int) -> ActionNames:
 def _action_sets(
     shape: tuple[int, ...], action: ArrayLike, propensities: Array, features: ArrayLike | None, policies: int
 ) -> ActionSets:
-    """The sets of choices of this shape, [n] or [n, slots], which have the same number of actions."""
+    """Build the action sets of choices of the shape [n] or [n, slots]. All sets have one size."""
     choices, actions = math.prod(shape), propensities.shape[-1]
-    given = None
+    rows = None
     if features is not None:
         table = column("features", features, *shape, actions, None)
         table = table.reshape(choices, actions, table.shape[-1])
         unknown = np.isnan(table)
         partly = np.flatnonzero(unknown.any(axis=(1, 2)) & ~unknown.all(axis=(1, 2)))
         if len(partly):
-            row, found = partly[0] * shape[0] // choices, unknown[partly[0]].any(axis=1).argmax()
-            raise ValueError(f"row {row}: not_finite: features[{found}]: nan is not a finite number")
+            row, index = partly[0] * shape[0] // choices, unknown[partly[0]].any(axis=1).argmax()
+            raise ValueError(f"row {row}: not_finite: features[{index}]: nan is not a finite number")
         sizes = np.where(unknown.any(axis=(1, 2)), 0, actions * table.shape[-1])
-        given = Features(cumulative_offsets(sizes), table[sizes > 0].ravel())
+        rows = Features(cumulative_offsets(sizes), table[sizes > 0].ravel())
     return ActionSets(
         offsets=np.arange(choices + 1) * actions,
-        index=_positions(action, shape, actions),
+        index=_logged_index(action, shape, actions),
         propensities=at_most_one(propensities).ravel(),
-        features=given,
+        features=rows,
         probabilities=np.full((policies, choices * actions), np.nan).T,
     )
 
 
-def _positions(action: ArrayLike, shape: tuple[int, ...], actions: int) -> Index:
+def _logged_index(action: ArrayLike, shape: tuple[int, ...], actions: int) -> Index:
     index = np.array(action)
     if index.shape != shape or (index.size and index.dtype.kind not in "iu"):
-        found = f"{index.dtype} of the shape {_shape(index.shape)}"
-        raise ValueError(f"action: expected integers of the shape {_shape(shape)}, found {found}")
+        description = f"{index.dtype} of the shape {_shape(index.shape)}"
+        raise ValueError(f"action: expected integers of the shape {_shape(shape)}, found {description}")
     outside = np.argwhere((index < 0) | (index >= actions))
     if len(outside):
-        place = tuple(outside[0])
+        first = tuple(outside[0])
         raise ValueError(
-            f"row {place[0]}: action: {index[place]} is not a position among {actions} actions, counted from 0"
+            f"row {first[0]}: action: {index[first]} is not a position among {actions} actions, counted from 0"
         )
     return index.ravel().astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Rewards after the first one: their fields in messages, and their columns."""
+"""Hold the rewards after the first one, and check them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streameval.events.validation import BrokenRule, finite, reward_within
 
 
 class RewardField(NamedTuple):
-    """A reward: its name, the field of messages that holds it, and the range in which it lies."""
+    """Describe a reward: its name, its field in messages, and its range [low, high]."""
 
     name: str
     field: str
@@ -24,10 +24,11 @@ class RewardField(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FurtherRewards(Columns):
-    """The further rewards of n events.
+    """Hold the further rewards of n events.
 
-    names: of the columns
-    values: [n, rewards] NaN where an event lacks the reward
+    Attributes:
+        names: one per column
+        values: [n, rewards] NaN if an event lacks the reward
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"values": None}
@@ -35,23 +36,23 @@ class FurtherRewards(Columns):
     names: Sequence[str]
     values: Array
 
-    def place(self, name: str) -> int | None:
-        """The number of the column of this name, if there is one."""
+    def index(self, name: str) -> int | None:
+        """Return the index of the column of this name, if there is one."""
         return list(self.names).index(name) if name in self.names else None
 
     def of(self, name: str) -> Array:
-        """The reward of this name, [n]; NaN without such a column."""
-        place = self.place(name)
-        return np.full(len(self.values), np.nan) if place is None else np.asarray(self.values[:, place])
+        """Return the reward of this name, [n], NaN without such a column."""
+        index = self.index(name)
+        return np.full(len(self.values), np.nan) if index is None else np.asarray(self.values[:, index])
 
     def infinite(self) -> Iterator[BrokenRule]:
-        """The rules that no reward is infinite."""
+        """Yield a rule per reward: no value is infinite."""
         for name, column in zip(self.names, self.values.T, strict=True):
             yield finite(name, column, np.isinf(column))
 
     def outside(self, ranges: Sequence[RewardField]) -> Iterator[BrokenRule]:
-        """The rules that each known reward lies in its range."""
-        for each in ranges:
-            column = self.of(each.name)
-            broken, reason, detail = reward_within(column, each.low, each.high, each.name)
+        """Yield a rule per range: rewards that are given lie in it."""
+        for reward in ranges:
+            column = self.of(reward.name)
+            broken, reason, detail = reward_within(column, reward.low, reward.high, reward.name)
             yield broken & ~np.isnan(column), reason, detail

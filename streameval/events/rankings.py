@@ -1,7 +1,7 @@
-"""Rankings with clicks: the third form of events, its columns and its rules.
+"""Decode and check rankings with clicks, the third form of events.
 
 A page shows items in an order, and its user clicks some of them. Each candidate gives the ranks at which it would have
-shown these items: those of the clicked items, or its whole list.
+shown the clicked items, or its whole list.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streameval.events.schema import (
 from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault
 
 BELOW_CUT = float("inf")
-"""The rank of an item that a policy does not show."""
+"""Rank of an item that a policy does not show."""
 MAX_RANK = 1_000_000
 
 Rank: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_RANK)]
@@ -49,20 +49,20 @@ class Page(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The page that production showed, and the clicks on it."""
 
     shown: Annotated[Items, described("The items in the order in which production showed them.", uniqueItems=True)]
-    clicked: Annotated[Items, described("Those that the user clicked.", uniqueItems=True)]
+    clicked: Annotated[Items, described("The items that the user clicked.", uniqueItems=True)]
     propensities: Annotated[
         list[Probability] | None,
         described("The probability that the user looks at the rank of each item of `clicked`; above 0."),
     ] = None
     swap: Annotated[
         list[Rank] | None,
-        described("The two ranks whose items were exchanged on this page, by chance.", minItems=2, maxItems=2),
+        described("The two ranks with items that were exchanged on this page, by chance.", minItems=2, maxItems=2),
     ] = None
     marginals: Annotated[
         list[list[Probability]] | None,
         described(
-            "Where production is random: for each of `shown`, the probability that production shows it at this rank, "
-            "and the probability that it shows it at the next rank."
+            "If production is random: for each of `shown`, the probabilities that production shows it at this rank "
+            "and at the next rank."
         ),
     ] = None
 
@@ -77,7 +77,9 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     support: Annotated[
         float | None,
         described(
-            "With `ranks`: the share of the policy's gain at ranks whose items production showed.", minimum=0, maximum=1
+            "With `ranks`: the share of the policy's gain at ranks with items that production showed.",
+            minimum=0,
+            maximum=1,
         ),
     ] = None
 
@@ -107,17 +109,17 @@ class RankingEvent(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
     @property
     def actions(self) -> Items:
-        """The items shown, whose names reward models may read."""
+        """Return the items shown. Reward models may read their names."""
         return self.ranking.shown
 
 
 @lru_cache(maxsize=16)
 def ranking_type(policies: tuple[str, ...] | None = None, named: bool = False) -> type[RankingEvent]:
-    """Return `RankingEvent` for one configuration; for the arguments see `RankingDecoder`."""
+    """Return `RankingEvent` for one configuration. For the arguments see `RankingDecoder`."""
     changed: list[Any] = [("context", Any, None)] if named else []
     if policies is not None:
-        known = policies_type(policies, Placement | None, None)
-        changed.append(("policies", known, msgspec.field(default_factory=known)))
+        placements = policies_type(policies, Placement | None, None)
+        changed.append(("policies", placements, msgspec.field(default_factory=placements)))
     return cast("type[RankingEvent]", derived(RankingEvent, changed))
 
 
@@ -126,11 +128,11 @@ def ranking_schema() -> dict[str, Any]:
     return described_schema(RankingEvent)
 
 
-# --- One page, whose lists must fit together before they can become columns ---
+# --- One page: its lists must fit together before they can become columns ---
 
 
 def page_fault(event: RankingEvent) -> Fault | None:
-    """Return the fault of a page whose lists do not fit together, or None."""
+    """Return the fault of a page with lists that do not fit together, or None."""
     page = event.ranking
     shown, clicked = set(page.shown), set(page.clicked)
     if len(shown) < len(page.shown) or len(clicked) < len(page.clicked):
@@ -171,17 +173,17 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
             yield Fault(
                 "malformed", f"{field}: {counted(len(values), 'entry')} for {counted(len(items), 'item')} {which}"
             )
-    for place, propensity in enumerate(page.propensities or ()):
+    for index, propensity in enumerate(page.propensities or ()):
         if not 0 < propensity <= 1:
-            yield Fault("propensity_range", f"ranking.propensities[{place}]: {propensity:.10g} is not in (0, 1]")
+            yield Fault("propensity_range", f"ranking.propensities[{index}]: {propensity:.10g} is not in (0, 1]")
     if page.swap is not None and (len(set(page.swap)) != 2 or max(page.swap) > len(page.shown)):
         yield Fault("malformed", f"ranking.swap: not two ranks of the {counted(len(page.shown), 'item')} shown")
-    for place, pair in enumerate(page.marginals or ()):
+    for index, pair in enumerate(page.marginals or ()):
         if len(pair) != 2:
-            yield Fault("malformed", f"ranking.marginals[{place}]: {counted(len(pair), 'entry')}, expected 2")
+            yield Fault("malformed", f"ranking.marginals[{index}]: {counted(len(pair), 'entry')}, expected 2")
         elif not (0 < pair[0] <= 1 and 0 <= pair[1] <= 1):
-            found = ", ".join(f"{entry:.10g}" for entry in pair)
-            yield Fault("propensity_range", f"ranking.marginals[{place}]: {found} are not in (0, 1] and [0, 1]")
+            entries = ", ".join(f"{entry:.10g}" for entry in pair)
+            yield Fault("propensity_range", f"ranking.marginals[{index}]: {entries} are not in (0, 1] and [0, 1]")
     widths = set(map(len, features))
     if len(widths) > 1 or max(widths, default=0) > MAX_FEATURES:
         yield Fault("malformed", f"features: rows of {min(widths)} to {max(widths)} numbers, expected one length")
@@ -192,18 +194,21 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rankings(Ragged):
-    """The items of n pages: those clicked, or all that were shown where a policy gives its whole list.
+    """Hold the items of n pages: all items shown if a policy gives its whole list, else the clicked items.
 
-    shown: [n] number of items shown
-    swap_from, swap_to: [n] the ranks whose items were exchanged by chance, 0 for none
-    support: [n, P] the share of a policy's gain at ranks whose items were shown, as given; NaN = not given
-    list_length: [n, P] the length of a policy's whole list; NaN = it gives the ranks of clicked items alone
-    rank: [rows] the rank at which production showed the item, from 1
-    clicked: [rows] 1 if it was clicked, else 0
-    propensity: [rows] the probability of a look at it, as given; NaN = not given
-    next_ratio: [rows] the probability that production shows it at the next rank, over that of its rank; NaN = not given
-    ranks: [rows, P] the policies' ranks of the item; infinite below the cut, NaN where not known
-    features: those of all items shown; None = no page has features
+    Attributes:
+        shown: [n] number of items shown
+        swap_from: [n] the lower of the two ranks with exchanged items, 0 without an exchange
+        swap_to: [n] the higher of the two ranks with exchanged items, 0 without an exchange
+        support: [n, P] share of a policy's gain at ranks with shown items, as logged, NaN = not logged
+        list_length: [n, P] length of a policy's whole list, NaN = it gives the ranks of clicked items alone
+        rank: [rows] rank at which production showed the item, from 1
+        clicked: [rows] 1 if it was clicked, else 0
+        propensity: [rows] probability of a look at it, as logged, NaN = not logged
+        next_ratio: [rows] probability that production shows it at the next rank, divided by the probability of its
+            rank, NaN = not logged
+        ranks: [rows, P] the policies' ranks of the item, infinite below the cut, NaN if not known
+        features: features of all items shown, None = no page has features
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
@@ -230,7 +235,7 @@ class Rankings(Ragged):
 
     @property
     def clicks(self) -> Array:
-        """[n] number of clicks."""
+        """Return the number of clicks, [n]."""
         return np.bincount(self.owner, self.clicked, len(self.shown)).astype(float)
 
 
@@ -240,7 +245,11 @@ NO_PLACEMENT = Placement()
 def ranking_columns(
     events: Sequence[RankingEvent], policies: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], Array, Rankings]:
-    """Return the policies, whether a page has each of them, [n, P] as 1 or NaN, and the columns of fitting pages."""
+    """Return the columns of pages with lists that fit together.
+        The names of the policies, 1 or NaN if a page has or lacks a policy [n, P], and the items.
+    Returns:
+        The names of the policies, [n, P] 1 if a page has the policy, else NaN, and the items.
+    """
     names, cells = _placements(events, policies)
     shape, pages = (len(events), len(names)), [event.ranking for event in events]
     lists: list[Any] = [cell.ranking for cell in cells]
@@ -253,8 +262,8 @@ def ranking_columns(
     placed = np.ones(shape[::-1]).T
     if tables.count(None):
         placed = _by_policy([None if table is None else 1.0 for table in tables], shape)
-    every = ~np.isnan(listed).all(axis=1) | np.array([event.features is not None for event in events], dtype=bool)
-    items = [page.shown if whole else page.clicked for page, whole in zip(pages, every.tolist(), strict=True)]
+    is_whole = ~np.isnan(listed).all(axis=1) | np.array([event.features is not None for event in events], dtype=bool)
+    items = [page.shown if whole else page.clicked for page, whole in zip(pages, is_whole.tolist(), strict=True)]
     offsets = cumulative_offsets(np.array(list(map(len, items)), dtype=np.int64))
     rankings = Rankings(
         offsets=offsets,
@@ -270,7 +279,7 @@ def ranking_columns(
         ranks=_ranks(tables, items, placed),
         features=Features.of([event.features for event in events]),
     )
-    if every.any():  # with items that were not clicked
+    if is_whole.any():  # with items that were not clicked
         clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]
         rankings = _without_unknown_ranks(replace(rankings, clicked=floats(clicked)))
     return names, placed, rankings
@@ -279,44 +288,50 @@ def ranking_columns(
 def _placements(
     events: Sequence[RankingEvent], policies: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], list[Placement]]:
-    """The names of the policies, and their placements, page by page."""
-    given: list[Any] = [event.policies for event in events]
+    """Return the names of the policies, and their placements page by page."""
+    pages: list[Any] = [event.policies for event in events]
     if policies is not None:
-        return policies, [cell or NO_PLACEMENT for cell in chain.from_iterable(map(astuple, given))]
-    names = tuple(dict.fromkeys(chain.from_iterable(cells or () for cells in given)))
-    return names, [(cells or {}).get(name) or NO_PLACEMENT for cells in given for name in names]
+        return policies, [cell or NO_PLACEMENT for cell in chain.from_iterable(map(astuple, pages))]
+    names = tuple(dict.fromkeys(chain.from_iterable(cells or () for cells in pages)))
+    return names, [(cells or {}).get(name) or NO_PLACEMENT for cells in pages for name in names]
 
 
 def _ranks(tables: Sequence[Mapping[str, int] | None], items: Sequence[Items], placed: Array) -> Array:
-    """The rank of each item by each policy, [rows, P]; `tables`: the ranks by item, page by page."""
+    """Return the rank of each item by each policy, [rows, P].
+
+    Args:
+        tables: ranks by item, one table per page and policy
+        items: the items of each page
+        placed: [n, P] 1 if a page has the policy, else NaN
+    """
     policies = placed.shape[1]
     if policies == 0:
         return np.empty((sum(map(len, items)), 0))
-    known = [table or {} for table in tables]
-    by_page = zip(*[iter(known)] * policies, strict=True)
+    complete = [table or {} for table in tables]
+    by_page = zip(*[iter(complete)] * policies, strict=True)
     spelled = [[item if item.__class__ is str else str(item) for item in row] for row in items]
-    found = [
+    flat = [
         table.get(item, BELOW_CUT) for row, page in zip(spelled, by_page, strict=True) for item in row for table in page
     ]
-    ranks = np.ascontiguousarray(floats(found).reshape(-1, policies).T)
+    ranks = np.ascontiguousarray(floats(flat).reshape(-1, policies).T)
     unknown = np.isnan(placed.T)
     return np.where(np.repeat(unknown, list(map(len, items)), axis=1), NAN, ranks).T if unknown.any() else ranks.T
 
 
 def _table(items: Items) -> Mapping[str, int]:
-    """The rank of each item by its name."""
+    """Return the rank of each item by its name."""
     return {str(item): rank for rank, item in enumerate(items, start=1)}
 
 
 def _length(items: Items) -> int:
-    """The length of a list; negative where an item is listed twice."""
+    """Return the length of a list, as a negative number if an item is listed twice."""
     return len(items) if len(set(items)) == len(items) else -len(items)
 
 
 def _without_unknown_ranks(rankings: Rankings) -> Rankings:
-    """Set the ranks of items without a click to NaN for policies that give no whole list."""
-    known = (rankings.clicked > 0)[:, None] | ~np.isnan(rankings.list_length[rankings.owner])
-    return replace(rankings, ranks=np.where(known.T, rankings.ranks.T, np.nan).T)
+    """Set the ranks of items that were not clicked to NaN, for policies that give no whole list."""
+    has_rank = (rankings.clicked > 0)[:, None] | ~np.isnan(rankings.list_length[rankings.owner])
+    return replace(rankings, ranks=np.where(has_rank.T, rankings.ranks.T, np.nan).T)
 
 
 def _propensities(page: Page) -> Mapping[Identifier, float] | None:
@@ -332,16 +347,16 @@ def _next_ratios(page: Page) -> Mapping[Identifier, float] | None:
 def _per_item(
     pages: Sequence[Page], items: Sequence[Items], read: Callable[[Page], Mapping[Identifier, float] | None]
 ) -> Array:
-    """A number for each of the items, NaN where the page has none."""
+    """Return a number for each item, NaN if the page has none."""
     tables = list(map(read, pages))
     if tables.count(None) == len(tables):
         return np.full(sum(map(len, items)), NAN)
-    given = zip(tables, items, strict=True)
-    return floats([(table or {}).get(item, NAN) for table, row in given for item in row])
+    rows = zip(tables, items, strict=True)
+    return floats([(table or {}).get(item, NAN) for table, row in rows for item in row])
 
 
 def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
-    """Numbers that are given page by page, contiguous over pages; NaN for None."""
+    """Convert numbers in the order of pages to an array [n, P], contiguous over pages, NaN for None."""
     if values.count(None) == len(values):
         return np.full(shape[::-1], NAN).T
     numbers = floats([NAN if value is None else value for value in values])
@@ -349,7 +364,7 @@ def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
 
 
 def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[BrokenRule]:
-    """Yield the rules for rankings with clicks."""
+    """Yield the rules of rankings with clicks."""
     improbable: Mask = (rankings.support < 0) | (rankings.support > 1)
 
     def detail(row: int) -> str:
@@ -381,7 +396,10 @@ def rankings_from_arrays(
     features: ArrayLike | None,
     list_length: int | None,
 ) -> tuple[Array, Rankings]:
-    """Return whether a page has each policy, [n, P], and the columns, from the arrays of `EventBatch.from_rankings`.
+    """Build columns from the arrays of `EventBatch.from_rankings`.
+        1 or NaN if a page has or lacks a policy [n, P], and the items.
+    Returns:
+        [n, P] 1 if a page has the policy, else NaN, and the items.
 
     Raises:
         ValueError: An array has the wrong shape.
@@ -390,8 +408,8 @@ def rankings_from_arrays(
     n, length = shown.shape
     by_policy = [column(f"ranks[{name!r}]", values, n, length) for name, values in ranks.items()]
     placed = np.array([np.where(np.isnan(values).all(axis=1), np.nan, 1.0) for values in by_policy]).reshape(-1, n).T
-    every = list_length is not None or features is not None
-    kept = ~np.isnan(shown) & (every | (shown > 0))
+    keeps_all = list_length is not None or features is not None
+    kept = ~np.isnan(shown) & (keeps_all | (shown > 0))
     pair = np.zeros((n, 2)) if swap is None else np.sort(column("swap", swap, n, 2), axis=1)
     looked = np.full((n, length), np.nan) if propensities is None else column("propensities", propensities, n, length)
     marginal = np.full((n, length, 2), np.nan) if marginals is None else column("marginals", marginals, n, length, 2)

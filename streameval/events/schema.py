@@ -1,4 +1,4 @@
-"""The JSON of one logged decision: the types that decode it, and its JSON Schema."""
+"""Define the types that decode the JSON of one logged decision, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Timestamp: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
 
 
 def described(description: str, **keywords: Any) -> Meta:
-    """Description and bounds for the schema only; the validation rules check numbers, not the decoder."""
+    """Add a description and bounds to the schema. Numbers are checked by the validation rules, not by the decoder."""
     return Meta(description=description, extra_json_schema=keywords)
 
 
 _POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
 
-NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
-ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
+NOISE = 1e-6  # tolerance of sums, and of a candidate's probability above 1, as logs are often float32
+ROUNDING_ERROR = 0.5e-6  # of an entry of a distribution that is logged with six digits
 MAX_TIMESTAMP = 1e12  # seconds since 1970, far beyond the year 9999: larger timestamps are in smaller units
 
 Probability: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
@@ -63,6 +63,9 @@ SamplingProbability: TypeAlias = Annotated[
 Unit: TypeAlias = Annotated[Identifier | None, described("The user or session of the event.")]
 
 
+# The docstrings of these types are the descriptions in the published JSON Schema.
+
+
 class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """One slot of a slate, with the fields of a choice."""
 
@@ -81,13 +84,13 @@ class Scored(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The outcome of a decision that may be revealed, with its value under each policy."""
 
     propensity: Annotated[
-        float | None, described("The probability that the outcome was revealed; needed where it was.", **_POSITIVE)
+        float | None, described("The probability that the outcome was revealed; required if it was.", **_POSITIVE)
     ] = None
     values: Annotated[
         dict[str, float | bool | None] | None,
         described("By policy name: the value of the revealed outcome, in the range of the rewards; more is better."),
     ] = None
-    revealed: Annotated[bool, described("False where the outcome of the decision was not revealed.")] = True
+    revealed: Annotated[bool, described("False if the outcome of the decision was not revealed.")] = True
 
 
 _SCORED = described("The outcome of a decision and its values, in place of `action`, `slots` and `reward`.")
@@ -122,7 +125,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     logging_policy: Annotated[
         Identifier | None,
         described(
-            "Name of the policy that chose the action: in a ramp, of its arm. Where it is a candidate, its rewards are "
+            "Name of the policy that chose the action, in a ramp of its arm. If it is a candidate, its rewards are "
             "compared with its estimate."
         ),
     ] = None
@@ -160,11 +163,11 @@ def event_type(
     rewarded: bool = True,
     further_fields: tuple[str, ...] = (),
 ) -> type[Event]:
-    """Return `Event` for one configuration; for the arguments see `JsonDecoder`.
+    """Return `Event` for one configuration. For the arguments see `JsonDecoder`.
 
     `policies` become a struct, which decodes faster than a dictionary and yields its numbers in one call of `astuple`.
-    With `scores`, these fields may have any type, and the context is decoded, too. Unless `rewarded`, the reward field
-    may have any type and is ignored.
+    With `scores`, these fields and the context are decoded and may have any type. Unless `rewarded`, the reward field
+    is ignored and may have any type.
 
     Raises:
         ValueError: Another field of events has the name of the reward field.
@@ -183,8 +186,8 @@ def event_type(
     slot_form: Any = SlotReward if rewarded else Raw | UnsetType
     of_slots: list[Any] = [("reward", slot_form, optional_name), *_further_rewards(further_fields, (), slot_form)]
     if policies is not None:
-        known = policies_type(policies)
-        cells: Any = ("policies", known, msgspec.field(default_factory=known))
+        form_of_policies = policies_type(policies)
+        cells: Any = ("policies", form_of_policies, msgspec.field(default_factory=form_of_policies))
         values = policies_type(policies, float | bool | None, NAN)
         scored = derived(Scored, [("values", values, msgspec.field(default_factory=values))])
         changed = [*changed, cells, ("scored", scored | None, None)]
@@ -201,46 +204,45 @@ def _further_rewards(fields: Sequence[str], others: Iterable[str], form: Any) ->
     """
     taken = set(fields) & set(others)
     if taken or len(set(fields)) < len(fields):
-        found = ", ".join(sorted(taken or fields))
-        raise ValueError(f"each reward needs its own field, which has no other meaning: {found}")
+        names = ", ".join(sorted(taken or fields))
+        raise ValueError(f"each reward needs its own field, which has no other meaning: {names}")
     return [
-        (f"reward{place}", form, msgspec.field(name=name, default=UNSET)) for place, name in enumerate(fields, start=1)
+        (f"reward{index}", form, msgspec.field(name=name, default=UNSET)) for index, name in enumerate(fields, start=1)
     ]
 
 
 def score_fields(scores: Sequence[str], others: Iterable[str]) -> list[Any]:
-    """Return fields of any type for the scores that are not among the `others`."""
-    given = [(f"scores{place}", name) for place, name in enumerate(scores) if name not in others]
-    return [(attribute, Any, msgspec.field(name=name, default=None)) for attribute, name in given]
+    """Return fields of any type for scores, except for names in `others`."""
+    names = [(f"scores{index}", name) for index, name in enumerate(scores) if name not in others]
+    return [(attribute, Any, msgspec.field(name=name, default=None)) for attribute, name in names]
 
 
 def derived(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
-    """Return a type with other or further fields."""
+    """Return a struct type with more fields, or with fields of other types."""
     return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
 
 
 def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return the attribute of each field of a type."""
+    """Return the attribute of each field of a struct type."""
     return dict(zip(form.__struct_encode_fields__, form.__struct_fields__, strict=True))
 
 
 @lru_cache(maxsize=16)
 def reward_type(reward_field: str, further_fields: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the type of a message with a reward that arrives separately, or with some of several rewards."""
+    """Return the type of a message with rewards that arrive separately. With `further_fields` all are optional."""
     optional: Any = RewardValue | None | UnsetType
-    every = (reward_field, *further_fields)
     rewards: list[Any] = [("reward", RewardValue, msgspec.field(name=reward_field))]
     if further_fields:
         rewards = [
-            (f"reward{place or ''}", optional, msgspec.field(name=name, default=UNSET))
-            for place, name in enumerate(every)
+            (f"reward{index or ''}", optional, msgspec.field(name=name, default=UNSET))
+            for index, name in enumerate((reward_field, *further_fields))
         ]
     fields: list[Any] = [("event_id", Identifier), ("timestamp", Timestamp), *rewards]
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 
 def policies_type(names: Sequence[str], cell: Any = PolicyCell, absent: Any = NAN) -> type[msgspec.Struct]:
-    """Return a struct type with a cell for each of these policies, in this order.
+    """Return a struct type with one cell per policy, in this order.
 
     Raises:
         ValueError: Two policies have one name.
@@ -252,14 +254,14 @@ def policies_type(names: Sequence[str], cell: Any = PolicyCell, absent: Any = NA
 
 
 def policy_cells(policies: Any) -> Iterable[PolicyCell]:
-    """Return the values in an event's `policies`: a struct, a dictionary or None."""
+    """Return the values of an event's `policies`, which are a struct, a dictionary or None."""
     if isinstance(policies, dict) or policies is None:
         return policies.values() if policies else ()
     return msgspec.structs.astuple(policies)
 
 
 def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
-    """Return names and values in an event's `policies`."""
+    """Return names and values of an event's `policies`."""
     names = (policies or ()) if isinstance(policies, dict | None) else policies.__struct_encode_fields__
     return zip(names, policy_cells(policies), strict=True)
 
@@ -268,17 +270,19 @@ DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 
 def described_schema(form: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a struct, with the descriptions of all structs in it."""
+    """Return the JSON Schema (draft 2020-12) of a struct type, with the descriptions of all types in it."""
     _, components = msgspec.json.schema_components([form])
-    for each in components.values():
-        each["description"] = inspect.cleandoc(each["description"])
+    for component in components.values():
+        component["description"] = inspect.cleandoc(component["description"])
     return {**DRAFT, **components.pop(form.__name__), "$defs": components}
 
 
 def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it.
 
-    `estimated`: propensities are estimated, so that events of one action may lack them, and there are no others.
+    Args:
+        reward_field: the field with the reward
+        estimated: whether propensities are estimated. Events then may lack them, and choose single actions.
     """
     _, components = msgspec.json.schema_components([event_type(None, reward_field)])
     event = components["Event"]
@@ -305,12 +309,12 @@ def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[s
 
 
 def reward_schema(reward_field: str = "reward") -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a reward that arrives as a separate message."""
+    """Return the JSON Schema (draft 2020-12) of a reward in a message of its own."""
     _, components = msgspec.json.schema_components([reward_type(reward_field)])
     reward = components["RewardMessage"]
     return {
         **DRAFT,
         **reward,
         "title": "Reward",
-        "description": "The reward of an earlier decision, of which it has the `event_id`.",
+        "description": "The reward of an earlier decision with the same `event_id`.",
     }

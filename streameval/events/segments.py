@@ -1,4 +1,4 @@
-"""Segments: closed lists of the values of a field, by which estimates are split, and the columns of these fields."""
+"""Define segments, closed lists of the values of a field, and read their columns. Estimates are split by segment."""
 
 from __future__ import annotations
 
@@ -18,45 +18,48 @@ from streameval.events.action_sets import Columns
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, name_fingerprints
 from streameval.events.schema import Event
 
-MOST_VALUES = 100
-"""The number of values that a segment may have, without `other`: each is a series for every policy."""
+MAX_VALUES = 100
+"""Limit of the values of a segment, without `other`. There is one time series per value and policy."""
 OTHER = "other"
 KNOWN_BEFORE = ("context", "unit", "logging_policy")
-"""Fields of events that may define a segment; other fields of `Event` hold the choice, its probabilities or rewards."""
+"""Fields of `Event` that may define a segment. The others hold the choice, its probabilities or rewards."""
 
 
 class SegmentField(NamedTuple):
-    """The name of a segment, and the field of events that holds its value: keys of objects are separated by dots."""
+    """Name a segment and the field of events with its value. Dots separate keys of nested objects."""
 
     name: str
     field: str
 
     @property
     def root(self) -> str:
-        """The key in the event itself."""
+        """Return the first key, which is in the event itself."""
         return self.field.partition(".")[0]
 
     @property
     def keys(self) -> list[str]:
-        """The keys inside of that."""
+        """Return the keys after the first one."""
         return self.field.split(".")[1:]
 
 
 def _labels(values: object) -> object:
-    """The values as text; those of another type unchanged."""
+    """Return a list of values as text, and other values unchanged."""
     if not isinstance(values, list | tuple):
         return values
-    return tuple(label_of(each) or each for each in values)
+    return tuple(label_of(value) or value for value in values)
 
 
 @dataclass(frozen=True, config=strict)
 class Segment:
-    """A segment of the events, by the values of one field. The list is closed: no event can add a value.
+    """Split events by the values of one field. The list is closed: no event can add a value.
 
-    `field`: the key in an event, e.g. `country` or `context.country`; by default the name of the segment. `values`:
-    text, whole numbers, or true and false; 3, 3.0 and "3" are the same value. `most`: in place of a list, the whole
-    numbers from `least` to this one. `other`: whether all other events, and those without the field, are one more
-    value, so that the shares of all values sum to 1; otherwise these events are in no value of this segment.
+    Args:
+        field: the key in an event, e.g. `country` or `context.country`, by default the name of the segment
+        values: text, whole numbers, or true and false, 3, 3.0 and "3" are equal
+        least: smallest whole number, with `most`
+        most: in place of `values`, the largest of a range of whole numbers
+        other: whether all other events, including events without the field, are one more value. The shares of all
+            values then sum to 1
 
     >>> Segment(values=["de", "fr"], other=True).labels, Segment(most=3).labels
     (('de', 'fr', 'other'), ('1', '2', '3'))
@@ -66,7 +69,7 @@ class Segment:
         default=None, description="the key in an event, e.g. context.country; by default the name of the segment"
     )
     values: Annotated[
-        tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_labels), Field(max_length=MOST_VALUES)
+        tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_labels), Field(max_length=MAX_VALUES)
     ] = Field(default=(), description="the values that have their estimates, e.g. [de, fr, jp]")
     least: int = Field(default=1, description="the smallest whole number, with most")
     most: int | None = Field(default=None, description="in place of values: the largest whole number, e.g. 10")
@@ -75,14 +78,14 @@ class Segment:
     def __post_init__(self) -> None:
         if bool(self.values) == (self.most is not None):
             raise ValueError("give either values, e.g. [de, fr], or most, e.g. 10")
-        if self.most is not None and not self.least <= self.most < self.least + MOST_VALUES:
-            raise ValueError(f"most must be {self.least} to {self.least + MOST_VALUES - 1}, found {self.most}")
+        if self.most is not None and not self.least <= self.most < self.least + MAX_VALUES:
+            raise ValueError(f"most must be {self.least} to {self.least + MAX_VALUES - 1}, found {self.most}")
         if len(set(self.labels)) < len(self.labels):
             raise ValueError("a value is configured twice; with other: true, other is one of them")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values as text, `other` last."""
+        """Return the values as text, `other` last."""
         numbers = () if self.most is None else range(self.least, self.most + 1)
         return (*self.values, *map(str, numbers), *((OTHER,) if self.other else ()))
 
@@ -92,25 +95,29 @@ class Segment:
         return fingerprints(listed)
 
     def members(self, values: Identity) -> Array:
-        """Whether each value has each event, [values, events]; `values` [events]: fingerprints."""
+        """Return 1 if an event has a value, else 0, [values, events].
+
+        Args:
+            values: [events] fingerprints of the values of the events
+        """
         listed = (self._identities[:, None] == values).astype(float)
         return np.concatenate([listed, 1.0 - listed.sum(axis=0, keepdims=True)]) if self.other else listed
 
 
 def fields_of_segments(segments: Mapping[str, Segment]) -> list[SegmentField]:
-    """The fields of all segments.
+    """Return the fields of all segments.
 
     Raises:
         ValueError: A field holds the choice or its outcome.
     """
-    found = [SegmentField(name, each.field or name) for name, each in segments.items()]
-    for each in found:
-        require_known_before(each)
-    return found
+    fields = [SegmentField(name, segment.field or name) for name, segment in segments.items()]
+    for field in fields:
+        require_known_before(field)
+    return fields
 
 
 def require_known_before(field: SegmentField) -> None:
-    """Require a field that is known before the decision.
+    """Refuse a field that is not known before the decision.
 
     Raises:
         ValueError: It holds the choice or its outcome.
@@ -120,7 +127,7 @@ def require_known_before(field: SegmentField) -> None:
 
 
 def label_of(value: object) -> str:
-    """The value of a segment as text, "" for none: whole numbers by their digits, and `true` or `false`.
+    """Return the value of a segment as text, "" for a value of another type.
 
     >>> label_of("de"), label_of(3.0), label_of(True), label_of(None), label_of([1])
     ('de', '3', 'true', '', '')
@@ -134,10 +141,11 @@ def label_of(value: object) -> str:
 
 @plain_dataclass(frozen=True, slots=True, eq=False)
 class SegmentColumns(Columns):
-    """The values of segments of n events.
+    """Hold the values of segments of n events.
 
-    names: of the columns
-    values: [n, segments] fingerprints, 0 where an event lacks the field
+    Attributes:
+        names: one per column
+        values: [n, segments] fingerprints, 0 if an event lacks the field
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"values": None}
@@ -147,23 +155,23 @@ class SegmentColumns(Columns):
 
     @classmethod
     def none(cls, names: Sequence[str], events: int) -> SegmentColumns:
-        """The columns of events without any of these fields."""
+        """Return the columns of events that lack these fields."""
         return cls(tuple(names), np.full((events, len(names)), NO_IDENTITY))
 
     @classmethod
     def of(cls, columns: Mapping[str, Iterable[Any]], events: int) -> SegmentColumns:
-        """From the values of each segment, in the order of events."""
-        found = [_identities(list(values)) for values in columns.values()]
-        return cls(tuple(columns), np.array(found, dtype=np.uint64).reshape(len(found), events).T)
+        """Build from the values of each segment, in the order of events."""
+        rows = [_identities(list(values)) for values in columns.values()]
+        return cls(tuple(columns), np.array(rows, dtype=np.uint64).reshape(len(rows), events).T)
 
     def of_name(self, name: str) -> Identity:
-        """The column of this name, [n]; 0 without such a column."""
+        """Return the column of this name, [n], 0 without such a column."""
         if name not in self.names:
             return np.full(len(self.values), NO_IDENTITY)
         return np.asarray(self.values[:, list(self.names).index(name)])
 
     def named(self, names: Sequence[str]) -> SegmentColumns:
-        """The columns of these names."""
+        """Return the columns of these names."""
         if list(names) == list(self.names):
             return self
         return SegmentColumns(tuple(names), np.stack([self.of_name(name) for name in names], axis=-1))
@@ -172,20 +180,26 @@ class SegmentColumns(Columns):
 def read_segments(
     fields: Sequence[SegmentField], attributes: Mapping[str, str], events: Sequence[Any]
 ) -> SegmentColumns:
-    """The segments of decoded events; `attributes`: by key, that of an event."""
+    """Read the segments of decoded events.
+
+    Args:
+        fields: the field of each segment
+        attributes: the attribute of events by key
+        events: decoded events
+    """
     columns = {}
-    for each in fields:
-        attribute = attributes[each.root]
+    for field in fields:
+        attribute = attributes[field.root]
         values = [getattr(event, attribute) for event in events]
-        for key in each.keys:
+        for key in field.keys:
             values = [value.get(key) if type(value) is dict else None for value in values]
-        columns[each.name] = values
+        columns[field.name] = values
     return SegmentColumns.of(columns, len(events))
 
 
 def _identities(values: list[Any]) -> Identity:
-    """The fingerprints of values."""
+    """Return the fingerprints of values."""
     kinds = set(map(type, values)) - {type(None)}
     texts = values if kinds in (set(), {str}, {int}) else [label_of(value) for value in values]
-    found = name_fingerprints(texts)
-    return np.full(len(values), NO_IDENTITY) if found is None else found
+    identities = name_fingerprints(texts)
+    return np.full(len(values), NO_IDENTITY) if identities is None else identities

@@ -1,4 +1,4 @@
-"""The slots of slates, as ragged columns."""
+"""Hold the slots of slates as ragged columns, and compute their probabilities."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
 
 FACTORED, UNIFORM_RANKING, LISTED, PLACKETT_LUCE = 0, 1, 2, 3
-"""How the slots of an event were filled: independently; by a uniformly drawn ranking; by one of a list of slates; by a
+"""Ways to fill the slots of an event: independently, by a uniformly drawn ranking, by one of a list of slates, or by a
 ranking drawn by scores."""
 RANKINGS = (UNIFORM_RANKING, PLACKETT_LUCE)
 
-DRAWN_AT_ONCE = 4_000_000  # numbers held in memory together for rankings drawn by scores
+MAX_DRAWN_NUMBERS = 4_000_000  # held in memory together for rankings drawn by scores
 _MIN_PROPENSITY = 1e-300  # lower bound of a slate's propensity, so that a product of very small ones does not become 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedSlates(Ragged):
-    """The T slates that the logging policy could have shown; events that do not list them have no rows.
+    """Hold the T slates that the logging policy could have shown. Events that do not list them have no rows.
 
-    logged: [n] which of the event's slates was shown; -1 = none of them
-    probability: [T] the logging policy's distribution
-    place_offsets: [n + 1] event i owns the entries `place_offsets[i]:place_offsets[i + 1]` of `place`
-    place: [T x slots] for each slot of each slate, the position of its action in the slot's set
+    Attributes:
+        logged: [n] index of the slate shown among the event's slates, -1 = none of them
+        probability: [T] the logging policy's distribution
+        place_offsets: [n + 1] event i owns the entries `place_offsets[i]:place_offsets[i + 1]` of `place`
+        place: [T x slots] for each slot of each slate, the index of its action in the slot's set
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"logged": -1}
@@ -43,22 +44,23 @@ class ListedSlates(Ragged):
 
     @classmethod
     def none(cls, events: int) -> ListedSlates:
-        """Return the lists of `events` events without any."""
+        """Return the columns of events that list no slates."""
         none = np.zeros(events + 1, dtype=np.int64)
         return cls(none, np.full(events, -1), np.empty(0), none, np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlateColumns(Ragged):
-    """The S slots of n events; an event without slots is not a slate.
+    """Hold the S slots of n events. An event without slots is not a slate.
 
-    propensity: [S] the logging policy's marginal probability of the action in the slot
-    reward: [S] the reward of the slot; NaN where slots have none
-    further: [S, rewards] the further rewards of the slot, in the order of those of events; None if there is one reward
-    probabilities: [S, P] the policies' probabilities of it, contiguous over slots; NaN = missing
-    actions: the action sets of the slots; slots take the part of events
-    logging: [n] `FACTORED`, `UNIFORM_RANKING`, `LISTED` or `PLACKETT_LUCE`
-    listed: the slates of the events that are `LISTED`
+    Attributes:
+        propensity: [S] the logging policy's marginal probability of the action in the slot
+        reward: [S] the reward of the slot, NaN if slots have none
+        further: [S, rewards] the further rewards of the slot, in the order of the events' ones, None with one reward
+        probabilities: [S, P] the policies' probabilities of the action, contiguous over slots, NaN = missing
+        actions: the action sets of the slots, with one entry per slot in place of one per event
+        logging: [n] `FACTORED`, `UNIFORM_RANKING`, `LISTED` or `PLACKETT_LUCE`
+        listed: the slates of the events that are `LISTED`
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"logging": np.int8(FACTORED), "listed": ...}
@@ -75,15 +77,15 @@ class SlateColumns(Ragged):
     listed: ListedSlates
     further: Array | None = None
 
-    def of_further(self, place: int | None) -> SlateColumns:
-        """The same slots with one of their further rewards in place of the first; None = with none."""
-        if self.further is None or place is None:
+    def of_further(self, index: int | None) -> SlateColumns:
+        """Replace the reward of the slots by the further reward with this index, by NaN if there is none."""
+        if self.further is None or index is None:
             return replace(self, reward=np.full(len(self.reward), np.nan))
-        return replace(self, reward=self.further[:, place])
+        return replace(self, reward=self.further[:, index])
 
     @property
     def position(self) -> Index:
-        """[S] the position of each slot in its slate, from 0."""
+        """Return the position of each slot in its slate, [S], from 0."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
 
     def listed_rows(self) -> tuple[Index, Index]:
@@ -94,7 +96,7 @@ class SlateColumns(Ragged):
 
     @property
     def marginals(self) -> Array:
-        """[rows of `actions`] the logging policy's probability of each action in its slot; NaN for `FACTORED`."""
+        """Return the logging policy's probability of each row of `actions` in its slot, NaN for `FACTORED`."""
         logging = self.logging[self.owner][self.actions.owner]
         rows, slates = self.listed_rows()
         listed = np.bincount(rows, self.listed.probability[slates], len(logging))
@@ -106,10 +108,11 @@ class SlateColumns(Ragged):
         return marginals
 
     def drawn_by_scores(self) -> Iterator[tuple[Index, Index, Array, int]]:
-        """Yield the events of one shape whose rankings were drawn by scores, as a whole or in parts.
+        """Yield events with rankings that were drawn by scores, grouped by numbers of actions and of slots.
 
-        With their rows of `actions` [events, rows], the weights of their actions [events, actions] in the order of
-        `items`, and their number of slots.
+        Yields:
+            The events, their rows of `actions` [events, rows], the weights of their actions [events, actions] in the
+            order of `items`, and their number of slots.
         """
         drawn = np.flatnonzero(self.logging == PLACKETT_LUCE)
         starts, scores = self.actions.offsets[self.offsets[:-1]], self.actions.scores
@@ -118,22 +121,22 @@ class SlateColumns(Ragged):
         shapes = np.stack([self.actions.sizes[self.offsets[drawn]], self.sizes[drawn]], axis=1)
         for actions, slots in np.unique(shapes, axis=0).tolist():
             same = drawn[(shapes == (actions, slots)).all(axis=1)]
-            states = max(len(each.members) for each in prefixes(actions, slots))
-            at_once = max(1, DRAWN_AT_ONCE // (actions * slots * max(states, actions * slots)))
+            states = max(len(sets.members) for sets in prefixes(actions, slots))
+            at_once = max(1, MAX_DRAWN_NUMBERS // (actions * slots * max(states, actions * slots)))
             for some in np.split(same, np.arange(at_once, len(same), at_once)):
                 rows = starts[some][:, None] + np.arange(actions * slots)
                 first = rows[:, :actions]  # the first slot has the actions in the order of their numbers
                 yield some, rows, np.exp(scores[first] - scores[first].max(axis=1, keepdims=True)), slots
 
     def canonical(self, rows: Index) -> Index:
-        """The place `slot * actions + number of the action` of these rows of `actions`, [events, rows]."""
+        """Return `slot * actions + number of the action` for these rows of `actions`, [events, rows]."""
         assert self.actions.items is not None
         slot = self.actions.owner[rows] - self.actions.owner[rows[:, :1]]
         return np.asarray(slot * self.actions.sizes[self.actions.owner[rows]] + self.actions.items[rows])
 
     @property
     def conditional_propensity(self) -> Array:
-        """[S] the logging policy's probability of the action in the slot, given the actions of the slots before it."""
+        """Return the logging policy's probability of each action given the actions of the slots before it, [S]."""
         logging = self.logging[self.owner]
         left = self.actions.sizes - self.position  # a ranking shows no action twice
         ranked = 1.0 / np.where(logging == UNIFORM_RANKING, left, 1)
@@ -142,25 +145,25 @@ class SlateColumns(Ragged):
         return np.select(kinds, steps, self.propensity)
 
     def _drawn_steps(self) -> Array:
-        """The share of the weights of the actions left that the action of a slot has."""
+        """Return the weight of each slot's action, divided by the weights of all actions that are left for the slot."""
         steps = np.full(len(self.propensity), np.nan)
         for events, _, weights, slots in self.drawn_by_scores():
-            places = self.offsets[events][:, None] + np.arange(slots)
+            indices = self.offsets[events][:, None] + np.arange(slots)
             shown = np.zeros_like(weights, dtype=bool)
             row = np.arange(len(events))
-            for place in range(slots):
-                action = self._number_shown(places[:, place])
-                steps[places[:, place]] = weights[row, action] / np.where(shown, 0.0, weights).sum(axis=1)
+            for slot in indices.T:
+                action = self._number_shown(slot)
+                steps[slot] = weights[row, action] / np.where(shown, 0.0, weights).sum(axis=1)
                 shown[row, action] = True
         return steps
 
     def _number_shown(self, slots: Index) -> Index:
-        """The number of the action that each of these slots shows; that of its first one if it shows an unknown one."""
+        """Return the number of the action that each slot shows, of its first action if it shows an unknown one."""
         assert self.actions.items is not None
         return self.actions.items[self.actions.offsets[slots] + np.maximum(self.actions.index[slots], 0)]
 
     def _listed_steps(self) -> Array:
-        """The share of the listed slates with the actions before a slot that have the action of the slot, too."""
+        """Return the probability of each slot's action among listed slates with equal actions before the slot."""
         listed = self.listed
         slots, starts = owned_rows(self.offsets, listed.owner)
         assert not isinstance(slots, slice)
@@ -173,11 +176,11 @@ class SlateColumns(Ragged):
             return shares / np.where(self.position == 0, 1.0, before)
 
     def running_product(self, values: Array) -> Array:
-        """Multiply over each slot and those before it in its slate, [S, P]."""
+        """Multiply the values of each slot and of all slots before it in its slate, [S, P]."""
         product, position = values.T.copy(), self.position
         with np.errstate(over="ignore", invalid="ignore"):  # such events are missing
-            for place in range(1, position.max(initial=0) + 1):
-                rows = np.flatnonzero(position == place)
+            for slot in range(1, position.max(initial=0) + 1):
+                rows = np.flatnonzero(position == slot)
                 product[:, rows] *= product[:, rows - 1]
         return product.T
 
@@ -186,16 +189,16 @@ class SlateColumns(Ragged):
         return self._reduced(np.add, values, 0.0)
 
     def largest(self, values: Array) -> Array:
-        """The largest over the slots of each event, [S, P] to [n, P]; 0 without slots."""
+        """Return the maximum over the slots of each event, [S, P] to [n, P], 0 without slots."""
         return self._reduced(np.maximum, values, 0.0)
 
     @property
     def has_rewards(self) -> Mask:
-        """[n] whether the slots of an event have rewards."""
+        """Return whether the slots of each event have rewards, [n]."""
         return np.bincount(self.owner[~np.isnan(self.reward)], minlength=len(self.logging)) > 0
 
     def product(self, values: Array) -> Array:
-        """Multiply over the slots of each event, [S, P] to [n, P]; 1 without slots."""
+        """Multiply over the slots of each event, [S, P] to [n, P], 1 without slots."""
         with np.errstate(over="ignore", invalid="ignore"):  # the rules reject such numbers later
             return self._reduced(np.multiply, values, 1.0)
 
@@ -208,9 +211,12 @@ class SlateColumns(Ragged):
 
 
 class Prefixes(NamedTuple):
-    """The sets of k of m actions, and for each the sets with one action less.
+    """Hold the sets of k of m actions, and for each set the k sets with one action less.
 
-    members: [sets, m]. before, added: [sets, k] the number of the smaller set, and the action that it lacks
+    Attributes:
+        members: [sets, m] whether a set has an action
+        before: [sets, k] index of the smaller set
+        added: [sets, k] the action that the smaller set lacks
     """
 
     members: Mask
@@ -221,7 +227,7 @@ class Prefixes(NamedTuple):
 @lru_cache(maxsize=64)
 def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
     """Return the sets of 0 to `slots - 1` actions."""
-    found: list[Prefixes] = []
+    by_size: list[Prefixes] = []
     number: dict[tuple[int, ...], int] = {}
     for size in range(slots):
         sets = list(combinations(range(actions), size))
@@ -230,16 +236,24 @@ def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
             members[row, list(chosen)] = True
         less = [[number[chosen[:i] + chosen[i + 1 :]] for i in range(size)] for chosen in sets] if size else [[]]
         shape = (len(sets), size)
-        found.append(Prefixes(members, np.array(less, int).reshape(shape), np.array(sets, int).reshape(shape)))
+        by_size.append(Prefixes(members, np.array(less, int).reshape(shape), np.array(sets, int).reshape(shape)))
         number = {chosen: row for row, chosen in enumerate(sets)}
-    return tuple(found)
+    return tuple(by_size)
 
 
 def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
-    """Return the probability that slot j shows action a, [n, slots, m], where each is drawn by weight among those left.
+    """Return probabilities of actions in the slots of rankings that are drawn by weight, without replacement.
 
-    With `pairs`, also the probability that slot j shows a and a later slot k shows b, [n, slots, m, slots, m]. Exact:
-    by the probability of each set of actions that may fill the slots before another. `weights`: [n, m].
+    They are exact: computed from the probability of each set of actions that may fill the slots before another.
+
+    Args:
+        weights: [n, m] weights of the actions
+        slots: number of slots
+        pairs: whether to return probabilities of pairs
+
+    Returns:
+        [n, slots, m] the probability that slot j shows action a. With `pairs`, also [n, slots, m, slots, m] the
+        probability that slot j shows a and a later slot k shows b.
 
     >>> single, joint = draws(np.array([[3.0, 1.0]]), slots=2, pairs=True)
     >>> single[0], joint[0, 0, 0, 1]
@@ -249,17 +263,15 @@ def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array
     n, actions = weights.shape
     single, joint = np.zeros((n, slots, actions)), np.zeros((n, slots, actions, slots, actions)) if pairs else None
     reached, step = np.ones((n, 1)), np.empty((n, 1, actions))
-    after = np.empty(
-        (n, 0, 1)
-    )  # the probability of each set, and of an action in a slot before: [n, slot x action, sets]
+    after = np.empty((n, 0, 1))  # of each set, and of an action in a slot before: [n, slot x action, sets]
     for slot, sets in enumerate(prefixes(actions, slots)):
         if slot:
             came = step[:, sets.before, sets.added]
             if pairs:
                 started = np.zeros((n, actions, len(sets.members)))
-                for place in range(slot):
-                    started[:, sets.added[:, place], np.arange(len(sets.members))] = (
-                        reached[:, sets.before[:, place]] * came[:, :, place]
+                for index in range(slot):
+                    started[:, sets.added[:, index], np.arange(len(sets.members))] = (
+                        reached[:, sets.before[:, index]] * came[:, :, index]
                     )
                 later = (after[:, :, sets.before] * came[:, None]).sum(axis=-1)
                 after = np.concatenate([later, started], axis=1)
@@ -282,11 +294,14 @@ def fill_marginals(slates: SlateColumns) -> None:
 
 
 def as_one_action(slates: SlateColumns) -> tuple[Array, Array]:
-    """Return the probability of each slate as a whole: by the logging policy [n], and by the policies [n, P].
+    """Return the probability of each slate as a whole, NaN for events that are not slates.
 
-    The product over the slots; for a ranking, the probability of drawing it without replacement; for a listed slate,
-    its listed propensity. NaN for events that are not slates. For a policy, the product is exact if the policy fills
-    its slots independently or always shows the same slate.
+    For the logging policy, it is the product over the slots, the probability of drawing a ranking without replacement,
+    or the propensity of a listed slate. For other policies it is the product over the slots, which is exact if the
+    policy fills its slots independently or always shows the same slate.
+
+    Returns:
+        [n] by the logging policy, [n, P] by the policies.
     """
     is_slate = slates.sizes > 0
     targets = np.where(is_slate[:, None], slates.product(slates.probabilities), np.nan)

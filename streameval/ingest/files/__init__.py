@@ -1,1 +1,1 @@
-"""Files as a source of events."""
+"""Read files of events."""

@@ -1,4 +1,4 @@
-"""CSV files row by row, as messages: each is a JSON object with the text of each cell by the name of its column."""
+"""Read CSV files row by row, as messages that are JSON objects: the text of each cell by the name of its column."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import msgspec
 from streameval.errors import InputError
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile
 
-NEXT_LINE = 1.0  # seconds to wait for the next line of a row that has not ended
+NEXT_LINE_SECONDS = 1.0  # to wait for the next line of a row that has not ended
 
 
 class CsvFile(TailedFile):
-    """Reads the rows of a CSV file, the first line of which has the names of the columns.
+    """Read the rows of a CSV file. Its first row has the names of the columns.
 
-    Without a column `event_id`, the id of a row is its place in the file; without a `timestamp`, its time is that of
-    its reading. So rows count in their order, each once.
+    Without a column `event_id`, the name of the file and the number of the line are the id of a row. Without a
+    `timestamp`, the time of reading is its time. Rows then count once each, in their order.
     """
 
     _header: Sequence[str]
@@ -31,19 +31,19 @@ class CsvFile(TailedFile):
         super().__init__(path, follow=follow, start=start)
         if start.lines:
             first = CsvFile(path)
-            first.read(1, NEXT_LINE)
+            first.read(1, NEXT_LINE_SECONDS)
             first.close()
             self._header = first._header
 
     def read(self, most: int, timeout: float) -> list[bytes]:
-        """As many messages as lines; those of the header, and of lines within a row, are empty.
+        """Read as many messages as lines. Messages of the header, and of lines within a row, are empty.
 
         Raises:
             InputError: The file cannot be read further, or two columns have the same name.
         """
         header, number = self._header, self._lines
         lines = deque(super().read(most, timeout))
-        if self._lines:  # 0: another file has replaced the one of these lines
+        if self._lines:  # 0: another file has replaced the file of these lines
             header, number = self._header, self._lines - len(lines)
         rows = csv.reader(self._texts(lines))
         messages: list[bytes] = []
@@ -65,28 +65,28 @@ class CsvFile(TailedFile):
         self._header = ()
 
     def _texts(self, lines: deque[bytes]) -> Iterator[str]:
-        """These lines, and more as long as a row has not ended."""
+        """Yield these lines, and more of them until the row ends."""
         while True:
             if not lines:
-                lines.extend(super().read(1, NEXT_LINE))
+                lines.extend(super().read(1, NEXT_LINE_SECONDS))
             if not lines:
                 return
             yield lines.popleft().decode(errors="surrogateescape") + "\n"
 
     def _names(self, cells: list[str]) -> Sequence[str]:
-        twice = [name for place, name in enumerate(cells) if name in cells[:place]]
-        if twice:
-            raise InputError(f"{self.path} has two columns '{twice[0]}'", hint="rename or remove one of them")
+        repeated = [name for index, name in enumerate(cells) if name in cells[:index]]
+        if repeated:
+            raise InputError(f"{self.path} has two columns '{repeated[0]}'", hint="rename or remove one of them")
         return cells
 
     def _message(self, header: Sequence[str], cells: list[str], number: int) -> bytes:
-        """The row as an object; as a list if it does not have a cell for each column."""
+        """Return the row as an object, or as a list if it lacks a cell for each column."""
         if not cells:
             return b""
         row: object = cells
         if len(cells) == len(header):
-            place = {"event_id": f"{Path(self.path).name}:{number}", "timestamp": str(time.time())}
-            row = place | dict(zip(header, cells, strict=True))
+            defaults = {"event_id": f"{Path(self.path).name}:{number}", "timestamp": str(time.time())}
+            row = defaults | dict(zip(header, cells, strict=True))
         try:
             return msgspec.json.encode(row)
         except UnicodeEncodeError:  # bytes that are not UTF-8; the decoder rejects them

@@ -1,4 +1,4 @@
-"""Files line by line: opened, decompressed, followed through rotations, recognised after a restart, and written."""
+"""Read files line by line: decompress them, follow them through rotations, recognise them after a restart."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ import zstandard
 from streameval.errors import InputError
 
 MAX_LINE_BYTES = 16 * 2**20  # a longer line is cut to an excerpt and a remark, which no decoder accepts as an event
-EXCERPT = 1024
-CHUNK, PIECE = 128 * 1024, 1024
-"""Bytes read at once of a plain and of a compressed file. The text of a compressed piece may be a thousand times
-larger, and is lost if the piece is damaged."""
-MAX_READ_BYTES = 32 * 2**20  # bytes of a file after which lines are returned even if they are few
+EXCERPT_BYTES = 1024
+CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 128 * 1024, 1024
+"""Bytes read at once. The text of a compressed chunk may be a thousand times larger, and is lost if the chunk is
+damaged."""
+MAX_READ_BYTES = 32 * 2**20  # of a file, after which lines are returned even if they are few
 
 STDIN = "-"
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
-LOOK_AGAIN = 0.1  # seconds between looks at the end of a file that is followed
-SAMPLE = 4096  # bytes at the start of a file, and before a position in it, by which the file is recognised
+POLL_SECONDS = 0.1  # between looks at the end of a file that is followed
+SAMPLE_BYTES = 4096  # at the start of a file, and before a position in it, that identify the file
 
 
 def table_format(file: str) -> str | None:
-    """The format of the table in a file, by its suffixes; None for other files."""
+    """Return the format of the table in a file, by its suffixes. Return None for other files."""
     return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in Path(file).suffixes), None)
 
 
 class Members:
-    """Decompresses concatenated streams, as `cat a.gz b.gz` produces them.
+    """Decompress concatenated streams, as `cat a.gz b.gz` produces them.
 
     >>> import gzip
     >>> members = Members(lambda: zlib.decompressobj(31))
@@ -52,7 +52,7 @@ class Members:
         self._start, self.newest = start, start()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text of the next `data`, member by member.
+        """Yield the text of the next bytes, member by member.
 
         Raises:
             zlib.error, ZstdError: The data are damaged.
@@ -67,8 +67,8 @@ class Members:
             data = self.newest.unused_data
 
 
-def members_of(first_bytes: bytes) -> Members | None:
-    """The decompressor for data that starts with these bytes; None for plain text."""
+def decompressor_of(first_bytes: bytes) -> Members | None:
+    """Return the decompressor for data that starts with these bytes, None for plain text."""
     if first_bytes.startswith(b"\x1f\x8b"):  # gzip
         return Members(lambda: zlib.decompressobj(31))
     if first_bytes.startswith((b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")):  # zstd, and a frame that it skips
@@ -77,10 +77,14 @@ def members_of(first_bytes: bytes) -> Members | None:
 
 
 class FileIdentity(msgspec.Struct, frozen=True):
-    """A position in a file, and digests that recognise the file: names and inodes pass from one file to the next.
+    """Hold a position in a file, and digests that identify the file. Names and inodes pass from one file to the next.
 
-    `bytes` and `lines` are before the position; of a `compressed` file only the lines are known. `head` and `tail` are
-    digests of the first and last of these bytes; of a compressed file, `bytes` are those that `head` covers.
+    Attributes:
+        bytes: number of bytes before the position, in a compressed file, number of bytes in the digest `head`
+        lines: number of lines before the position
+        head: digest of the first bytes
+        tail: digest of the bytes before the position. Empty for a compressed file
+        compressed: whether the file is compressed
     """
 
     bytes: int
@@ -93,22 +97,26 @@ class FileIdentity(msgspec.Struct, frozen=True):
 START = FileIdentity(0, 0, "")
 
 
-def resume(path: str, known: FileIdentity) -> tuple[str | None, FileIdentity]:
-    """The kind of gap in a file, one of `GAPS` or None, and where to continue in the file at this path.
+def resume(path: str, identity: FileIdentity) -> tuple[str | None, FileIdentity]:
+    """Find where to continue in the file at a path.
 
     A file with the same head that ends before the position was truncated: continue at its end. A file with another
     head, or other bytes before the position, is another one: read it from its start.
+
+    Returns:
+        The kind of gap, one of `GAPS` or None, and the position.
     """
     with _open(path) as stream:
         descriptor = stream.fileno()
         size = os.fstat(descriptor).st_size
-        if size < known.bytes:
-            same = size >= SAMPLE and _digest(descriptor, 0, SAMPLE) == known.head
-            return ("cut", msgspec.structs.replace(known, bytes=size)) if same else ("replaced", START)
-        same = _digest(descriptor, 0, min(known.bytes, SAMPLE)) == known.head
-        if not known.compressed:
-            same = same and _digest(descriptor, known.bytes - SAMPLE, known.bytes) == known.tail
-        return (None, known) if same else ("replaced", START)
+        if size < identity.bytes:
+            is_same = size >= SAMPLE_BYTES and _digest(descriptor, 0, SAMPLE_BYTES) == identity.head
+            return ("cut", msgspec.structs.replace(identity, bytes=size)) if is_same else ("replaced", START)
+        is_same = _digest(descriptor, 0, min(identity.bytes, SAMPLE_BYTES)) == identity.head
+        if not identity.compressed:
+            tail = _digest(descriptor, identity.bytes - SAMPLE_BYTES, identity.bytes)
+            is_same = is_same and tail == identity.tail
+        return (None, identity) if is_same else ("replaced", START)
 
 
 def _digest(descriptor: int, start: int, stop: int) -> str:
@@ -117,12 +125,17 @@ def _digest(descriptor: int, start: int, stop: int) -> str:
 
 
 class TailedFile:
-    """Reads one file, or standard input for `-`, to its end; with `follow`, waits there for more lines of a plain file.
+    """Read one file, or standard input for `-`.
 
-    Rotation: when the path belongs to another file, the old one is read to its end, including a last line without a
-    newline, and the new one from its start. When the file is shorter than what was read (copied and truncated), it is
-    read from its start, and an unfinished line is dropped; that it also grew past that point in the meantime cannot be
-    seen. `start`: the position after the lines that are not to be read.
+    When the path of a followed file belongs to another file, the old file is read to its end, including a last line
+    without a newline, and the new one from its start. When the file is shorter than what was read (copied and
+    truncated), it is read from its start, and an unfinished line is dropped. This is not seen if the file has grown
+    past that point in the meantime.
+
+    Args:
+        path: the file
+        follow: whether to wait at the end of a plain file for more lines
+        start: the position of the first byte or line to read
     """
 
     def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
@@ -142,61 +155,61 @@ class TailedFile:
 
     def _start(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._bytes = self._lines = 0  # read of this file, decompressed; returned of this file
+        self._bytes = self._lines = 0  # bytes read of this file, decompressed, and lines returned
         self._text = b""  # read and not returned
-        self._cut = 0  # bytes missing in `_text`, the start of a line that is too long
+        self._cut = 0  # bytes missing in `_text`, which is the start of a line that is too long
         self._members: Members | None = None
         self._is_untouched, self._is_replaced = True, False
 
     def read(self, most: int, timeout: float) -> list[bytes]:
-        """Up to `most` of the next lines; `[]` at the end, and when nothing has come within `timeout` seconds.
+        """Read up to `most` lines. Return none at the end, and when nothing has come within `timeout` seconds.
 
         Raises:
-            InputError: The file cannot be read further; raised after all lines before that have been returned.
+            InputError: The file cannot be read further. Raised after all lines before the damage have been returned.
         """
         deadline, last_byte = time.monotonic() + timeout, self.bytes_read + MAX_READ_BYTES
         lines = self._split(most)
         while len(lines) < most and not self.ended and self.bytes_read < last_byte:
-            left = 0.0 if lines else max(0.0, deadline - time.monotonic())
+            wait = 0.0 if lines else max(0.0, deadline - time.monotonic())
             if self._failure is None:
-                self._read_on(left)
+                self._read_on(wait)
             elif not lines:
-                what, detail = self._failure
+                problem, detail = self._failure
                 hint = "events before that point were counted; copy the file again or omit it"
-                raise InputError(f"{self.path} {what} after line {self._lines:,}: {detail}", hint=hint)
+                raise InputError(f"{self.path} {problem} after line {self._lines:,}: {detail}", hint=hint)
             else:
                 break
             lines += self._split(most - len(lines))
-            if self.waiting and (lines or left == 0.0):
+            if self.waiting and (lines or wait == 0.0):
                 break
         return lines
 
     def identity(self) -> FileIdentity | None:
-        """The position after the lines returned so far; None for standard input and pipes: these are not read again."""
+        """Return the position after the lines returned so far. Return None for pipes, which cannot be read again."""
         descriptor = self._stream.fileno()
-        found = os.fstat(descriptor)
-        if self.path == STDIN or not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if self.path == STDIN or not stat.S_ISREG(status.st_mode):
             return None
         lines = self._lines + self.lines_to_skip
         if self._members or lines > self._lines:
-            known = min(SAMPLE, found.st_size)
-            return FileIdentity(known, lines, _digest(descriptor, 0, known), compressed=True)
-        known = self._bytes - len(self._text) - self._cut
-        head, tail = _digest(descriptor, 0, min(known, SAMPLE)), _digest(descriptor, known - SAMPLE, known)
-        return FileIdentity(known, lines, head, tail)
+            size = min(SAMPLE_BYTES, status.st_size)
+            return FileIdentity(size, lines, _digest(descriptor, 0, size), compressed=True)
+        end = self._bytes - len(self._text) - self._cut
+        head, tail = _digest(descriptor, 0, min(end, SAMPLE_BYTES)), _digest(descriptor, end - SAMPLE_BYTES, end)
+        return FileIdentity(end, lines, head, tail)
 
     def close(self) -> None:
-        """Close the file; standard input stays open."""
+        """Close the file. Standard input stays open."""
         if self.path != STDIN:
             self._stream.close()
 
     def _read_on(self, timeout: float) -> None:
-        """Read the next text, if there is some within `timeout` seconds."""
+        """Read more text, if some comes within `timeout` seconds."""
         if self._may_block and not select.select([self._stream], [], [], timeout)[0]:
             self.waiting = True
             return
         try:
-            chunk = self._stream.read1(PIECE if self._members else CHUNK)  # type: ignore[attr-defined]
+            chunk = self._stream.read1(COMPRESSED_CHUNK_BYTES if self._members else CHUNK_BYTES)  # type: ignore[attr-defined]
             self.waiting = not chunk
             self.bytes_read += len(chunk)
             if chunk:
@@ -216,7 +229,7 @@ class TailedFile:
     def _add(self, chunk: bytes) -> None:
         if self._is_untouched:
             self._is_untouched = False
-            self._members = members_of(chunk)
+            self._members = decompressor_of(chunk)
             if self._members and self._follow:
                 raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow plain text")
         for text in self._members.feed(chunk) if self._members else [chunk]:
@@ -224,55 +237,55 @@ class TailedFile:
             self._bytes += len(text)
 
     def _split(self, most: int) -> list[bytes]:
-        """Remove and return up to `most` lines that have ended, without those to skip."""
+        """Remove and return up to `most` lines that have ended, after skipping lines."""
         *lines, self._text = self._text.split(b"\n", self.lines_to_skip + most)
         if lines:
             if self._cut:
                 size = len(lines[0]) + self._cut
-                lines[0], self._cut = lines[0][:EXCERPT] + b"... (cut: a line of %d bytes)" % size, 0
+                lines[0], self._cut = lines[0][:EXCERPT_BYTES] + b"... (cut: a line of %d bytes)" % size, 0
             if self._lines == 0:
                 lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             self._lines += len(lines)
         if len(self._text) > MAX_LINE_BYTES and b"\n" not in self._text:
-            self._cut += len(self._text) - EXCERPT
-            self._text = self._text[:EXCERPT]
+            self._cut += len(self._text) - EXCERPT_BYTES
+            self._text = self._text[:EXCERPT_BYTES]
         skipped = min(self.lines_to_skip, len(lines))
         self.lines_to_skip -= skipped
         return lines[skipped:]
 
     def _await_growth(self, timeout: float) -> None:
-        now, here = _stat(self.path), os.fstat(self._stream.fileno())
-        if now is not None and self._is_replaced:
+        at_path, opened = _stat(self.path), os.fstat(self._stream.fileno())
+        if at_path is not None and self._is_replaced:
             if self._text:
                 self._text += b"\n"
             else:
                 self._stream.close()
                 self._start(_open(self.path))
-        elif now is not None and not os.path.samestat(now, here):
+        elif at_path is not None and not os.path.samestat(at_path, opened):
             self._is_replaced = True  # a last look: it may have grown since
-        elif here.st_size < self._stream.tell():
+        elif opened.st_size < self._stream.tell():
             self._stream.seek(0)
             self._start(self._stream)
         else:
-            time.sleep(min(LOOK_AGAIN, timeout))
+            time.sleep(min(POLL_SECONDS, timeout))
 
 
 def check(path: str) -> int | None:
-    """Size of the file in bytes, None if unknown (a pipe, standard input).
+    """Return the size of a file in bytes, None for a pipe or standard input.
 
     Raises:
         InputError: The file cannot be read.
     """
     if path == STDIN:
         return None
-    found = _stat(path)
-    if found is None:
+    status = _stat(path)
+    if status is None:
         raise InputError(f"{path} does not exist", hint="check the name; relative names start in the working directory")
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{path} is a directory", hint=f"name the files in it, for example {path.rstrip('/')}/*.gz")
     if not os.access(path, os.R_OK):
         raise InputError(f"no permission to read {path}", hint="check the permissions of the file and its directories")
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _open(path: str) -> BinaryIO:
@@ -290,7 +303,11 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def write_lines(path: Path | None, lines: Iterable[bytes]) -> None:
-    """Write each line with a line end; `.gz` compresses, None is standard output.
+    """Write lines, each with a line end.
+
+    Args:
+        path: the file, compressed if it ends in `.gz`, None for standard output
+        lines: the lines
 
     Raises:
         InputError: Writing fails.

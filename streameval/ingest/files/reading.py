@@ -1,4 +1,4 @@
-"""`read_events`: logs in any format, from Python."""
+"""Read logs in any format from Python."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ def read_events(
     segments: Mapping[str, str] | None = None,
     estimated: bool = False,
 ) -> Iterator[EventBatch]:
-    """The events of files (NDJSON or CSV: plain, gzip or zstd; `-` is standard input; or Parquet), in batches.
+    """Read the events of files in batches.
 
-    Lines and rows that are not events are in the `rejected` of their batch.
+    Files are NDJSON or CSV (plain, gzip or zstd) or Parquet. Lines and rows that are not events are in the `rejected`
+    of their batch.
 
     Args:
-        paths: One path or several, read one after another.
-        policies: The columns of every batch; None = in each batch, all that its events name. A table needs the names.
-        columns: Which column of a table holds which field, as in the configuration: `{"timestamp": "ts"}`.
-        reward_field: The field of the reward.
-        reward_range: Least and largest reward; events outside it are rejected.
-        batch_size: Most events in a batch.
+        paths: one path or several, read one after another, `-` is standard input
+        policies: the columns of every batch, None = all policies that the events of a batch name. Tables need the names
+        columns: the column of a table for each field, as in the configuration: `{"timestamp": "ts"}`
+        reward_field: the field of the reward
+        reward_range: smallest and largest reward. Other events are rejected
+        batch_size: maximum number of events in a batch
         format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
-            Wabbit; None = by the suffix.
-        scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
-        segments: By name, the field of each segment, e.g. `{"country": "context.country"}`.
-        estimated: Propensities are estimated: events need none, and those that they have are ignored.
+            Wabbit, None = by the suffix
+        scores: fields that policies in Python read. If not None, they also see contexts and the names of actions
+        segments: by name, the field of each segment, e.g. `{"country": "context.country"}`
+        estimated: whether propensities are estimated. Events then need none, and logged ones are ignored
 
     Raises:
-        InputError: A file is missing or damaged; raised after all lines before the damage. Or a table lacks a column.
+        InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
     """
     names = ColumnNames.of(columns, policies or ())
-    fields = [SegmentField(*each) for each in (segments or {}).items()]
-    read = () if estimated and scores is None else scores
+    fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+    raw_fields = () if estimated and scores is None else scores
     options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
     files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for file in files:
@@ -66,13 +67,13 @@ def read_events(
                 events = RankingDecoder(policies, named=scores is not None)
             else:
                 form = DsjsonDecoder if written == "dsjson" else JsonDecoder
-                events = form(policies, reward_field, reward_range, read, **options)
+                events = form(policies, reward_field, reward_range, raw_fields, **options)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:
             hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
             raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = JsonDecoder(list(names.policies), reward_field, reward_range, read, **options)
+        rows = JsonDecoder(list(names.policies), reward_field, reward_range, raw_fields, **options)
         for batch in read_table(
             file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
         ):

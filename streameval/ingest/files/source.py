@@ -1,4 +1,4 @@
-"""Files of events as a source, one event per line: plain, gzip or zstd, standard input, and logs that still grow."""
+"""Read files of events as a source: plain, gzip or zstd, standard input, and logs that still grow."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from streameval.ingest.files.csv_rows import CsvFile
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume, table_format
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-Advance: TypeAlias = Callable[[int, int | None], None]  # called with the bytes read, as stored, of all (None: a pipe)
+Advance: TypeAlias = Callable[[int, int | None], None]
+"""Show progress. Arguments: bytes read as stored, and in total, None for a pipe."""
 
 
 class FileSettings(LogSettings):
-    """Files of events as the source."""
+    """Configure files of events as the source."""
 
     ends_are_certain: ClassVar[bool] = True
 
@@ -56,15 +57,15 @@ class FileSettings(LogSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _format_of_names(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "format" in given or "path" not in given:
-            return given
-        names = [given["path"]] if isinstance(given["path"], str) else given["path"]
+    def _derive_format(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "format" in values or "path" not in values:
+            return values
+        names = [values["path"]] if isinstance(values["path"], str) else values["path"]
         are_csv = isinstance(names, list) and all(table_format(str(name)) == "csv" for name in names)
-        return given | {"format": "csv"} if are_csv else given
+        return values | {"format": "csv"} if are_csv else values
 
     @model_validator(mode="after")
-    def _are_of_one_format(self) -> FileSettings:
+    def _check_formats(self) -> FileSettings:
         for path in self.path:
             form = table_format(path)
             if form == "parquet":
@@ -74,10 +75,10 @@ class FileSettings(LogSettings):
         return self
 
     @model_validator(mode="after")
-    def _each_file_once(self) -> FileSettings:
-        twice = [path for place, path in enumerate(self.path) if path in self.path[:place]]
-        if twice:
-            raise ValueError(f"expected each file once, and {twice[0]} is listed twice")
+    def _check_repeats(self) -> FileSettings:
+        repeated = [path for index, path in enumerate(self.path) if path in self.path[:index]]
+        if repeated:
+            raise ValueError(f"expected each file once, and {repeated[0]} is listed twice")
         return self
 
     @property
@@ -107,14 +108,23 @@ class FileSettings(LogSettings):
 def read_lines(
     paths: AnyPath | Iterable[AnyPath], *, batch: int = 2000, advance: Advance = lambda read, total: None
 ) -> Iterator[Sequence[bytes | None]]:
-    """The lines of files in batches, without blank ones; `advance` is called before each. Errors: see `read_events`."""
+    """Read the lines of files in batches, without blank lines. For arguments and errors see `read_records`."""
     return (records.values for records in read_records(paths, batch=batch, advance=advance))
 
 
 def read_records(
     paths: AnyPath | Iterable[AnyPath], *, batch: int = 2000, advance: Advance = lambda read, total: None
 ) -> Iterator[Records]:
-    """The same lines, with their numbers."""
+    """Read the lines of files in batches, with their numbers and without blank lines.
+
+    Args:
+        paths: the files
+        batch: maximum number of lines in a batch
+        advance: called before each batch
+
+    Raises:
+        InputError: A file is missing or damaged. Raised after all lines before the damage.
+    """
     source = FileSource(paths, batch=batch)
     try:
         while not source.status().exhausted:
@@ -126,14 +136,19 @@ def read_records(
 
 
 class FileSource(Source):
-    """Files as a source, one after another. Topic: the path; partition: its index in the paths; offset: the line.
+    """Read files one after another, as a source of messages.
 
-    Lines count from 1; blank ones are counted and left out. With `follow`, more lines of the last file are waited for,
-    and a last line until its newline has come (see `TailedFile` for rotation).
+    The topic of a message is the path of its file, the partition the index of the path, and the offset the number of
+    the line. Lines count from 1. Blank lines are counted and left out.
 
-    With `offsets`, a file is recognised by its content (see `FileIdentity`). If the path is another file now, that is
-    read from its start, and line numbers continue; unread lines of the old file are lost, or, with `on_lost` `fail`,
-    stop the source. Standard input and pipes are read from where they are. `opened`: reads one file.
+    Args:
+        paths: the files
+        follow: whether to wait for more lines of the last file, and for the newline of its last line
+        batch: maximum number of lines in a poll
+        offsets: where to continue. A file is recognised by its content, see `FileIdentity`. If the path is another file
+            now, it is read from its start, and line numbers continue. Pipes are read from where they are.
+        on_lost: whether unread lines of a replaced file are counted as lost or stop the source
+        opened: the reader of one file
     """
 
     def __init__(
@@ -147,30 +162,30 @@ class FileSource(Source):
         opened: type[TailedFile] = TailedFile,
     ) -> None:
         self._opened = opened
-        given = [paths] if isinstance(paths, str | os.PathLike) else paths
-        self._paths = [os.fspath(path) for path in given]
+        several = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self._paths = [os.fspath(path) for path in several]
         sizes = [check(path) for path in self._paths]
         self.bytes_total = None if None in sizes else sum(size for size in sizes if size is not None)
         self._follow, self._batch = follow, batch
-        known = [(offsets or {}).get(path, Offsets({})) for path in self._paths]
+        starts = [(offsets or {}).get(path, Offsets({})) for path in self._paths]
         self._identities = [
-            msgspec.json.decode(start.identity, type=FileIdentity) if start.identity else None for start in known
+            msgspec.json.decode(start.identity, type=FileIdentity) if start.identity else None for start in starts
         ]
-        self._positions = [next(iter(start.positions.values()), 1) for start in known]
+        self._positions = [next(iter(start.positions.values()), 1) for start in starts]
         self._losses = {path: DataLoss(path, on_lost) for path in self._paths}
         self._index = self._bytes_before = 0
         self._file: TailedFile | None = None
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read of the files as stored, of `bytes_total` (None if one of them is a pipe)."""
+        """Return the bytes read of the files as stored. `bytes_total` is the size of all, None if one is a pipe."""
         return self._bytes_before + (self._file.bytes_read if self._file else 0)
 
     def poll(self, timeout: float) -> list[Records]:
-        """The next lines of one file.
+        """Return the next lines of one file.
 
         Raises:
-            InputError: A file is missing or damaged; raised after all lines before that have been returned.
+            InputError: A file is missing or damaged. Raised after all lines before the damage have been returned.
         """
         deadline = time.monotonic() + timeout
         while self._index < len(self._paths):
@@ -183,7 +198,7 @@ class FileSource(Source):
         return []
 
     def status(self) -> SourceStatus:
-        """Positions are line numbers; the lag is known only at the end of a file."""
+        """Return line numbers as positions. The lag is known only at the end of a file."""
         partitions = tuple(
             PartitionStatus(path, index, position, 0 if self._is_at_end(index) else None)
             for index, (path, position) in enumerate(zip(self._paths, self._positions, strict=True))
@@ -193,7 +208,7 @@ class FileSource(Source):
         return SourceStatus(reached=True, exhausted=exhausted, partitions=partitions, gaps=gaps)
 
     def offsets(self) -> SourceOffsets:
-        """The next line of each file that was opened, and the identity of the file."""
+        """Return the next line of each file that was opened, and the identity of the file."""
         if self._file is not None:
             self._identities[self._index] = self._file.identity()
         files = enumerate(zip(self._paths, self._positions, self._identities, strict=True))
@@ -210,9 +225,9 @@ class FileSource(Source):
 
     def _open(self) -> TailedFile:
         path = self._paths[self._index]
-        known, start = self._identities[self._index], START
-        if known is not None:
-            kind, start = resume(path, known)
+        identity, start = self._identities[self._index], START
+        if identity is not None:
+            kind, start = resume(path, identity)
             if kind:
                 line = self._positions[self._index]
                 self._losses[path].record(kind, 0, line=line, resume_after_line=start.lines)

@@ -1,46 +1,62 @@
-"""Logs that are tables: the rows of Parquet and CSV files as events."""
+"""Read Parquet and CSV files as events."""
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
-from streameval.common.arrays import floats
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.events import EventBatch, Fault, JsonDecoder, Table
+from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.action_sets import Index
-from streameval.events.diagnosis import DECODE_ERRORS, explain, refusal
-from streameval.events.records import cell_identifier, cell_value
-from streameval.events.tables import (
-    IDENTIFIERS,
-    ActionColumns,
-    CellColumn,
-    ColumnNames,
-    ListColumn,
-    Row,
-    TableLayout,
-    arrow_rows,
-    in_seconds,
-)
+from streameval.events.origin import Origin
+from streameval.events.records import CellError, read_cell
+from streameval.events.tables import ColumnNames, Row, TableLayout
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 
 BATCH_ROWS = 2000
-READ_AHEAD = 64 * 1024  # bytes of a Parquet column, so that memory does not depend on the size of the file
+READ_AHEAD_BYTES = 64 * 1024  # of a Parquet column, so that memory does not depend on the size of the file
 
-NAMES, NUMBERS, FEATURES = (msgspec.json.Decoder(kind) for kind in (list[str], list[float], list[list[float]]))
+LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
+"""Return the layout of a table with these names of columns."""
+ParseLines: TypeAlias = Callable[[Sequence[bytes], Sequence[str], TableLayout], list[Any] | None]
+"""Return one Arrow array per field, or None if the lines must be read as rows."""
 
-LayoutOf = Callable[[Sequence[str]], TableLayout]
-"""The layout of a table with these names of columns."""
-Tables: TypeAlias = Iterator[tuple[TableLayout, Table | list[Row]]]
+
+@dataclass(frozen=True)
+class TableChunk:
+    """Hold consecutive rows of a table.
+
+    Attributes:
+        layout: the fields of the table
+        count: number of rows
+        rows: return rows by index as Python values
+        columns: one Arrow array per field, None if rows must be read one by one
+    """
+
+    layout: TableLayout
+    count: int
+    rows: Callable[[Index], Sequence[Row]]
+    columns: Sequence[Any] | None = None
+
+    def decode(self, decoder: JsonDecoder, origin: Origin) -> EventBatch:
+        """Decode the rows into columns of events, and reject those that are not events."""
+        if self.columns is None:
+            return self.layout.decode_rows(self.all_rows(), decoder, origin)
+        from streameval.events.arrow import decode_columns  # needs pyarrow, which has made the columns
+
+        return decode_columns(self.columns, self.rows, self.layout, decoder, origin)
+
+    def all_rows(self) -> Sequence[Row]:
+        """Return all rows as Python values."""
+        return self.rows(np.arange(self.count))
 
 
 def read_table(
@@ -53,61 +69,64 @@ def read_table(
     timed: bool = True,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[EventBatch]:
-    """Decode the rows of a table, the first of which has the offset 1.
+    """Decode the rows of a table. The first row has the offset 1.
 
     Args:
+        path: the file
         kind: `parquet`, or `csv` with a header, which may be compressed by gzip or zstd
-        columns: the names of columns; a column without a name has that of its field
-        advance: called with the bytes read so far and in all
-        timed: rows must have a timestamp
-        batch_rows: most rows in a batch
+        columns: names of the columns of fields
+        decoder: the decoder of the events
+        advance: called with the bytes read so far and in total
+        timed: whether rows must have a timestamp
+        batch_rows: maximum number of rows in a batch
 
     Raises:
         InputError: The file cannot be read, or lacks a required column.
     """
     first, layout_of = 1, partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
-    for layout, rows in _tables(path, kind, layout_of, advance, batch_rows):
-        yield layout.decoded(rows, decoder, path, first)
-        first += len(rows) if isinstance(rows, list) else len(rows.is_plain)
+    for chunk in _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns):
+        yield chunk.decode(decoder, Origin.of(path, [(0, range(first, first + chunk.count))]))
+        first += chunk.count
 
 
 def read_rows(
-    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance, *, timed: bool = True
+    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance
 ) -> Iterator[Sequence[Row]]:
-    """The rows of a table as events in Python values by field, or faults; for arguments and errors see `read_table`.
+    """Read the rows of a table as Python values by field, in batches.
 
-    Without `timed`, rows have neither an `event_id` nor a `timestamp` where the table has no such column.
+    Rows have no `event_id` and no `timestamp` if the table lacks the column. For arguments and errors see `read_table`.
     """
-    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
-    for layout, rows in _tables(path, kind, layout_of, advance, BATCH_ROWS):
-        given = rows.rows(np.arange(len(rows.is_plain))) if isinstance(rows, Table) else rows
-        if not timed:
-            given = [row if isinstance(row, Fault) else layout.without_constants(row) for row in given]
-        yield given
+    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=False)
+    for chunk in _read_chunks(path, kind, layout_of, advance, BATCH_ROWS, by_columns=False):
+        yield chunk.all_rows()
 
 
-def _tables(path: str, kind: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
-    return (_parquet_tables if kind == "parquet" else _csv_tables)(path, layout_of, advance, batch_rows)
+def _read_chunks(
+    path: str, kind: str, layout_of: LayoutOf, advance: Advance, batch_rows: int, by_columns: bool
+) -> Iterator[TableChunk]:
+    if kind == "parquet":
+        return _read_parquet(path, layout_of, advance, batch_rows)
+    return _read_csv(path, layout_of, advance, batch_rows, _arrow_parser() if by_columns else None)
 
 
-# --- Parquet ---
-
-
-def _parquet_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
+def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Iterator[TableChunk]:
     size = check(path)
     if size is None:
         raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
     try:
         import pyarrow.parquet
+
+        from streameval.events.arrow import table_columns
     except ImportError as error:
         hint = "pip install 'streameval[columnar]'"
         raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False) as file:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
             layout = layout_of(file.schema_arrow.names)
             done = 0
             for batch in file.iter_batches(batch_size=batch_rows, columns=layout.columns):
-                yield layout, arrow_rows(batch, layout)
+                columns, rows = table_columns(batch, layout)
+                yield TableChunk(layout, batch.num_rows, rows, columns)
                 done += batch.num_rows
                 advance(size * done // file.metadata.num_rows, size)
     except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
@@ -115,84 +134,72 @@ def _parquet_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows
         raise InputError(f"{path} cannot be read as Parquet: {error}", hint=hint) from error
 
 
-# --- CSV ---
-
-
-def _csv_tables(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Tables:
-    batches = read_lines([path], advance=advance)
-    text = ((line or b"").decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
-    lines = csv.reader(text)
+def _arrow_parser() -> ParseLines | None:
     try:
-        header = next(lines)
+        from streameval.ingest.files.arrow_csv import parse_lines
+    except ImportError:
+        return None
+    return parse_lines
+
+
+def _read_csv(
+    path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int, parse_lines: ParseLines | None
+) -> Iterator[TableChunk]:
+    """Read the rows of a CSV file.
+
+    Blocks of lines that pyarrow may cut into other rows than the standard library are left to the latter. It recovers
+    from a quote that is never closed.
+
+    Args:
+        path: the file
+        layout_of: return the layout of the table
+        advance: called with the bytes read so far and in total
+        batch_rows: maximum number of rows in a chunk
+        parse_lines: the parser of pyarrow, if it is installed and its columns are wanted
+    """
+    blocks = read_lines([path], batch=batch_rows, advance=advance)
+    lines = deque[bytes]()  # of the current block; the first one starts a row
+    reader = csv.reader(_text_lines(lines, blocks))
+    try:
+        header = next(reader)
     except StopIteration:
         return
     except csv.Error as error:
         raise InputError(
             f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
         ) from error
-    layout, whole_lines = layout_of(header), _csv_lines(lines, len(header))
-    cells_read = [
-        (each.field, header.index(each.column), cell_identifier if each.field in IDENTIFIERS else cell_value)
-        for each in layout.fields
-    ]
-
-    def rows_of(batch: Sequence[list[str] | Fault], numbers: Index) -> list[Row]:
-        values = [_values(batch[row], cells_read) for row in numbers.tolist()]
-        return [each if isinstance(each, Fault) else layout.event(each) for each in values]
-
-    empty = [""] * len(header)
-    while batch := list(islice(whole_lines, batch_rows)):
-        rows, is_whole = partial(rows_of, batch), np.array([not isinstance(line, Fault) for line in batch])
-        cells = list(zip(*(empty if isinstance(line, Fault) else line for line in batch), strict=True))
-        columns = [_csv_column(cells[place], field) for field, place, _ in cells_read]
-        actions = _csv_actions({field: cells[place] for field, place, _ in cells_read}, layout)
-        yield layout, layout.table(columns, is_whole, rows, actions)
+    layout, all_cells = layout_of(header), _check_cells(reader, len(header))
+    while lines or _refill(lines, blocks):
+        block = list(lines)
+        columns = None if parse_lines is None else parse_lines(block, header, layout)
+        if columns is None:
+            cells: list[list[str] | Fault] = []
+            while lines and len(cells) < len(block):
+                cells.append(next(all_cells))
+            yield TableChunk(layout, len(cells), partial(_rows_of_cells, cells, header, layout))
+        else:
+            lines.clear()
+            yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout), columns)
 
 
-def _csv_column(cells: Sequence[str], field: str) -> CellColumn:
-    """The cells of a column as numbers, identifiers or lists; None where some are none of these."""
-    text = "".join(cells)
-    if field == "features":
-        return ListColumn.of(_csv_lists(cells, FEATURES), lambda rows: ListColumn.of(rows, floats))
-    if field == "propensities" or (field == "policies" and "[" in text):
-        return ListColumn.of(_csv_lists(cells, NUMBERS), floats)
-    try:
-        text.encode()
-        if field in IDENTIFIERS:
-            return [cell.strip() or None for cell in cells]
-        if field != "timestamp":
-            return None if "_" in text else np.array([float(cell or "nan") for cell in cells])
-        moments = [in_seconds(cell_value(cell.strip())) for cell in cells]
-        return np.array([moment if isinstance(moment, float) else math.nan for moment in moments])
-    except (ValueError, RecursionError):
-        return None
+def _refill(lines: deque[bytes], blocks: Iterator[Sequence[bytes | None]]) -> bool:
+    """Add the next block of lines, if there is one."""
+    block = next(blocks, None)
+    lines.extend(line or b"" for line in block or ())
+    return block is not None
 
 
-def _csv_actions(cells: Mapping[str, Sequence[str]], layout: TableLayout) -> ActionColumns | None:
-    """The actions of a column, or the same ones for all rows; None without either, or with bytes that are not UTF-8."""
-    logged, fixed = _csv_column(cells["action"], "action"), layout.constants.get("actions")
-    if not isinstance(logged, list) or (fixed is None and "actions" not in cells):
-        return None
-    return ActionColumns.of([fixed] * len(logged) if fixed else _csv_lists(cells["actions"], NAMES), logged)
+def _text_lines(lines: deque[bytes], blocks: Iterator[Sequence[bytes | None]]) -> Iterator[str]:
+    """Take lines one by one, also from later blocks, as a row may continue there."""
+    while lines or _refill(lines, blocks):
+        yield lines.popleft().decode(errors="surrogateescape") + "\n"
 
 
-def _csv_lists(cells: Sequence[str], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
-    """The list in each cell, None for an empty one; a `Fault` for another value, which is read again with its row."""
-    lists: list[Any] = []
-    texts = iter(list(map(str.strip, cells)))
-    while len(lists) < len(cells):
-        try:
-            lists.extend(decoder.decode(text) if text else None for text in texts)
-        except DECODE_ERRORS as error:
-            lists.append(refusal(error))
-    return lists
-
-
-def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
-    """The lines with a cell for every column; a `Fault` for each other line."""
+def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
+    """Read the cells of rows. A `Fault` for each row without a cell for every column."""
     while True:
         try:
-            cells = next(lines)
+            cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
@@ -204,14 +211,25 @@ def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | F
             yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
 
 
-def _values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, Callable[[str], Any]]]) -> list[Any] | Fault:
-    """The values of the wanted fields, each of which is in the cell at its place."""
-    if isinstance(cells, Fault):
-        return cells
-    values = []
-    for field, place, value_of in wanted:
+def _rows_of_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
+    """Return rows by index, from lines that are one row each."""
+    reader = csv.reader(lines[index].decode() + "\n" for index in indices.tolist())
+    return _rows_of_cells(list(_check_cells(reader, len(header))), header, layout, np.arange(len(indices)))
+
+
+def _rows_of_cells(
+    cells: Sequence[list[str] | Fault], header: Sequence[str], layout: TableLayout, indices: Index
+) -> list[Row]:
+    """Return rows by index, from their cells."""
+    wanted = [(field.field, header.index(field.column)) for field in layout.fields]
+    rows: list[Row] = []
+    for index in indices.tolist():
+        row = cells[index]
+        if isinstance(row, Fault):
+            rows.append(row)
+            continue
         try:
-            values.append(value_of(cells[place].strip()))
-        except (ValueError, RecursionError) as error:
-            return Fault("malformed", f"{field}: {explain(error)}")
-    return values
+            rows.append(layout.event([read_cell(row[position], field) for field, position in wanted]))
+        except CellError as error:
+            rows.append(error.fault)
+    return rows

@@ -82,7 +82,7 @@ def evaluated(name: str) -> Report:
 
 
 @pytest.mark.parametrize("case", sorted(REFERENCE))
-def test_values_and_intervals_are_those_of_the_reference(case: str) -> None:
+def test_values_and_intervals_equal_the_reference(case: str) -> None:
     name, policy = case.split("/")
     expected, report = REFERENCE[case], evaluated(name)
     policy = policy.replace("logged", "logging")
@@ -99,7 +99,7 @@ def test_values_and_intervals_are_those_of_the_reference(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in sorted(REFERENCE) if "gaussian95" in REFERENCE[case]])
-def test_normal_intervals_are_those_of_the_reference_where_they_are_not_withheld(case: str) -> None:
+def test_normal_intervals_equal_the_reference_unless_withheld(case: str) -> None:
     name, policy = case.split("/")
     estimator = "pseudo_inverse" if "slates" in name else "ips"
     found = evaluated(name).get(policy.replace("logged", "logging"), estimator, "cumulative")
@@ -171,7 +171,7 @@ def test_slots_without_costs_are_rejected_whatever_the_line_earned() -> None:
 
 
 @pytest.mark.parametrize("base", [BANDIT, SLOTS, SLATE])
-def test_rewards_of_a_line_do_not_count_where_they_come_separately(base: dict[str, Any]) -> None:
+def test_rewards_of_a_line_do_not_count_if_they_come_separately(base: dict[str, Any]) -> None:
     batch = DsjsonDecoder(rewarded=False, identified=True, further=[REVENUE]).decode_batch(
         [line(base, EventId="e-1", revenue="unknown"), line(base, EventId=...)]
     )
@@ -181,7 +181,7 @@ def test_rewards_of_a_line_do_not_count_where_they_come_separately(base: dict[st
     assert [each.detail for each in batch.rejected] == ["EventId: missing, and rewards are joined by it"]
 
 
-def test_a_line_needs_no_reward_where_rewards_come_separately() -> None:
+def test_a_line_needs_no_reward_if_rewards_come_separately() -> None:
     slots = line(SLOTS, EventId="e-2", _outcomes=[{"_a": [1, 0], "_p": [0.5, 0.5]}])
     batch = DsjsonDecoder(rewarded=False).decode_batch([line(_label_cost=..., EventId="e-1"), slots])
     assert len(batch) == 1
@@ -322,7 +322,7 @@ def test_any_value_in_any_field_is_an_event_or_rejected_with_a_reason(changes: d
     assert len(batch) >= 1
 
 
-def test_one_by_one_the_verdicts_are_those_of_a_batch() -> None:
+def test_one_by_one_and_in_a_batch_the_verdicts_are_equal() -> None:
     messages = [line(), line(p=[1]), line(SLATE), b"{}", line(SLOTS, _ba=[0, 1])]
     batch = DsjsonDecoder().decode_batch(messages)
     singles = [DsjsonDecoder().decode_batch([message]) for message in messages]

@@ -212,9 +212,7 @@ def drawn_sets(number: int, good: float, present: Sequence[str], seed: int) -> d
 @pytest.mark.parametrize("absent", ["propensity", "propensities", "features", "listed", "single"])
 @pytest.mark.parametrize("good", [0.97, 0.7])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_action_sets_in_columns_are_those_that_the_rows_give_one_by_one(
-    absent: str, good: float, chunked: bool
-) -> None:
+def test_action_sets_in_columns_equal_rows_read_one_by_one(absent: str, good: float, chunked: bool) -> None:
     number, present = 600, [name for name in SETS if name != absent]
     rows = drawn_sets(number, good, present, seed=len(absent))
     table = pa.table(rows)

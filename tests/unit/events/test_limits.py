@@ -54,7 +54,7 @@ def test_a_probability_above_1_by_rounding_is_1(certain: dict[str, Any]) -> None
         assert batch.action_sets.propensities.tolist() == [1.0]
 
 
-def test_a_propensity_whose_distance_from_the_listed_one_has_no_number_is_out_of_range() -> None:
+def test_a_propensity_too_far_from_the_listed_one_for_a_number_is_out_of_range() -> None:
     """Warnings are errors here."""
     event = BARE | {"actions": ["a", "b"], "action": "a", "propensity": -1.7e308, "propensities": [1.7e308, 1.7e308]}
     (rejected,) = batch_of(event).rejected

@@ -131,7 +131,7 @@ def test_a_message_without_a_ranking_is_rejected_and_a_policy_without_a_placemen
     np.testing.assert_array_equal(batch.probabilities, [[np.nan, 1.0]])
 
 
-def test_pages_with_clicks_must_have_propensities_where_these_are_the_examination() -> None:
+def test_pages_with_clicks_must_have_propensities_if_these_are_the_examination() -> None:
     given = page(ranking={"propensities": [1, 0.5]})
     batch = decoded(page(1), given, page(2, ranking={"clicked": []}), with_propensities=True)
     assert [(each.reason, each.detail) for each in batch.rejected] == [

@@ -1,4 +1,4 @@
-"""CSV files as a source: rows in place of lines, with their numbers, through restarts and rotations."""
+"""Read CSV files as a source: rows in place of lines, with their numbers, through restarts and rotations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_columns_of_ids_and_times_are_kept(opened: Opened, tmp_path: Path) -> No
     assert rows(opened(tmp_path / "log.csv")) == [(2, {"event_id": "x", "timestamp": "2026-01-01"})]
 
 
-def test_numbers_are_those_of_lines_where_rows_have_several_or_none(opened: Opened, tmp_path: Path) -> None:
+def test_rows_have_the_number_of_their_first_line(opened: Opened, tmp_path: Path) -> None:
     (tmp_path / "log.csv.gz").write_bytes(gzip.compress((HEADER + 'a,1\n"b\nb",0\n\nc,1\nd\n').encode()))
     assert numbered(opened(tmp_path / "log.csv.gz")) == [(2, "a"), (3, "b\nb"), (6, "c"), (7, ["d"])]
 

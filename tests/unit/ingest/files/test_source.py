@@ -197,14 +197,14 @@ def test_a_file_that_vanished_before_its_turn_is_an_input_error(tmp_path: Path) 
 
 def test_a_line_longer_than_memory_allows_is_cut_and_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 5000)
-    monkeypatch.setattr(lines, "CHUNK", 4000)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 4000)
     long = encode(EVENT) + b" " * 15_000
     records = drain(FileSource(write(tmp_path / "log", b"1\n" + long + b"\n2\n3\n" + long + b"\n4"), batch=2))
     read = values(records)
     assert [read[0], *read[2:4], read[5]] == [b"1", b"2", b"3", b"4"]
     for cut in (read[1], read[4]):
         assert cut is not None
-        assert len(cut) < lines.EXCERPT + 100
+        assert len(cut) < lines.EXCERPT_BYTES + 100
         assert cut.endswith(b"(cut: a line of %d bytes)" % len(long))
         assert JsonDecoder().decode_batch([cut]).rejected[0].reason == "malformed"
 
@@ -212,7 +212,7 @@ def test_a_line_longer_than_memory_allows_is_cut_and_malformed(tmp_path: Path, m
 @given(st.lists(st.binary(max_size=6), max_size=6), st.integers(1, 8), st.integers(1, 3))
 def test_lines_are_the_same_however_the_text_is_cut(given: list[bytes], chunk: int, batch: int) -> None:
     text = b"\n".join([b"plain", *given])
-    with TemporaryDirectory() as directory, patch.object(lines, "CHUNK", chunk):
+    with TemporaryDirectory() as directory, patch.object(lines, "CHUNK_BYTES", chunk):
         read = values(drain(FileSource(write(Path(directory) / "log", text), batch=batch)))
     assert read == [line for line in text.split(b"\n") if line.strip()]
 
@@ -356,7 +356,7 @@ def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None
 
 def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 2000)
-    monkeypatch.setattr(lines, "CHUNK", 1500)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 1500)
     path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
     source = FileSource(path, batch=3)
     read = source.poll(1.0)

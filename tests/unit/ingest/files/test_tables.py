@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
-from streameval.events import EventBatch, JsonDecoder, Origin
+from streameval.events import EventBatch, Fault, JsonDecoder, Origin, fingerprints
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.tables import read_rows, read_table
@@ -292,7 +293,7 @@ def test_timestamps_of_any_type_are_read(tmp_path: Path, times: Any) -> None:
     assert report.events.last_timestamp == NOON.timestamp()
 
 
-def test_a_row_whose_time_cannot_be_read_is_rejected_alone(tmp_path: Path) -> None:
+def test_a_row_with_an_unreadable_time_is_rejected_alone(tmp_path: Path) -> None:
     times = pa.array(["2026-01-31T12:00:00Z", "yesterday"])
     table = {"timestamp": times, "action": ["x", "x"], "propensity": [0.5, 0.5], "reward": [1, 1]}
     report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
@@ -364,7 +365,7 @@ LISTS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("absent", ["", "actions", "propensities", "features", "listed", "single"])
 @pytest.mark.parametrize("good", [0.98, 0.7])
-def test_lists_in_csv_are_those_that_the_rows_give_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
+def test_lists_in_csv_give_the_events_of_rows_read_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
     """Rows have fitting lists of two or three actions; each cell is any of `LISTS` with the probability `1 - good`."""
     rng, number, path = np.random.default_rng(7), 600, tmp_path / "log.csv"
     possible = {name: [*cells, *(ODD if "[" in cells[0] else ())] for name, cells in LISTS.items()}
@@ -378,11 +379,88 @@ def test_lists_in_csv_are_those_that_the_rows_give_one_by_one(tmp_path: Path, ab
     names = ColumnNames(actions=["a", "b"] if absent == "actions" else "actions")
     decoder = JsonDecoder(["listed", "single"], reward_range=(0.0, 1.0))
     found = decoded(path, decoder, names)
-    rows = chain.from_iterable(read_rows(str(path), "csv", names, decoder, lambda read, total: None))
-    expected = decoder.decode_rows(list(rows), Origin.of(str(path), [(0, range(1, number + 1))]))
+    rows = [
+        row if isinstance(row, Fault) else {"event_id": "", **row}
+        for row in chain.from_iterable(read_rows(str(path), "csv", names, decoder, lambda read, total: None))
+    ]
+    expected = decoder.decode_rows(rows, Origin.of(str(path), [(0, range(1, number + 1))]))
     assert found.rejected == expected.rejected
     np.testing.assert_equal(found.to_state(), expected.to_state())
     assert 0 < len(found) < number
+
+
+CELLS = ["", "1", "0.5", " 0.25 ", "+1", "007", "1e-3", "1e400", "nan", "inf", "true", "False", "1_0", "1,000", "x"]
+CELLS += [
+    "2026-01-31T12:00:00Z",
+    "20260131",
+    "é",
+    "\udcff",
+    'a"b',
+    "\ufeff1",
+    "two\nlines",
+    "c\rr",
+    '"',
+    "[1]",
+    "٣",
+    "\0",
+]
+BROKEN = ["", '"', '1,"open', "1,2", "1,2,3,4,5,6,7", '"a"b,c', "\ufeff"]
+
+
+@examples(60)
+@given(data=st.data(), size=st.integers(1, 9))
+def test_pyarrow_and_the_standard_library_read_the_same_events(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "log.csv"
+    good = ["1", "007", "0.5", "1", "0.25"]
+    rows = data.draw(
+        st.lists(st.tuples(st.integers(0, 4), st.sampled_from(CELLS)) | st.sampled_from(BROKEN), max_size=30)
+    )
+    with path.open("w", newline="", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(["timestamp", "action", "propensity", "reward", "challenger"])
+        for row in rows:
+            if isinstance(row, str):
+                file.write(row + "\n")
+            else:
+                writer.writerow([*good[: row[0]], row[1], *good[row[0] + 1 :]])
+    decoder = JsonDecoder(["challenger"], reward_range=(0.0, 1.0), identified=True, named=True)
+
+    def read() -> list[EventBatch]:
+        return list(read_table(str(path), "csv", ColumnNames(), decoder, lambda read, total: None, batch_rows=size))
+
+    found = EventBatch.concat(read())
+    with patch("streameval.ingest.files.tables._arrow_parser", lambda: None):
+        expected = EventBatch.concat(read())
+    assert [(each.reason, each.detail, each.origin) for each in found.rejected] == [
+        (each.reason, each.detail, each.origin) for each in expected.rejected
+    ]
+    np.testing.assert_equal(found.to_state(), expected.to_state())
+
+
+def test_a_quote_that_is_never_closed_costs_no_row_after_the_limit_of_a_cell(tmp_path: Path) -> None:
+    good = "1,x,0.5,1,0.5"
+    lines = [good, '1,"x,0.5,1,0.5', *[good] * 20_000]
+    file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,challenger", *lines)
+    report = replayed(tmp_path, file, text=PLAIN)
+    assert report.events.rejected == {"malformed": 1}
+    assert 10_000 < report.events.accepted < 20_000
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_identifiers_keep_their_zeros_and_all_their_digits(tmp_path: Path, suffix: str) -> None:
+    ids = ["007", "7", str(2**63 + 1), "1e3"]
+    table = {"event_id": ids, "action": ids, "propensity": [0.5] * 4, "reward": [1] * 4}
+    file = (as_csv if suffix == ".csv" else as_parquet)(tmp_path / f"x{suffix}", table)
+    decoder = JsonDecoder([], identified=True, named=True)
+    names = ColumnNames(event_id="event_id")
+    (batch,) = read_table(str(file), suffix[1:], names, decoder, lambda read, total: None, timed=False)
+    assert batch.actions is not None
+    assert batch.actions.names == tuple(ids)
+    assert batch.origin is not None
+    assert batch.origin.identity is not None
+    assert batch.origin.identity.tolist() == fingerprints(ids).tolist()
 
 
 def test_lists_in_csv_are_read_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
