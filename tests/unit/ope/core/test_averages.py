@@ -6,7 +6,6 @@ import math
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from streameval.ope.report import Estimate
 from support import parts
 from support.reference import brute_force
 from support.strategies import examples
-from support.streams import CANDIDATE, Stream, close, cuttings, evaluated, from_weights, random_stream
+from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
 
 BLOCK = 20
 CAP = 2.5
@@ -590,27 +589,6 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found is None
     else:
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-
-
-@examples(10)
-@given(cuts=cuttings(6), seed=st.integers(0, 1_000))
-def test_a_state_does_not_depend_on_how_the_stream_is_cut(cuts: list[float], seed: int) -> None:
-    n = 270 * BLOCK + 7
-    batch = replace(random_stream(seed, n, missing=0.2, downsampled=True).batch(), timestamp=np.arange(n) * 1.0)
-
-    def state(places: list[int], estimators: Sequence[AnyEstimator], averages: Sequence[AnyAverage]) -> Any:
-        evaluator = Evaluator([CANDIDATE], estimators, averages, block=BLOCK, **ALONE)
-        for first, last in pairwise(places):
-            evaluator.update(batch[first:last])
-            evaluator.fold_pending()
-        return evaluator.state()["grids"]
-
-    places, averages = [0, *(int(cut * n) for cut in cuts), n], (*FIXED, Mixture(), Window(tau=8_000, name="long"))
-    every = [*ESTIMATORS, StratifiedIPS()], averages
-    assert_same(*(from_plain(state(cut, *every)) for cut in ([0, n], places)))
-    rounded = Mixture, AdaptiveWindow  # the others are equal to the last bit if their terms are
-    exact = [IPS(), SNIPS()], [average for average in averages if not isinstance(average, rounded)]
-    assert state([0, n], *exact) == state(places, *exact)
 
 
 # The buckets of a long window.

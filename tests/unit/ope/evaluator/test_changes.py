@@ -154,22 +154,6 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
     assert changing.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_with_a_late_candidate_continues_from_its_state_to_the_last_bit() -> None:
-    batch = events(900)
-    changing = Evaluator.from_config(plan("early", "late"))
-    changing.update(batch[:333])
-    later = changing.change_candidates(plan("early", "later"))
-    assert later is not None
-    changing.activate(later)
-    changing.update(batch[333:610])
-    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state()), strict=False)
-    other = Evaluator.from_state(saved)
-    for each in (changing, other):
-        each.update(batch[610:])
-    assert other.report() == changing.report()
-    assert counts(other.report()) == {"logging": (900, 0), "early": (900, 0), "later": (567, 0)}
-
-
 def test_a_state_of_another_schema_is_refused() -> None:
     with pytest.raises(StateError, match="schema 99"):
         Evaluator.from_state({"schema": 99})

@@ -239,28 +239,6 @@ def pieces(batch: se.EventBatch, cuts: Sequence[int]) -> Iterator[se.EventBatch]
         yield batch[first:last]
 
 
-@pytest.mark.parametrize(
-    ("order", "options"),
-    [
-        *((order, {}) for order in ORDERS),
-        *((order, {"averages": [se.Window(tau=1_000), se.Mixture()]}) for order in ("alternating", "bursts")),
-    ],
-)
-def test_cuts_and_restarts_change_nothing(log: Log, order: str, options: dict[str, Any]) -> None:
-    batch = log.mixed(ORDERS[order])
-    settings = {"promotion": EARLY, "drift": None, **options}
-    whole, cut, resumed = (se.Evaluator(["better", "worse"], **settings) for _ in range(3))
-    whole.update(batch)
-    cuts = sorted(np.random.default_rng(6).integers(1, EVENTS, 9).tolist())
-    for part in pieces(batch, cuts):
-        cut.update(part)
-        resumed = se.Evaluator.from_state(resumed.state())
-        resumed.update(part)
-    assert cut.report().to_json() == whole.report().to_json()
-    assert resumed.report().to_json() == whole.report().to_json()
-    assert decided_by(resumed) == decided_by(whole)
-
-
 @pytest.mark.parametrize("order", ["one plain event first", "alternating", "bursts"])
 def test_blocks_folded_early_change_nothing(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])

@@ -98,29 +98,6 @@ def transitions(report: Report) -> list[tuple[Any, ...]]:
     return [(each.policy, each.rule, each.event, each.promotable) for each in report.transitions]
 
 
-@pytest.mark.parametrize("ask", [False, True])
-def test_neither_the_cutting_nor_the_asking_changes_what_is_decided(ask: bool) -> None:
-    batch = log(14_050, turns=7_000)
-    whole = evaluated(batch).report()
-    pieces = evaluated(batch, [1, 99, 100, 950, 3, 4_444, 17, 2_000], ask).report()
-    assert transitions(pieces) == transitions(whole)
-    assert len(transitions(whole)) >= 4
-    for key, decision in decisions(whole).items():
-        other = decisions(pieces)[key]
-        assert (other.promotable, other.held, other.events) == (decision.promotable, decision.held, decision.events)
-        assert other.lower == (None if decision.lower is None else pytest.approx(decision.lower, rel=1e-9))
-
-
-def test_after_a_restart_everything_continues_to_the_last_bit() -> None:
-    batch = log(9_000, turns=5_000)
-    evaluator = evaluated(batch[:3_333])
-    restored = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
-    for each in (evaluator, restored):
-        each.update(batch[3_333:])
-    assert msgspec.msgpack.encode(restored.state()) == msgspec.msgpack.encode(evaluator.state())
-    assert restored.report() == evaluator.report()
-
-
 def test_rules_that_are_configured_later_start_from_zero() -> None:
     evaluator = evaluated(log(6_000), promotion=None)
     assert evaluator.apply_config(replace(evaluator.config, promotion=se.Promotion())) is None

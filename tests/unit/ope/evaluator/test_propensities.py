@@ -155,25 +155,6 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
     assert all(each.ok for each in passing if each.check == "mean_weight")
 
 
-@pytest.mark.parametrize("estimators", [["snips"], ["snips", "dr", {"kind": "cab_dr", "cap": 5}, "dm"]])
-def test_neither_cuts_nor_a_restart_change_a_number(estimators: list[Any]) -> None:
-    options = {"estimators": estimators, "averages": ["cumulative", "decay", "mixture"], "reward_model": "tabular"}
-    evaluator = Evaluator(["challenger"], propensity=BY_CONTEXT, **options)
-    batch = evaluator.config.decoder().decode_batch(world(3, 2_450).messages())
-    whole = evaluated(batch, BY_CONTEXT, **options)
-    cut = evaluated(batch, BY_CONTEXT, cuts=[40, 1_111, 1_150, 2_000], **options)
-    started = evaluated(batch[:1_234], BY_CONTEXT, **options)
-    resumed = Evaluator.from_state(started.state())
-    for each in (started, resumed):
-        each.update(batch[1_234:])
-    assert resumed.report() == started.report()
-    assert started.report().propensity_model == whole.report().propensity_model == cut.report().propensity_model
-    for found, wanted in zip(cut.report().estimates, whole.report().estimates, strict=True):
-        for name in ("value", "lower", "lift", "lift_upper"):
-            known = getattr(wanted, name)
-            assert getattr(found, name) == (known and pytest.approx(known, rel=1e-9, abs=1e-12))
-
-
 def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
     log = world(4, 3_000)
     plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
@@ -299,18 +280,6 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
         assert model.baseline_log_loss is not None
         assert model.log_loss < model.baseline_log_loss - 0.05
     assert max(missed) < 3
-
-
-@pytest.mark.lengthy
-def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
-    batch, model = decoded(world(3, 1_750), BY_RIVER), EstimatedPropensity(**BY_RIVER)
-    whole, cut = evaluated(batch, BY_RIVER), evaluated(batch, BY_RIVER, cuts=[40, 1_111, 1_150])
-    started = evaluated(batch[:1_234], BY_RIVER)
-    resumed = Evaluator.from_state(started.state(), propensity=model)
-    for each in (started, resumed):
-        each.update(batch[1_234:])
-    assert started.report() == resumed.report()
-    assert whole.report().propensity_model == cut.report().propensity_model == started.report().propensity_model
 
 
 def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:

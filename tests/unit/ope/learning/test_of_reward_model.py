@@ -105,22 +105,6 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str, model: 
     assert means[0] == means[1]
 
 
-@pytest.mark.parametrize("estimators", [["ips"], ["ips", "dr"]])
-@pytest.mark.parametrize("name", EVERY)
-def test_numbers_depend_neither_on_cuts_nor_on_an_interruption(name: str, estimators: list[str]) -> None:
-    batch = log(1_450)
-    whole = evaluated(EVERY[name], batch, estimators=estimators)
-    evaluator = evaluated(EVERY[name], batch[:130], batch[130:700], estimators=estimators)
-    resumed = Evaluator.from_state(evaluator.state())
-    for first in range(700, 1_450, 77):
-        part = batch[first : min(first + 77, 1_450)]
-        resumed.update(part)
-        evaluator.update(part)
-    assert resumed.report() == evaluator.report()
-    for estimator in estimators:
-        assert value(resumed, estimator) == pytest.approx(value(whole, estimator), rel=1e-9)
-
-
 def test_the_model_is_the_one_that_dr_uses_and_learns_each_event_once() -> None:
     batch = log(2_000)
     among = evaluated(OfRewardModel(), batch, estimators=["ips", DR()])

@@ -282,16 +282,6 @@ def test_a_wildly_wrong_model_is_corrected() -> None:
     assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 0.01
 
 
-def test_a_state_continues_to_the_last_bit_within_a_block() -> None:
-    offers = Offers(6, 1_000)
-    uninterrupted = Evaluator(["a"])
-    uninterrupted.update(offers.batch(slice(0, 550)))
-    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(uninterrupted.state())))
-    for evaluator in (uninterrupted, resumed):
-        evaluator.update(offers.batch(slice(550, None)))
-    assert resumed.report().to_json() == uninterrupted.report().to_json()
-
-
 def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
     offers = Offers(7, 400)
     evaluator = Evaluator(["a"], estimators=[StratifiedDR(), StratifiedIPS()], averages=[Cumulative()])
