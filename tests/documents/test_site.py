@@ -109,7 +109,6 @@ def address(site: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-@pytest.mark.servers
 def test_search_finds_a_word_a_key_a_metric_and_a_class(address: str) -> None:
     searches = {
         "effective sample size": ("glossary.html", "#effective-sample-size"),
@@ -129,7 +128,6 @@ def test_search_finds_a_word_a_key_a_metric_and_a_class(address: str) -> None:
         assert tab.strangers == set(), "no other host is asked for anything"
 
 
-@pytest.mark.servers
 def test_wide_tables_fit_a_phone(address: str) -> None:
     with chromium() as browser, opened(browser, address, viewport=PHONE, is_mobile=True) as tab:
         for page in ("cli", "metrics", "report"):

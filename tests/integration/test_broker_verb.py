@@ -13,7 +13,6 @@ import pytest
 from support.messages import message
 
 pytest.importorskip("confluent_kafka")
-pytestmark = pytest.mark.servers
 
 STREAMEVAL = [sys.executable, "-c", "from streameval.cli.app import main; main()"]
 

@@ -80,7 +80,6 @@ def gappy(n: int, seed: int = 5) -> Stream:
     return stream.with_(target=np.where(gap, np.nan, stream.target))
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
 def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
     averages = [
@@ -353,7 +352,7 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
             assert decay["alpha"] == 0.9999
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
     block, span, n = 250, 3_000, 27_000
     stream = drifting(n, seed=44)
@@ -407,7 +406,6 @@ def test_an_adaptive_window_is_never_empty() -> None:
     assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
 def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["by_event", "immediate"]) -> None:
     rng = np.random.default_rng(77)
@@ -617,6 +615,7 @@ def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(eve
         np.testing.assert_array_equal(buckets[..., 2].T, largest)
 
 
+@pytest.mark.slow
 def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_within_20_000_events() -> None:
     n, block, span = 70_000, 100, 10_000
     stream = drifting(n, seed=47)

@@ -116,7 +116,6 @@ def resumed(evaluator: Evaluator) -> Evaluator:
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
-@pytest.mark.lengthy
 @examples(20)
 @given(stream=streams(most=300), cutting=cuttings())
 def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float]) -> None:
@@ -169,7 +168,6 @@ def test_a_state_of_another_schema_is_refused() -> None:
         Evaluator.from_state(Evaluator([CANDIDATE]).state() | {"schema": 0})
 
 
-@pytest.mark.lengthy
 def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     averages: list[AnyAverage] = [Window(tau=20_000), Decay(), AdaptiveWindow(), AdaptiveDecay(), Cumulative()]
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS(), ControlVariate()], averages=averages, drift=None)
@@ -390,7 +388,6 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
-@pytest.mark.lengthy
 @examples(60)
 @given(
     rows=st.lists(

@@ -127,7 +127,7 @@ def test_the_plan_is_known_before_the_first_event() -> None:
     assert evaluator.promotion_lifts == (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))
 
 
-@pytest.mark.parametrize("place", [0, 1, 99, 100, 6_000, EVENTS - 1])
+@pytest.mark.parametrize("place", [0, 100, EVENTS - 1])
 def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Log, place: int) -> None:
     plain, odd = evaluated(log.plain), evaluated(log.mixed(full_at(place)))
     assert decided_by(odd) == [IPS, IPS]
@@ -169,7 +169,7 @@ def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log:
     assert deciding_pairs(undecided) == {}
 
 
-@pytest.mark.parametrize("place", [0, 1, 6_000, EVENTS - 1])
+@pytest.mark.parametrize("place", [0, EVENTS - 1])
 def test_one_plain_event_among_full_ones_leaves_the_decision_to_the_better_estimator(log: Log, place: int) -> None:
     odd = evaluated(log.mixed(~full_at(place)))
     assert decided_by(odd) == [DR, DR]
@@ -195,7 +195,7 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
     "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
 )
 def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
-    path = choices(log.mixed(ORDERS[order]))
+    path = choices(log.mixed(ORDERS[order]), every=300)
     changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
     assert len(changes) <= 1, changes
     if order in ("one in twenty full", "alternating", "full, then plain", "bursts"):

@@ -126,7 +126,6 @@ def deviations(
 # --- The numbers ---
 
 
-@pytest.mark.lengthy
 def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_with_true_propensities() -> None:
     by_errors, squares = deviations(Log.batch, BY_COUNTRY)
     _, of_truth = deviations(Log.with_propensities, None)
@@ -134,7 +133,6 @@ def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_wit
     assert np.sqrt(squares.mean()) <= 1.25 * np.sqrt(of_truth.mean())
 
 
-@pytest.mark.lengthy
 def test_dr_with_a_table_is_within_three_standard_errors() -> None:
     options = {"estimators": ["dr"], "reward_model": "tabular"}
     by_errors, _ = deviations(Log.listed, BY_COUNTRY, "dr", **options)
@@ -144,7 +142,6 @@ def test_dr_with_a_table_is_within_three_standard_errors() -> None:
 BY_CONTEXT: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}}
 
 
-@pytest.mark.lengthy
 def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it() -> None:
     by_errors, _ = deviations(Log.batch, {"kind": "estimated"})
     right, _ = deviations(Log.batch, BY_COUNTRY)
@@ -265,7 +262,6 @@ def decoded(log: Log, propensity: Any) -> EventBatch:
     return plan.decoder().decode_batch(log.messages())
 
 
-@pytest.mark.lengthy
 def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     missed = []
     for seed in range(3):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -156,7 +155,7 @@ def in_batches(
 def test_the_order_of_summaries_changes_no_bit(name: str) -> None:
     plan, events = CASES[name]
     parts = parts_of(events, 3, seed=1)
-    found = [in_batches(plan, parts, 250, order) for order in permutations(range(3))]
+    found = [in_batches(plan, parts, 250, order) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))]
     first, *others = [reported(each.report(now=logs.START)) for each in found]
     assert all(each == first for each in others)
     states = [msgspec.msgpack.encode(each.state()) for each in found]
