@@ -32,8 +32,8 @@ demo: .venv-demo/ready  ## the daemon on an embedded broker with a simulated rec
 	.venv-demo/bin/streameval demo $(ARGS)
 
 quick: export HYPOTHESIS_PROFILE = quick
-quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker, servers or lengthy tests
-	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
+quick: .venv/ready  ## for development: all unit tests and doctests of this checkout
+	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" --doctest-modules streameval tests/unit $(ARGS)
 
 test:  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel
 	@$(MAKE) --no-print-directory --jobs=2 lint tests

@@ -1,4 +1,4 @@
-"""The header of each test run: the tested streameval and its libraries; and a check that tests end."""
+"""Print what is tested, choose the number of Hypothesis examples, and check that the threads of tests end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Generator, Iterator
 from importlib.metadata import version
-from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -34,47 +33,6 @@ settings.register_profile("every", settings.get_profile("few"), max_examples=100
 settings.register_profile("random", settings.get_profile("few"), max_examples=200, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 
-SERVERS = [TESTS / name for name in ("integration", "deploy", "documents", "unit/ingest/kafka", "unit/service/http")]
-"""Folders whose tests start brokers, browsers or other programs."""
-LENGTHY = [
-    TESTS / "unit" / name
-    for name in (
-        "cli/test_app.py",
-        "cli/test_every_format.py",
-        "cli/test_mistakes.py",
-        "cli/test_plan.py",
-        "cli/test_plots.py",
-        "cli/test_plots_of_decisions.py",
-        "events/test_fuzz.py",
-        "ingest/test_background.py",
-        "ingest/test_delayed_writers.py",
-        "ingest/test_pipeline_reports.py",
-        "ingest/test_simulated.py",
-        "ope/core/test_event_time.py",
-        "ope/core/test_lifts.py",
-        "ope/core/test_mixture.py",
-        "ope/core/test_variance.py",
-        "ope/estimators/test_interpolated.py",
-        "ope/evaluator/test_drift_detection.py",
-        "ope/evaluator/test_dropping.py",
-        "ope/evaluator/test_everything.py",
-        "ope/evaluator/test_mixed_streams.py",
-        "ope/promotion/test_clusters.py",
-        "ope/reward_models",
-        "ope/test_examination.py",
-        "ope/test_power.py",
-        "ope/test_slot_rewards.py",
-        "service/status_page",
-        "service/test_history.py",
-        "service/test_logging.py",
-        "service/test_process.py",
-        "service/test_reload.py",
-        "service/test_startup.py",
-        "simulation",
-    )
-]
-"""Files and folders that take half of the time of the unit tests."""
-MARKED = {"servers": SERVERS, "lengthy": LENGTHY}
 LONGEST = [
     TESTS / name
     for name in (
@@ -90,7 +48,7 @@ LONGEST = [
 THREADS_END_WITHIN = 60.0
 """Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
 POOL = "asyncio_"
-"""Threads that a server starts as it needs them, and ends with itself: where it serves a module, they stay for that."""
+"""Prefix of the threads of a server. They end with the server, which may serve all tests of a module."""
 
 
 def pytest_report_header() -> str:
@@ -99,15 +57,9 @@ def pytest_report_header() -> str:
     return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}\nkafka: {expected_broker()}"
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Modules whose tests `-m "not ..."` leaves out are not even imported."""
-    left_out = [places for marker, places in MARKED.items() if f"not {marker}" in config.option.markexpr]
-    return any(map(collection_path.is_relative_to, chain.from_iterable(left_out))) or None
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collected tests stay to the end: garbage collections would walk over them in vain, now and during each test."""
+    """Keep garbage collections from walking over the collected tests, which stay to the end."""
     gc.disable()
     try:
         return (yield)
@@ -117,24 +69,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for path, tests in groupby(items, key=lambda item: item.path):
-        markers = [marker for marker, places in MARKED.items() if any(map(path.is_relative_to, places))]
-        for item in tests:
-            for marker in markers:
-                item.add_marker(marker)
+    """Start the longest files first."""
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
 
 
 def pytest_sessionstart() -> None:
-    if missing := [place for place in (*SERVERS, *LENGTHY, *LONGEST) if not place.exists()]:
-        raise pytest.UsageError(f"there are no tests at {', '.join(map(str, missing))}: correct {__file__}")
+    """Refuse to test the checkout in CI."""
     if os.environ.get("CI") and PACKAGE == CHECKOUT:
         raise pytest.UsageError(f"CI tests the built wheel, not {PACKAGE}: use `make test`")
 
 
 @pytest.fixture(autouse=True)
 def no_thread_outlives_its_test() -> Iterator[None]:
-    """Left over, it would log, draw random numbers or hold files while another test looks at those."""
+    """Fail if a thread of the test still runs: it would log, draw random numbers or hold files during other tests."""
     before = set(threading.enumerate())
     yield
     require_end(before, allowed=POOL)
@@ -148,16 +95,16 @@ def no_thread_outlives_its_module() -> Iterator[None]:
 
 
 def require_end(before: set[threading.Thread], allowed: str = "") -> None:
-    """Wait until all threads have ended that were not there `before`; fails with what they do."""
+    """Wait until all threads outside `before` and `allowed` have ended, and fail with their stacks if they do not."""
 
-    def left() -> list[threading.Thread]:
+    def remaining() -> list[threading.Thread]:
         started = [thread for thread in threading.enumerate() if thread not in before]
         return [thread for thread in started if not (allowed and thread.name.startswith(allowed))]
 
     deadline = time.monotonic() + THREADS_END_WITHIN
-    while (threads := left()) and time.monotonic() < deadline:
+    while (threads := remaining()) and time.monotonic() < deadline:
         threads[0].join(0.1)
     if threads:
         frames = sys._current_frames()
-        places = (traceback.format_stack(frames[thread.ident]) for thread in threads if thread.ident in frames)
-        pytest.fail("\n".join([f"threads that do not end: {threads}", *("".join(place) for place in places)]))
+        stacks = (traceback.format_stack(frames[thread.ident]) for thread in threads if thread.ident in frames)
+        pytest.fail("\n".join([f"threads that do not end: {threads}", *("".join(stack) for stack in stacks)]))

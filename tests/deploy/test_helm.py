@@ -1,4 +1,4 @@
-"""deploy/helm by Helm's own renderer and linter: the objects of kustomize; each value has an effect."""
+"""deploy/helm: Helm renders the objects of kustomize and finds no fault, and each value has an effect."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import yaml
 from support.deployed import DEPLOY
 from support.go_toolchain import built
 from support.kustomized import FOUND, KUBERNETES, with_tls
-from support.paths import TESTS
-from support.published import compile_as_types, published_types, validate
+from support.published import TOOLS, Kubeconform
 
 CHART = DEPLOY / "helm" / "streameval"
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 RELEASE = "streameval"
+KUBERNETES_VERSION = ("--kube-version", "1.33.0")
 EVERYTHING: dict[str, Any] = {
     "image": {"repository": "example.org/streameval", "tag": "1.2.3", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -56,34 +56,39 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # Go compiles Helm's packages once for each machine
+    pytest.mark.timeout(900),  # Go compiles Helm once for each machine
 ]
 
 
 class Helm:
-    """Helm's renderer and linter."""
+    """Run the program `helm`, which needs no cluster to render and lint a chart."""
 
-    def __init__(self, program: Path) -> None:
-        self._program = str(program)
+    def __init__(self, directory: Path) -> None:
+        self._program = str(built(TOOLS, directory, "helm.sh/helm/v3/cmd/helm"))
 
-    def run(self, values: dict[str, Any], release: str = RELEASE, code: int = 0) -> str:
-        """The output of the program, or its error if it must end with `code` 1."""
-        command = [self._program, str(CHART), release]
-        ran = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False, timeout=60)
-        assert ran.returncode == code, ran.stderr
+    def run(self, *command: str, values: dict[str, Any], code: int = 0) -> str:
+        """Return the output of a command, or its error if it must end with another `code` than 0."""
+        ran = subprocess.run(
+            [self._program, *command, "--namespace", "recommender", "--values", "-"],
+            input=json.dumps(values),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.returncode == code, ran.stdout + ran.stderr
         return ran.stderr if code else ran.stdout
 
     def objects(self, values: dict[str, Any] | None = None, release: str = RELEASE) -> Objects:
-        """The objects of `helm template`, by kind and name."""
-        templates = json.loads(self.run(values or {}, release))["templates"]
-        texts = [text for name, text in templates.items() if not name.endswith(("NOTES.txt", ".tpl"))]
-        parts = [part for text in texts for part in yaml.safe_load_all(text) if part]
+        """Return the objects of `helm template`, by kind and name."""
+        text = self.run("template", release, str(CHART), *KUBERNETES_VERSION, values=values or {})
+        parts = [part for part in yaml.safe_load_all(text) if part]
         return {(part["kind"], part["metadata"]["name"]): part for part in parts}
 
 
 @pytest.fixture(scope="module")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    return Helm(built(TESTS / "deploy" / "helm_reader", tmp_path_factory.mktemp("helm")))
+    return Helm(tmp_path_factory.mktemp("helm"))
 
 
 SWITCHES = [("prometheusOperator", "enabled"), ("networkPolicy", "enabled")]
@@ -142,15 +147,12 @@ def test_the_chart_makes_the_objects_of_kustomize(helm: Helm, https: bool) -> No
 
 def test_helm_lint_finds_nothing(helm: Helm) -> None:
     for values in ({}, TLS, EVERYTHING):
-        messages = json.loads(helm.run(values))["lint"]
-        assert [message for message in messages if not message.startswith("[INFO]")] == []
+        helm.run("lint", "--strict", str(CHART), values=values)
 
 
-def test_every_object_is_of_the_published_types_and_schemas(helm: Helm, tmp_path: Path) -> None:
-    published = published_types(tmp_path)
-    parts = [part for values in ({}, TLS, EVERYTHING) for part in helm.objects(values).values()]
-    assert compile_as_types(published, parts) == ""
-    assert validate(published, parts) == ""
+def test_kubeconform_accepts_every_object(helm: Helm, tmp_path: Path) -> None:
+    objects = [part for values in ({}, TLS, EVERYTHING) for part in helm.objects(values).values()]
+    assert Kubeconform(tmp_path).complaints(*objects) == ""
 
 
 def test_every_value_has_an_effect(helm: Helm) -> None:
@@ -186,7 +188,7 @@ def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: He
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_value_is_refused_with_its_name(helm: Helm, values: dict[str, Any], complaint: str) -> None:
-    assert complaint in helm.run(values, code=1)
+    assert complaint in helm.run("template", RELEASE, str(CHART), *KUBERNETES_VERSION, values=values, code=1)
 
 
 def test_two_releases_in_a_namespace_share_nothing(helm: Helm) -> None:

@@ -6,7 +6,6 @@ import re
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -43,12 +42,6 @@ def test_the_rules_pass_every_lint(promtool: str) -> None:
     assert sum(map(int, re.findall(r"(\d+) rules found", message))) == len(ALERTS) + len(RECORDED)
 
 
-def test_a_lint_would_be_noticed(promtool: str, tmp_path: Path) -> None:
-    rule = {"record": "a:b:sum", "expr": "sum(b)"}
-    (tmp_path / "twice.yml").write_text(yaml.safe_dump({"groups": [{"name": "twice", "rules": [rule, rule]}]}))
-    assert "duplicate" in output(promtool, "check", "rules", *LINTS, str(tmp_path / "twice.yml"), code=3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
 def test_the_rules_pass_their_unit_tests(promtool: str, path: Path) -> None:
@@ -74,28 +67,10 @@ def test_every_alert_gives_the_problem_its_size_and_a_link(alert: str) -> None:
     assert rule["labels"]["severity"] in {"page", "ticket", "info"}
     annotations = rule["annotations"]
     assert set(annotations) == {"summary", "description", "dashboard_url", "runbook_url"}
-    assert len(re.sub(r"\{\{.*?\}\}", "", annotations["summary"])) < 80
     if alert != "StreamevalAbsent":  # which has neither a value nor labels
         assert "$value" in annotations["description"]
         assert "$labels.instance" in annotations["description"]
         assert "$labels.instance" in annotations["dashboard_url"]
-
-
-@pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_runbook_with_the_four_answers(alert: str) -> None:
-    link = urlsplit(ALERTS[alert]["annotations"]["runbook_url"]).path
-    text = (RUNBOOKS / Path(link).name).read_text()
-    assert text.startswith(f"# {alert}\n")
-    positions = [text.find(f"**{part}") for part in ("Means.**", "Look at**", "Do.**", "Ignore when**")]
-    assert -1 not in positions
-    assert positions == sorted(positions)
-
-
-@pytest.mark.parametrize("alert", ALERTS)
-def test_every_percentage_in_a_runbook_is_a_threshold_of_its_alert(alert: str) -> None:
-    percentages = re.findall(r"(\d+) %", (RUNBOOKS / f"{alert}.md").read_text())
-    thresholds = {float(number) for number in re.findall(r"> (\d*\.\d+)", ALERTS[alert]["expr"])}
-    assert {int(percentage) / 100 for percentage in percentages} <= thresholds
 
 
 def test_every_runbook_belongs_to_an_alert() -> None:

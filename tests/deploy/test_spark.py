@@ -11,7 +11,7 @@ import yaml
 from streameval.config.model import Config
 from support.dockerfiles import let_through, stages
 from support.paths import ROOT
-from support.published import unaccepted
+from support.published import Kubeconform
 from support.pyproject import pinned
 
 SPARK = ROOT / "deploy" / "spark"
@@ -57,15 +57,6 @@ def test_the_service_reaches_the_port_of_the_driver() -> None:
     assert APPLICATION["spec"]["mainApplicationFile"] == "local:///opt/streameval/run.py"
 
 
-OPERATOR = ROOT / "tests" / "deploy" / "spark_operator"
-DEFINITION = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
-
-
-def test_the_application_is_one_that_the_operator_accepts() -> None:
-    assert unaccepted(APPLICATION, OPERATOR, DEFINITION) == []
-
-
-@pytest.mark.parametrize(("key", "value"), [("memoryoverhead", "1g"), ("cores", "two"), ("memory", 1)])
-def test_a_key_or_a_value_that_the_operator_does_not_know_would_be_noticed(key: str, value: object) -> None:
-    wrong = {**APPLICATION, "spec": {**APPLICATION["spec"], "driver": {**APPLICATION["spec"]["driver"], key: value}}}
-    assert unaccepted(wrong, OPERATOR, DEFINITION) != []
+@pytest.mark.slow
+def test_kubeconform_accepts_the_application_and_its_service(tmp_path: Path) -> None:
+    assert Kubeconform(tmp_path).complaints(APPLICATION, SERVICE) == ""

@@ -63,16 +63,6 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert output(program("systemd-analyze", "systemd"), "verify", "--man=no", str(unit)) == ""
 
 
-def test_systemd_would_notice_a_mistake(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
-    unit.write_text(
-        UNIT.read_text()
-        .replace("NoNewPrivileges", "NoNewPrivilege")
-        .replace("/opt/streameval/bin/streameval", "/bin/true")
-    )
-    assert "NoNewPrivilege" in output(program("systemd-analyze", "systemd"), "verify", "--man=no", str(unit))
-
-
 def test_systemd_finds_little_exposure() -> None:
     limit = f"--threshold={MOST_EXPOSED * 10:.0f}"
     text = output(program("systemd-analyze", "systemd"), "security", "--offline=true", "--no-pager", limit, str(UNIT))

@@ -1,9 +1,8 @@
 """The coverage study, on fewer runs: its fast reading agrees with evaluators, and its time-uniform kinds keep their
-coverage; its tables are those of the stored results."""
+coverage."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -139,19 +138,6 @@ def test_rates_are_means_over_runs_of_what_is_missed_where_something_is_shown(wo
     assert (row.half_width, row.half_width_se) == (pytest.approx(0.125), pytest.approx(0.025))
 
 
-def test_the_tables_of_the_readme_are_those_of_the_stored_results(worlds: ModuleType, tmp_path: Path) -> None:
-    study, summary = import_module("study"), import_module("summary")
-    shutil.copy(EXAMPLE / "results" / "coverage.csv", tmp_path)
-    readme = (EXAMPLE / "README.md").read_text()
-    emptied = tmp_path / "README.md"
-    emptied.write_text("\n".join(line for line in readme.splitlines() if not line.startswith("| ")) + "\n")
-    study.table(results=tmp_path, readme=emptied)
-    rows = import_module("csv_rows").read_rows(summary.Row, tmp_path / "coverage.csv")
-    assert readme == summary.fill_in(readme, rows)
-    for name, make in summary.TABLES.items():
-        assert f"<!-- table: {name} -->\n{make(rows)}\n" in emptied.read_text()
-
-
 def test_new_rows_replace_those_of_the_same_cells_and_leave_the_others(worlds: ModuleType) -> None:
     summary = import_module("summary")
     before = import_module("csv_rows").read_rows(summary.Row, EXAMPLE / "results" / "coverage.csv")[:3]
@@ -169,10 +155,8 @@ def test_a_candidate_that_always_agrees_with_production_has_a_narrow_interval_ar
 
 
 def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: ModuleType) -> None:
-    effects, summary = import_module("effects"), import_module("summary")
+    effects = import_module("effects")
     stored = import_module("csv_rows").read_rows(effects.Effect, EXAMPLE / "results" / "design_effects.csv")
-    readme = (EXAMPLE / "README.md").read_text()
-    assert readme == summary.fill_in_effects(readme, stored)
     found = {each.world: each.mean for each in stored if each.policy == worlds.LOGGING}
     assert {each.world for each in stored if each.asks > 0} == {"crowd-mild-0.3"}
     assert min(each.asks for each in stored if each.world == "crowd-mild-0.3") >= 0.9

@@ -70,9 +70,3 @@ def test_without_a_repository_the_description_is_the_readme(hook: Any, monkeypat
 def test_the_citation_and_the_issue_templates_are_of_the_published_schemas(schema: str, files: list[str]) -> None:
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     assert "ok" in output(*check, *(str(ROOT / name) for name in files))
-
-
-def test_security_names_a_private_way_and_its_links_exist() -> None:
-    text = (ROOT / "SECURITY.md").read_text()
-    assert "private vulnerability reports" in text
-    assert all((ROOT / target).exists() for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text))

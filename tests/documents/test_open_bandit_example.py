@@ -52,17 +52,6 @@ def test_replay_agrees_with_the_open_bandit_pipeline(
 ) -> None:
     values = replayed(config, log, capfd)
     assert {estimator: f"{value:.6f}" for estimator, value in values.items()} == {"ips": ips, "snips": snips}
-    row = f"| `{log}` → `{config.removesuffix('.yaml')}` | {ips[1:]} | {snips[1:]} | {sum(rewards(log)):.0f} |"
-    assert row in (EXAMPLE / "README.md").read_text()
-
-
-def test_clicks_of_the_limitations_are_those_of_the_logs() -> None:
-    clicks = {f"{policy}_{campaign}": rewards(f"{policy}_{campaign}") for policy in POLICIES for campaign in CAMPAIGNS}
-    rate = {log: f"{sum(each) / len(each):.4f}".removeprefix("0") for log, each in clicks.items()}
-    text = " ".join((EXAMPLE / "README.md").read_text().split())
-    assert f"With {min(map(sum, clicks.values())):.0f} to {max(map(sum, clicks.values())):.0f} clicks" in text
-    assert f"({rate['bts_all']} on `all`, {rate['bts_men']} on `men` in these files)" in text
-    assert f"({rate['random_all']} and {rate['random_men']} in these files)" in text
 
 
 def test_the_reference_value_is_met_to_eight_decimals(capfd: pytest.CaptureFixture[str]) -> None:
@@ -84,14 +73,3 @@ def test_the_intervals_of_the_limitations_are_those_of_the_log(
     (row,) = [row for row in rows if (row["policy"], row["estimator"]) == ("bts_prior", "snips")]
     found = [f"{row[name]:.4f}".removeprefix("0") for name in ("lower", "upper")]
     assert " to ".join(found) == bounds
-    mean, largest = row["importance_weight_mean"], row["importance_weight_max"]
-    figures = [bounds, f"average {mean:.3f}".replace(" 0", " "), f"missing {1 - mean:.3f}".replace(" 0", " ")]
-    text = (EXAMPLE / "README.md").read_text()
-    assert [each for each in (*figures, f"One click of weight {largest:.1f}") if each not in text] == []
-
-
-def test_the_licence_of_the_data_is_there_with_its_text() -> None:
-    licence = (EXAMPLE / "data" / "LICENCE.txt").read_text()
-    assert "Saito" in licence
-    assert "Apache License" in licence
-    assert "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION" in licence

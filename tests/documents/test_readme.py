@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import NotAsShown, run_document
+from support.documents import run_document
 from support.paths import ROOT
 
 DOCUMENTS = [
@@ -34,25 +34,3 @@ def test_every_link_into_the_repository_leads_somewhere(path: Path) -> None:
 def test_every_make_target_that_is_named_exists(path: Path) -> None:
     named = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", path.read_text(), re.M))
     assert named <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
-
-
-def test_output_that_is_not_as_shown_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotAsShown, match=r"(?s)`echo two`.*but prints\ntwo"):
-        run_document("text\n```console\n$ echo one\none\n$ echo two\nthree\n```\n", tmp_path)
-    with pytest.raises(NotAsShown, match=r"Expected:\s+3"):
-        run_document("```python\n>>> 1 + 1\n3\n```\n", tmp_path)
-    with pytest.raises(ZeroDivisionError):
-        run_document("```python\n1 / 0\n```\n", tmp_path)
-
-
-def test_blocks_share_a_directory_and_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (
-        "```yaml\n# a.yaml\nkey: 1\n```\n"
-        "```console\n$ cat \\\n> a.yaml\n# a.yaml\n...\n```\n"
-        "```python\ntext = 'shared'\n```\n```python\n>>> text\n'shared'\n```\n"
-        "<!-- not run: it would fail -->\n```python\n1 / 0\n```\n"
-        "```text\nnothing\n```\n"
-    )
-    assert run_document(text, tmp_path) == 4

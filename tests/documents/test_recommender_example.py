@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,18 +86,6 @@ def test_the_truth_is_what_happens_to_a_policy_that_is_shown(recommender: Module
     rng = random.Random(5)
     clicks = sum(recommender.visit(0.0, rng)["reward"] for _ in range(20_000)) / 20_000
     assert clicks == pytest.approx(recommender.value(recommender.production, 0.0), abs=0.006)
-
-
-@pytest.mark.slow
-def test_exploration_costs_what_the_document_says() -> None:
-    """From the first row of its table, which is run with the other blocks of the document."""
-    text = (EXAMPLE / "README.md").read_text()
-    head, first = (re.split(r"\s{2,}", line.strip()) for line in re.findall(r"^minute .*|^ +0 .*", text, re.M))
-    shown = dict(zip(head, map(float, first), strict=True))
-    cost = 100 - 100 * shown["production"] / shown["without chance"]
-    gain = 100 * shown["personal"] / shown["production"] - 100
-    found = f"exploration costs {cost:.0f} % of the clicks, and finds a candidate that earns {gain:.0f} % more"
-    assert found in " ".join(text.split())
 
 
 def test_most_people_want_something_else_after_a_while(recommender: ModuleType) -> None:

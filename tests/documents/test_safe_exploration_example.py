@@ -53,15 +53,6 @@ def test_each_rule_ends_above_what_the_log_of_the_baseline_alone_teaches(study: 
         assert np.mean([run.learned for run in summary.of_rule(runs, rule)]) > alone + 0.04
 
 
-def test_the_tables_are_those_of_the_stored_results(study: ModuleType, tmp_path: Path) -> None:
-    copy = tmp_path / "README.md"
-    copy.write_text((EXAMPLE / "README.md").read_text())
-    study.table(EXAMPLE / "results", copy)
-    assert copy.read_text() == (EXAMPLE / "README.md").read_text(), "run `make figures`"
-    import_module("figures").draw(study.stored(), tmp_path / "rules.png")
-    assert (tmp_path / "rules.png").stat().st_size > 10_000
-
-
 @pytest.mark.slow
 def test_a_run_repeats_the_stored_one(study: ModuleType) -> None:
     (stored,) = (run for run in study.stored() if (run.rule, run.seed) == ("paired", 1))

@@ -15,7 +15,7 @@ from support.integration.broker import Broker
 from support.integration.running import daemon
 from support.schema_registry import EVENT_COLUMNS, PASSWORD, USER, encoded, event, schema_registry
 
-pytestmark = [pytest.mark.kafka, pytest.mark.servers]
+pytestmark = pytest.mark.kafka
 
 
 def test_the_daemon_reads_what_check_has_found(

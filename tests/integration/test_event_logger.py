@@ -52,7 +52,6 @@ def log_for(seconds: float, logger: EventLogger) -> list[float]:
 
 
 @pytest.mark.kafka
-@pytest.mark.servers
 def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: str) -> None:
     topics = [f"logged-decisions-{client}", f"logged-rewards-{client}"]
     for topic in topics:
@@ -70,7 +69,6 @@ def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: s
 
 
 @pytest.mark.kafka
-@pytest.mark.servers
 @pytest.mark.slow
 def test_an_outage_delays_no_decision_and_all_are_counted(stoppable_broker: Broker, client: str) -> None:
     topic = f"logged-through-outage-{client}"

@@ -15,7 +15,7 @@ from support.commands import Run, command
 from support.integration.broker import Broker
 from support.integration.reading import reading
 
-pytestmark = [pytest.mark.kafka, pytest.mark.servers]
+pytestmark = pytest.mark.kafka
 
 EVENT = {
     "event_id": "e-0",

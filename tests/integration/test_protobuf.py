@@ -21,7 +21,7 @@ from support.integration.running import daemon
 from support.protobuf_messages import choice_file, decision, event_file, framed, serialized
 from support.schema_registry import EVENT_COLUMNS, schema_registry
 
-pytestmark = [pytest.mark.kafka, pytest.mark.servers]
+pytestmark = pytest.mark.kafka
 
 EVENTS = [decision(number) for number in range(200)]
 

@@ -14,7 +14,7 @@ from streameval.ingest.kafka.producer import produce
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from support.integration.running import daemon, wait_for
 
-pytestmark = [pytest.mark.kafka, pytest.mark.servers]
+pytestmark = pytest.mark.kafka
 
 PAGES = 20_000
 

@@ -1,4 +1,4 @@
-"""Programs of modules below tests/ that Go builds: what its authors give in that language alone."""
+"""Build programs that are published as Go modules alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 ENVIRONMENT = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-"""Neither with a C compiler nor with another Go than the one that is there."""
+"""Variables that forbid a C compiler, and another Go than the installed one."""
 QUICKLY = ["-gcflags=all=-N -l", "-ldflags=-s -w"]
-"""Nothing is optimised that runs for milliseconds."""
+"""Options that build quickly: a program that runs for milliseconds need not be optimised."""
 
 
-def built(module: Path, directory: Path) -> Path:
-    """The module's program, made in the directory; its parts stay in Go's cache, for the next time."""
-    made = directory / module.name
-    command = [toolchain(module), "-C", str(module), "build", *QUICKLY, "-o", str(made), "."]
+def built(module: Path, directory: Path, package: str = ".") -> Path:
+    """Build a program into the directory; Go's cache makes the next build quick.
+
+    Args:
+        module: the directory of a go.mod
+        directory: where the program is written
+        package: the package of the program, which the module contains or requires
+    """
+    made = directory / (module.name if package == "." else package.rpartition("/")[2])
+    command = [toolchain(module), "-C", str(module), "build", *QUICKLY, "-o", str(made), package]
     outcome = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=ENVIRONMENT, timeout=900
     )
@@ -27,7 +33,7 @@ def built(module: Path, directory: Path) -> Path:
 
 
 def toolchain(module: Path) -> str:
-    """A `go` that is new enough for the module; without one the test is left out, in CI it fails."""
+    """Return a `go` that is new enough for the module; without one, skip the test, or fail it in CI."""
     for each in (str(Path(sys.executable).with_name("go")), "go"):
         if understands(each, module):
             return each
@@ -38,7 +44,7 @@ def toolchain(module: Path) -> str:
 
 
 def understands(go: str, module: Path) -> bool:
-    """Whether this Go reads the module, which names the oldest that builds it."""
+    """Return whether this Go is new enough for the module."""
     command = [go, "-C", str(module), "list", "-m"]
     try:
         return subprocess.run(command, capture_output=True, check=False, env=ENVIRONMENT, timeout=120).returncode == 0

@@ -1,95 +1,95 @@
-"""The types and schemas of custom resources that others publish, and checks by them.
-
-Those of Kubernetes, the Prometheus Operator and Argo Rollouts come from npm, those of other operators from their Go
-modules.
-"""
+"""Check manifests by kubeconform, against the schemas that Kubernetes and the operators publish in their Go modules."""
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import subprocess
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator
 
-from support.go_toolchain import ENVIRONMENT, toolchain
+from support.go_toolchain import ENVIRONMENT, built, toolchain
 from support.paths import TESTS
-from support.programs import output, program
 
-TYPES = TESTS / "deploy" / "kubernetes_types"
-OWNERS = {"monitoring.coreos.com": "prometheus-operator", "argoproj.io": "argo-rollouts"}
-"""Packages with the types of a group, after `@kubernetes-models/`."""
-
-
-def published_types(folder: Path) -> Path:
-    """A directory in a folder with the types, the schemas and a compiler."""
-    directory = shutil.copytree(TYPES, folder / "types")
-    options = ("--ignore-scripts", "--no-audit", "--no-fund")
-    output(program("npm", "npm"), "ci", "--prefix", str(directory), *options, seconds=250)
-    return directory
-
-
-def compile_as_types(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
-    """The manifests as constants of their types: a key that does not exist is an error."""
-    lines = []
-    for number, part in enumerate(parts):
-        owner = OWNERS.get(part["apiVersion"].partition("/")[0])
-        package = f"@kubernetes-models/{owner}" if owner else "kubernetes-models"
-        lines.append(f'import type {{ I{part["kind"]} as T{number} }} from "{package}/{part["apiVersion"]}";')
-        lines.append(f"export const part{number}: T{number} = {json.dumps(part)};")
-    (directory / "manifests.ts").write_text("\n".join(lines))
-    compiler = directory / "node_modules" / "typescript" / "bin" / "tsc"
-    return output(program("node", "nodejs"), str(compiler), "--project", str(directory), code=code)
+TOOLS = TESTS / "deploy" / "tools"
+KINDS = {"ConfigMap", "Secret", "Service", "StatefulSet"}
+"""Kinds of Kubernetes itself. Their schemas are in the module of its client, which Helm requires."""
+WITHOUT_SCHEMA = "NetworkPolicy,PodDisruptionBudget"
+"""Kinds that are not checked: no module publishes their schemas. test_kubernetes asks for their fields."""
+OPERATORS = {
+    "github.com/argoproj/argo-rollouts@v1.8.3": "manifests/crds/*-crd.yaml",
+    "github.com/fluxcd/flagger@v1.36.1": "artifacts/flagger/crd.yaml",
+    "github.com/kubeflow/spark-operator/v2@v2.3.0": "config/crd/bases/*.yaml",
+    "github.com/prometheus-operator/prometheus-operator@v0.85.0": "example/prometheus-operator-crd/*.yaml",
+}
+"""Modules of operators, and their definitions of resources."""
 
 
-def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
-    """The rules of the published schemas: patterns, ranges, required fields."""
-    (directory / "manifests.json").write_text(json.dumps(parts))
-    return output(
-        program("node", "nodejs"), str(directory / "validate.mjs"), str(directory / "manifests.json"), code=code
-    )
+class Loader(yaml.CSafeLoader):
+    """Load YAML, and read a plain `=` as text: PyYAML gives it a type of its own."""
 
 
-def unaccepted(resource: dict[str, Any], module: Path, file: str) -> list[str]:
-    """The messages with which the published definition of a custom resource rejects one, also for an unknown key.
-
-    Args:
-        resource: its kind and version select the definition
-        module: the directory of a go.mod that requires the module of the operator
-        file: the resource definitions in that module
-    """
-    group, _, version = resource["apiVersion"].partition("/")
-    schema = schemas(module, file)[group, version, resource["kind"]]
-    return [error.message for error in Draft202012Validator(schema).iter_errors(resource)]
+Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: loader.construct_scalar(node))
 
 
-@cache
-def schemas(module: Path, file: str) -> dict[tuple[str, str, str], Any]:
-    """The schemas of the resources that an operator defines, by group, version and kind."""
-    (required,) = re.findall(r"^require (\S+) ", (module / "go.mod").read_text(), re.M)
-    command = [toolchain(module), "-C", str(module), "mod", "download", "-json", required]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = {}
-    for definition in yaml.safe_load_all((Path(json.loads(done.stdout)["Dir"]) / file).read_text()):
-        spec = definition["spec"]
-        for version in spec["versions"]:
-            schema = closed(version["schema"]["openAPIV3Schema"])
-            place = (spec["group"], version["name"], spec["names"]["kind"])
-            found[place] = {**schema, "properties": {**schema["properties"], "metadata": {}}}
-    return found
+class Kubeconform:
+    """Run kubeconform with the published schemas, and refuse keys that they do not name."""
+
+    def __init__(self, directory: Path) -> None:
+        self._program = str(built(TOOLS, directory, "github.com/yannh/kubeconform/cmd/kubeconform"))
+        for (kind, version), schema in (*kubernetes_schemas(), *operator_schemas()):
+            (directory / f"{kind.lower()}-{version}.json").write_text(json.dumps(schema))
+        self._schemas = f"{directory}/{{{{.ResourceKind}}}}-{{{{.ResourceAPIVersion}}}}.json"
+
+    def complaints(self, *objects: dict[str, Any]) -> str:
+        """Return what is wrong with the objects, or an empty text."""
+        command = [self._program, "-strict", "-skip", WITHOUT_SCHEMA, "-schema-location", self._schemas]
+        given = yaml.safe_dump_all(objects)
+        ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=120)
+        assert bool(ran.stdout) == bool(ran.returncode), ran.stderr
+        return ran.stdout
+
+
+def kubernetes_schemas() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield kind and version with the schema, for the kinds of Kubernetes itself."""
+    client = go("list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").strip()
+    for path in sorted(Path(client).glob("openapi/openapitest/testdata/*_openapi.json")):
+        components = closed(json.loads(path.read_text())["components"])
+        for name, schema in components["schemas"].items():
+            for identity in schema.get("x-kubernetes-group-version-kind", ()):
+                if identity["kind"] in KINDS:
+                    reference = {"$ref": f"#/components/schemas/{name}", "components": components}
+                    yield (identity["kind"], identity["version"]), reference
+
+
+def operator_schemas() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield kind and version with the schema, for the resources that operators define."""
+    for module, pattern in OPERATORS.items():
+        directory = json.loads(go("mod", "download", "-json", module))["Dir"]
+        for path in sorted(Path(directory).glob(pattern)):
+            for definition in yaml.load_all(path.read_text(), Loader):
+                for version in definition["spec"]["versions"]:
+                    schema = closed(version["schema"]["openAPIV3Schema"])
+                    schema["properties"]["metadata"] = {}
+                    yield (definition["spec"]["names"]["kind"], version["name"]), schema
+
+
+def go(*arguments: str) -> str:
+    """Return the output of the Go command."""
+    command = [toolchain(TOOLS), "-C", str(TOOLS), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=300)
+    assert ran.returncode == 0, ran.stderr or ran.stdout
+    return ran.stdout
 
 
 def closed(schema: Any) -> Any:
-    """The schema without room for keys that it does not name."""
+    """Return the schema without room for keys that it does not name."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    named = {} if "properties" not in schema else {"additionalProperties": False}
-    return named | {key: closed(value) for key, value in schema.items()}
+    is_open = "additionalProperties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+    limited = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) and not is_open else {}
+    return limited | {key: closed(value) for key, value in schema.items()}

@@ -12,16 +12,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from pydantic import TypeAdapter
 
 import streameval as se
 from streameval.config.model import Config
+from streameval.events import RawFields
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.reward_models import AnyRewardModel
 from support import ranking_worlds
 from support import recorded_logs as logs
 
@@ -61,26 +66,47 @@ class Changing:
         return again
 
 
+class Coded:
+    """Wrap an evaluator with code in its state, which continues only if the caller names that code again."""
+
+    def __init__(self, evaluator: se.Evaluator, **code: Any) -> None:
+        self.evaluator, self.code = evaluator, code
+
+    def update(self, events: se.EventBatch) -> None:
+        """Take the next events."""
+        self.evaluator.update(events)
+
+    def report(self, now: float | None = None) -> se.Report:
+        """Return everything known now."""
+        return self.evaluator.report(now)
+
+    def restarted(self) -> Coded:
+        """Continue from the state, as after a restart."""
+        return Coded(se.Evaluator.from_state(written_and_read(self.evaluator.state()), **self.code), **self.code)
+
+
 def written_and_read(state: Any) -> Any:
     """Pass the state through bytes, as a snapshot does."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
 
 
 class Feed:
-    """Give events to evaluators: all at once, or in random pieces, or in random pieces with restarts in between.
+    """Give events to evaluators: all at once, or in random pieces, with Reports and restarts in between.
 
     Args:
-        seed: of the random cuts, None for no cuts
-        restarts: whether the evaluator is replaced by one from its state at some of the cuts
+        seed: seed of the random cuts, None for no cuts
+        restarts: whether a Report is made at some of the cuts, and the evaluator then replaced by one from its state
+        most: the largest number of events to give at a time; later ones are left out
     """
 
-    PIECES, RESTARTS = 30, 4
+    PIECES, RESTARTS = 12, 2
 
-    def __init__(self, seed: int | None = None, restarts: bool = False) -> None:
-        self.seed, self.restarts = seed, restarts
+    def __init__(self, seed: int | None = None, restarts: bool = False, most: int | None = None) -> None:
+        self.seed, self.restarts, self.most = seed, restarts, most
 
     def update(self, evaluator: Any, events: se.EventBatch) -> Any:
         """Give the events, and return the evaluator that continues."""
+        events = events[: self.most]
         if self.seed is None or len(events) < 2:
             evaluator.update(events)
             return evaluator
@@ -91,6 +117,8 @@ class Feed:
             evaluator.update(events[first:last])
             if last in resumed:
                 evaluator = restarted(evaluator)
+                if last == max(resumed):
+                    evaluator.report()
         return evaluator
 
     def reports(self, evaluator: Any, events: se.EventBatch, *moments: int, now: float | None = None) -> Reports:
@@ -108,7 +136,7 @@ class Feed:
 
 def restarted(evaluator: Any) -> Any:
     """Return an evaluator that continues from the state of this one."""
-    if isinstance(evaluator, Changing):
+    if isinstance(evaluator, Changing | Coded):
         return evaluator.restarted()
     return se.Evaluator.from_state(written_and_read(evaluator.state()))
 
@@ -867,6 +895,98 @@ def everything(feed: Feed) -> Reports:
     return feed.reports(evaluator, batch(columns))
 
 
+def mixed_forms(feed: Feed) -> Reports:
+    """Cover events with full distributions among events with the logged action alone: by turns, and in bursts."""
+    columns, rows = logs.described(81, 3_030), np.arange(3_030)
+    chosen = rows, columns["action"]
+    plain = logs.without(columns, "action", "propensities", "features") | {
+        "propensity": columns["propensities"][chosen],
+        "policies": {name: column[chosen] for name, column in columns["policies"].items()},
+    }
+    both = se.EventBatch.concat([batch(plain), batch(columns)])
+    reports: Reports = {}
+    for name, full in (("by turns", rows % 2 == 0), ("bursts", rows // 170 % 2 == 0)):
+        evaluator = se.Evaluator(["good", "partial"], promotion=EAGER)
+        reports[name] = feed.end(evaluator, both.take(rows + 3_030 * full))
+    return reports
+
+
+def with_countries(events: se.EventBatch, actions: list[str]) -> se.EventBatch:
+    """Return the events with a country in the context, and with names of their actions."""
+    countries = logs.generator(82).choice(["de", "fr"], len(events)).tolist()
+    fields = [{"context": {"country": country}, "actions": actions} for country in countries]
+    return replace(events, raw_fields=RawFields(fields))
+
+
+def policies_that_learn_by_code(feed: Feed) -> Reports:
+    """Cover policies that learn by code of users and of river."""
+    linear = {"model": "linear_model.LogisticRegression"}
+    candidates: dict[str, Any] = {
+        "python": {"kind": "python", "target": "support.coded_policies:Counting", "learns": True},
+        "contextual bandit": {"kind": "river", "model": "bandit.LinUCBDisjoint", "epsilon": 0.1},
+        "random bandit": {
+            "kind": "river",
+            "model": "bandit.EpsilonGreedy",
+            "parameters": {"epsilon": 0.3, "seed": 7},
+        },
+        "tree": {
+            "kind": "river",
+            "model": "tree.HoeffdingTreeClassifier",
+            "epsilon": 0.1,
+            "parameters": {"grace_period": 50},
+        },
+        "classes": {
+            "kind": "river",
+            "model": "multiclass.OneVsRestClassifier",
+            "epsilon": 0.1,
+            "parameters": {"classifier": linear},
+        },
+        "two classes": {"kind": "river", **linear},
+        "no probabilities": {"kind": "river", "model": "linear_model.PAClassifier", "epsilon": 0.2},
+    }
+    columns = logs.without(logs.described(83, 1_030, actions=3), "features") | {"policies": {}}
+    averages: list[Any] = [se.Cumulative(), se.Mixture()]
+    evaluator = se.Evaluator(candidates, [se.IPS()], averages, drift="off", promotion=None)
+    events = with_countries(batch(columns), ["a", "b", "c"])
+    return {"end": feed.end(Coded(evaluator, candidates=candidates), events)}
+
+
+def propensities_by_a_classifier(feed: Feed) -> Reports:
+    """Cover propensities that a classifier of river estimates from the context."""
+    model: dict[str, Any] = {
+        "kind": "estimated",
+        "warm_up": 100,
+        "model": {"kind": "river", "model": "linear_model.SoftmaxRegression"},
+    }
+    made = EstimatedPropensity(**model)
+    evaluator = se.Evaluator(["new"], [se.SNIPS(), se.DR()], [se.Cumulative(), se.Mixture()], propensity=made)
+    events = with_countries(batch(logs.choices(85, 1_430, listed=True)), ["a", "b", "c", "d"])
+    return {"end": feed.end(Coded(evaluator, propensity=made), events)}
+
+
+def reward_models_in_code(feed: Feed) -> Reports:
+    """Cover reward models of river and of users, and a model of the features for each action."""
+    models: dict[str, Any] = {
+        "linear": {"kind": "river", "model": "linear_model.BayesianLinearRegression"},
+        "trees": {
+            "kind": "river",
+            "model": "ensemble.BaggingRegressor",
+            "parameters": {"model": {"model": "tree.HoeffdingTreeRegressor"}, "n_models": 2, "seed": 3},
+        },
+        "mean": {"kind": "python", "target": "support.own_models:Mean"},
+        "by action": {"kind": "ridge", "per_action": True},
+    }
+    events = with_countries(batch(logs.described(84, 530)), ["a", "b", "c", "d"])
+    reports: Reports = {}
+    for name, model in models.items():
+        made = TypeAdapter(AnyRewardModel).validate_python(model)
+        evaluator = se.Evaluator(
+            ["good"], [se.DM(), se.DR()], [se.Cumulative(), se.Mixture()], reward_model=made, block=20, promotion=None
+        )
+        reports[name] = feed.end(Coded(evaluator, reward_model=made), events)
+    return reports
+
+
 # -- by the command line -----------------------------------------------------------------------------------------------
 
 COMPACT_YAML = """
@@ -967,6 +1087,10 @@ CASES: dict[str, Callable[[Feed], Reports]] = {
         late_candidates_within_blocks,
         moments,
         many_candidates,
+        mixed_forms,
+        policies_that_learn_by_code,
+        propensities_by_a_classifier,
+        reward_models_in_code,
         default_on_plain_events,
         default_on_full_events,
         replay,

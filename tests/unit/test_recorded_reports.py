@@ -26,10 +26,6 @@ def test_reports_equal_the_recorded_ones() -> None:
     assert not differences(CASES[CASE](Feed()))
 
 
-def test_reports_do_not_depend_on_cuts_and_restarts() -> None:
-    assert CASES[CASE](Feed(1, restarts=True)) == CASES[CASE](Feed())
-
-
 def test_a_small_difference_and_a_missing_row_are_found() -> None:
     changed = deepcopy(wanted())
     estimates = next(iter(changed.values()))["estimates"]

@@ -25,7 +25,6 @@ from streameval.service.startup import daemon as daemon_of
 from support.commands import command
 from support.factories import running, wait_until
 
-pytestmark = pytest.mark.lengthy
 EVENTS = 1_500
 BY_HOUR = {"kind": "estimated", "model": {"kind": "tabular", "by": ["hour"]}}
 SETTINGS: dict[str, Any] = {"policies": {"candidates": ["challenger"]}, "propensity": BY_HOUR}

@@ -54,8 +54,6 @@ def basic(password: str) -> str:
     return "Basic " + b64encode(f"ada:{password}".encode()).decode()
 
 
-@pytest.mark.lengthy
-@pytest.mark.servers
 @pytest.mark.parametrize("format", ["console", "json"])
 def test_debug_logs_of_a_failing_daemon_contain_no_secret(folder: Path, format: str) -> None:
     command = [STREAMEVAL, "run", str(folder / "c.yaml"), "--log-level", "debug", "--log-format", format]

@@ -172,7 +172,6 @@ def test_action_sets_that_make_no_sense_are_refused_with_the_first_bad_row(
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.lengthy
 @given(st.lists(good_messages, max_size=6), st.integers(-8, 8), st.integers(-8, 8))
 def test_a_part_is_what_its_events_alone_would_be(messages: list[bytes], start: int, stop: int) -> None:
     whole = decoded(messages)

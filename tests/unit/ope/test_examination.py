@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streameval import Evaluator, EventBatch
+from streameval import EventBatch
 from streameval.ope.evidence.examination import LAG_VARIANCE, LearnedCurve, variances
 from support.ranking_worlds import RANKS, estimate, evaluated, pages
 
@@ -60,24 +60,6 @@ def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
         assert check.ok == ok
         assert report.promotion[0].promotable == ok
     assert "layout" in after.promotion[0].reason
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart(kind: str) -> None:
-    batch, _ = pages(12_050, 8, kind)
-    options = {"promotion": "paired", "drift": None, "ranking": {"examination": {"kind": kind, "ranks": RANKS}}}
-    whole, parts = (Evaluator(["new"], averages=["decay", "mixture"], **options) for _ in range(2))
-    whole.update(batch)
-    for first in range(0, len(batch), 730):
-        parts.update(batch[first : first + 730])
-        if first % 3 == 0:
-            parts = Evaluator.from_state(parts.state())
-    one, other = whole.report(), parts.report()
-    for row, same in zip(one.estimates, other.estimates, strict=True):
-        for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
-            assert getattr(row, name) == (getattr(same, name) and pytest.approx(getattr(same, name), rel=1e-9))
-    assert one.promotion[0].lower == pytest.approx(other.promotion[0].lower, rel=1e-9)
-    assert [rank.value for rank in one.examination] == pytest.approx([rank.value for rank in other.examination])
 
 
 def test_a_candidate_that_is_added_or_removed_leaves_the_curve_as_it_was() -> None:

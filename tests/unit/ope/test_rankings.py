@@ -293,20 +293,6 @@ def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -
     assert value == pytest.approx(10 / 11, abs=0.06)  # it knows nothing before the first pages
 
 
-def test_results_do_not_depend_on_how_pages_arrive_or_on_a_restart() -> None:
-    batch, options = log(1_050), {"ranking": Ranking(metric=METRICS[0])}
-    whole, parts = Evaluator(["new"], **options), Evaluator(["new"], **options)
-    whole.update(batch)
-    for first in range(0, len(batch), 70):
-        parts.update(batch[first : first + 70])
-        if first % 210 == 0:
-            parts = Evaluator.from_state(parts.state())
-    for one, other in zip(whole.report().estimates, parts.report().estimates, strict=True):
-        assert (one.policy, one.estimator, one.average) == (other.policy, other.estimator, other.average)
-        for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
-            assert getattr(one, name) == (getattr(other, name) and pytest.approx(getattr(other, name), rel=1e-9))
-
-
 def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"mrr is not a sum over items.*depends on all items above it"):
         Evaluator(["new"], ranking={"metric": "mrr"})

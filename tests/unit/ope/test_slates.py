@@ -252,20 +252,6 @@ def test_the_logging_policy_earns_what_was_earned() -> None:
 # -- on the road -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cuts", [[1], [99, 100, 101], [250, 1_250], list(range(0, 2_000, 37))])
-def test_cuts_and_a_restart_at_each_of_them_change_nothing(cuts: list[int]) -> None:
-    batch = log_of_coins(2_000)
-    whole = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
-    whole.update(batch)
-    cut = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
-    for start, stop in zip([0, *cuts], [*cuts, len(batch)], strict=True):
-        cut.update(batch[start:stop])
-        cut = Evaluator.from_state(cut.state())
-    assert values(cut) == {key: close(value) for key, value in values(whole).items()}
-    details = [e.details.get("slot_ratio_means") for e in whole.report().estimates]
-    assert details == [close(e.details.get("slot_ratio_means")) for e in cut.report().estimates]
-
-
 def test_every_average_finds_the_value_of_an_additive_reward() -> None:
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
     evaluator.update(log_of_coins(20_000))

@@ -245,18 +245,6 @@ def every_value(evaluator: Evaluator) -> dict[str, Any]:
     return {f"{e.estimator}/{e.average}": e.value for e in evaluator.report().estimates if e.policy == POLICY}
 
 
-@pytest.mark.parametrize("cuts", [[1], [99, 100, 101], list(range(0, 2_000, 137))])
-def test_cuts_and_a_restart_at_each_of_them_change_nothing(cuts: list[int]) -> None:
-    batch = log_of_coins(2_000)
-    whole = Evaluator([POLICY], estimators=[PseudoInverse(), *BOTH], averages=AVERAGES)
-    whole.update(batch)
-    cut = Evaluator([POLICY], estimators=[PseudoInverse(), *BOTH], averages=AVERAGES)
-    for start, stop in zip([0, *cuts], [*cuts, len(batch)], strict=True):
-        cut.update(batch[start:stop])
-        cut = Evaluator.from_state(cut.state())
-    assert every_value(cut) == {key: close(value) for key, value in every_value(whole).items()}
-
-
 def test_every_average_finds_the_value() -> None:
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
     evaluator.update(log_of_coins(20_000))

@@ -323,7 +323,6 @@ def start_program(seconds: float) -> subprocess.Popen[str]:
     return program
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_and_reports_the_batch_and_exits_0(number: signal.Signals) -> None:
     program = start_program(0.2)
@@ -333,7 +332,6 @@ def test_a_signal_finishes_and_reports_the_batch_and_exits_0(number: signal.Sign
     assert "[1.0, 2.0] 2" in out
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> None:
     program = start_program(60.0)

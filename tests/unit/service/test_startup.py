@@ -269,7 +269,6 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
-@pytest.mark.servers
 def test_river_is_loaded_only_for_its_own_detectors(place: Place) -> None:
     place.log.write_text(lines(0, 10))
     paths = []

@@ -128,7 +128,6 @@ def test_few_events_stay_on_the_heap() -> None:
     assert off_heap(few) is few
 
 
-@pytest.mark.lengthy
 def test_memory_of_buffered_events_goes_back_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     taken, full, left = map(float, done.stdout.split())

@@ -237,7 +237,6 @@ def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full(
     assert ordering.ahead() == frozenset()
 
 
-@pytest.mark.lengthy
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
     """Events beyond the limit are passed on early, and events behind those as they come."""
     most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)

@@ -6,7 +6,6 @@ import math
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from streameval.ope.report import Estimate
 from support import parts
 from support.reference import brute_force
 from support.strategies import examples
-from support.streams import CANDIDATE, Stream, close, cuttings, evaluated, from_weights, random_stream
+from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
 
 BLOCK = 20
 CAP = 2.5
@@ -81,7 +80,6 @@ def gappy(n: int, seed: int = 5) -> Stream:
     return stream.with_(target=np.where(gap, np.nan, stream.target))
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
 def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
     averages = [
@@ -354,7 +352,7 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
             assert decay["alpha"] == 0.9999
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
     block, span, n = 250, 3_000, 27_000
     stream = drifting(n, seed=44)
@@ -408,7 +406,6 @@ def test_an_adaptive_window_is_never_empty() -> None:
     assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
 def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["by_event", "immediate"]) -> None:
     rng = np.random.default_rng(77)
@@ -592,27 +589,6 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@examples(10)
-@given(cuts=cuttings(6), seed=st.integers(0, 1_000))
-def test_a_state_does_not_depend_on_how_the_stream_is_cut(cuts: list[float], seed: int) -> None:
-    n = 270 * BLOCK + 7
-    batch = replace(random_stream(seed, n, missing=0.2, downsampled=True).batch(), timestamp=np.arange(n) * 1.0)
-
-    def state(places: list[int], estimators: Sequence[AnyEstimator], averages: Sequence[AnyAverage]) -> Any:
-        evaluator = Evaluator([CANDIDATE], estimators, averages, block=BLOCK, **ALONE)
-        for first, last in pairwise(places):
-            evaluator.update(batch[first:last])
-            evaluator.fold_pending()
-        return evaluator.state()["grids"]
-
-    places, averages = [0, *(int(cut * n) for cut in cuts), n], (*FIXED, Mixture(), Window(tau=8_000, name="long"))
-    every = [*ESTIMATORS, StratifiedIPS()], averages
-    assert_same(*(from_plain(state(cut, *every)) for cut in ([0, n], places)))
-    rounded = Mixture, AdaptiveWindow  # the others are equal to the last bit if their terms are
-    exact = [IPS(), SNIPS()], [average for average in averages if not isinstance(average, rounded)]
-    assert state([0, n], *exact) == state(places, *exact)
-
-
 # The buckets of a long window.
 
 
@@ -639,6 +615,7 @@ def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(eve
         np.testing.assert_array_equal(buckets[..., 2].T, largest)
 
 
+@pytest.mark.slow
 def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_within_20_000_events() -> None:
     n, block, span = 70_000, 100, 10_000
     stream = drifting(n, seed=47)

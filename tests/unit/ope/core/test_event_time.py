@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from streameval import Evaluator
@@ -21,8 +18,7 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.report import Estimate
 from support.reference import brute_force
-from support.strategies import examples
-from support.streams import CANDIDATE, Array, Stream, close, cuttings, random_stream
+from support.streams import CANDIDATE, Array, Stream, close, random_stream
 
 BLOCK = 20
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]
@@ -110,32 +106,6 @@ def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(mi
                 assert found.details["horizon_events"] == pytest.approx(kernel.sum())
 
 
-@given(cuts=cuttings(6), seed=st.integers(0, 1000), restarts=st.booleans())
-@examples(25)
-def test_how_the_stream_is_cut_makes_no_difference(cuts: list[float], seed: int, restarts: bool) -> None:
-    stream, time = random_stream(seed, 410, missing=0.2), times(410, seed)
-    whole, parts = evaluator_of(), evaluator_of()
-    whole.update(dated(stream, time))
-    places = [0, *(int(cut * 410) for cut in cuts), 410]
-    for first, last in pairwise(places):
-        parts.update(dated(stream[first:last], time[first:last]))
-        if restarts:
-            parts = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(parts.state())))
-    for one, other in zip(candidates(whole), candidates(parts), strict=True):
-        assert (one.value, one.lower, one.upper) == (close(other.value), close(other.lower), close(other.upper))
-
-
-def test_a_restart_changes_nothing_to_the_last_bit() -> None:
-    stream, time = random_stream(7, 500), times(500)
-    steady, stopped = evaluator_of(), evaluator_of()
-    for first in range(0, 500, 50):
-        steady.update(dated(stream[first : first + 50], time[first : first + 50]))
-        stopped.update(dated(stream[first : first + 50], time[first : first + 50]))
-        stopped = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(stopped.state())))
-    assert stopped.report() == steady.report()
-    assert msgspec.msgpack.encode(stopped.state()) == msgspec.msgpack.encode(steady.state())
-
-
 def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
     stream, time = random_stream(3, 3000), np.arange(3000) / 10
     ahead = np.where(np.arange(3000) % 37 == 5, 4e9, time)
@@ -210,8 +180,8 @@ def test_a_duration_means_time_and_a_number_means_events(written: dict[str, Any]
     adapter: TypeAdapter[Any] = TypeAdapter(AnyAverage)
     assert adapter.validate_python(written) == average
     assert (average.drift is None) == any(isinstance(value, str) and value[0].isdigit() for value in written.values())
-    plan = Evaluator(["a"], averages=[average]).config
-    assert EvaluatorConfig.from_settings(plan.settings()) == plan
+    config = Evaluator(["a"], averages=[average]).config
+    assert EvaluatorConfig.from_settings(config.settings()) == config
 
 
 @pytest.mark.parametrize(

@@ -162,18 +162,6 @@ def test_production_itself_has_no_lift() -> None:
     assert (found.lift, found.lift_lower, found.lift_upper) == (None, None, None)
 
 
-@pytest.mark.parametrize("average", [Window(tau=700), AdaptiveWindow(), AdaptiveDecay(), Mixture()])
-@pytest.mark.parametrize("production", ["logging", "b"])
-def test_lifts_do_not_depend_on_how_the_stream_is_cut(average: Any, production: str) -> None:
-    log = Log(7, 3_030, missing=0.1)
-    wanted = {"estimators": [*ESTIMATORS, StratifiedIPS()], "production": production}
-    for estimator in ("snips", "control_variate", "stratified_ips"):
-        whole = estimate(log, "a", estimator, average, **dict(wanted))
-        cut = estimate(log, "a", estimator, average, every=37, **dict(wanted))
-        for one, other in ((whole.lift, cut.lift), (whole.lift_lower, cut.lift_lower)):
-            assert one == (None if other is None else pytest.approx(other, rel=1e-9, abs=1e-12))
-
-
 def test_the_adaptive_averages_take_the_lift_over_the_candidates_own_memory() -> None:
     log = Log(8, 3_000)
     found = estimate(log, "a", "ips", AdaptiveWindow())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -323,28 +322,6 @@ def test_no_interval_is_shown_before_the_first_reward() -> None:
     for estimate in evaluator.report().estimates:
         assert estimate.lower is not None
         assert estimate.policy == "logging" or estimate.lift_lower is not None
-
-
-@pytest.mark.parametrize("every", [1, 37, 100, 999])
-def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
-    log = Log(seed=4, n=2_100, candidates=3)
-    pieces = Evaluator(log.names, estimators=[StratifiedIPS()], averages=[Mixture()])
-    for first in range(0, 2_100, every):
-        pieces.update(log.batch(slice(first, first + every)))
-    whole = Evaluator(log.names, estimators=[StratifiedIPS()], averages=[Mixture()])
-    whole.update(log.batch())
-    for one, other in zip(pieces.report().estimates, whole.report().estimates, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-9)
-        assert one.details["horizon_events"] == pytest.approx(other.details["horizon_events"], rel=1e-9)
-
-
-def test_a_state_continues_to_the_last_bit() -> None:
-    log = Log(seed=6, n=3_217, candidates=3)
-    uninterrupted = on_mixture(log.upto(1_733))
-    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(uninterrupted.state())))
-    for evaluator in (uninterrupted, resumed):
-        evaluator.update(log.batch(slice(1_733, None)))
-    assert resumed.report().to_json() == uninterrupted.report().to_json()
 
 
 def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_alone() -> None:

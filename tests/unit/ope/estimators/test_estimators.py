@@ -236,21 +236,6 @@ def test_at_the_ends_of_its_parameter_an_estimator_is_another_one(one: AnyEstima
         assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_estimators_of_actions_do_not_depend_on_cuts_and_resume_to_the_last_bit() -> None:
-    events, settings_ = described(10 * BLOCK + 7, seed=8), {"estimators": OF_ACTIONS, "averages": AVERAGES}
-    whole, pieces, resumed = (Evaluator([CANDIDATE], block=BLOCK, **settings_) for _ in range(3))
-    whole.update(events)
-    for first in range(0, len(events), 13):
-        pieces.update(events[first : first + 13])
-        resumed = Evaluator.from_state(resumed.state())
-        resumed.update(events[first : first + 13])
-    assert resumed.report().to_json() == pieces.report().to_json()
-    for found, expected in zip(pieces.report().estimates, whole.report().estimates, strict=True):
-        assert found.value == close(expected.value)
-        assert found.lower == close(expected.lower)
-        assert found.value is not None
-
-
 def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), StratifiedDR(threshold=0.5)], averages=AVERAGES, block=BLOCK)
     events = described(2 * BLOCK, seed=6)

@@ -240,17 +240,6 @@ def test_by_default_an_estimator_without_evidence_has_no_rows(features: bool, ro
     assert resumed.report().to_json() == report.to_json()
 
 
-@pytest.mark.parametrize("every", [1, 33, 250])
-def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
-    offers = Offers(8, 730)
-    whole, pieces = Evaluator(["a"]), Evaluator(["a"])
-    whole.update(offers.batch())
-    for start in range(0, 730, every):
-        pieces.update(offers.batch(slice(start, start + every)))
-    for one, other in zip(pieces.report().estimates, whole.report().estimates, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-9)
-
-
 def test_arrays_with_features_that_are_not_numbers_are_refused() -> None:
     offers = Offers(1, 5)
     for wrong in (np.nan, np.inf):

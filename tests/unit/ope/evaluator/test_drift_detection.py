@@ -78,7 +78,7 @@ def packed(state: DriftState) -> bytes:
 
 
 @pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
-@pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST_WINDOW - 1, LONGEST_WINDOW, LONGEST_WINDOW + 1, 3_100])
+@pytest.mark.parametrize("cut", [FEWEST, LONGEST_WINDOW, 3_100])
 def test_a_resumed_detector_continues_as_if_uninterrupted(detector: DriftDetector, cut: int) -> None:
     values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
     uninterrupted = after(detector, values[:cut])
@@ -170,16 +170,6 @@ def test_the_report_counts_the_changes_of_each_policy() -> None:
     found = detections(evaluator)
     assert found["logging"] == 0
     assert found["a"]
-
-
-def test_an_evaluator_resumed_at_any_point_finds_what_an_uninterrupted_one_finds() -> None:
-    events, evaluator = log(), Evaluator(["a"])
-    for first in range(0, len(events), 1_777):
-        evaluator.update(events[first : first + 1_777])
-        evaluator = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
-    whole = Evaluator(["a"])
-    whole.update(events)
-    assert detections(evaluator) == detections(whole)
 
 
 def estimates(report: Report) -> Report:

@@ -49,7 +49,6 @@ from support.streams import (
 
 BLOCK = 20
 ESTIMATORS = parts.estimators_of_weights()
-PUBLISHED: dict[str, Any] = {"objective": "published", "bias_weight": 0.01}
 SPECIAL: list[AnyAverage] = [
     Window(tau=230, resolution=1, name="exact window"),
     Window(tau=300, resolution=60, name="coarse window"),
@@ -117,34 +116,6 @@ def resumed(evaluator: Evaluator) -> Evaluator:
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
-@examples(40)
-@given(stream=streams(most=1_500), cutting=cuttings())
-def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(stream: Stream, cutting: list[float]) -> None:
-    in_pieces = Evaluator([CANDIDATE], **EVERYTHING)
-    for piece in pieces(stream, cutting):
-        in_pieces.update(piece.batch())
-    assert_same(in_pieces.report(), evaluated(stream, **EVERYTHING).report())
-
-
-@pytest.mark.parametrize("every", [1, 7, BLOCK, 41 * BLOCK, 999])
-@on_every_average
-def test_one_event_at_a_time_or_a_whole_file_gives_the_same_numbers(wanted: dict[str, Any], every: int) -> None:
-    stream = random_stream(12, 3_030, missing=0.2, downsampled=True)
-    assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
-
-
-@pytest.mark.parametrize("reward", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("every", [1, 37, 500])
-@on_every_average
-def test_a_constant_reward_gives_the_same_numbers_however_it_is_cut(
-    wanted: dict[str, Any], reward: float, every: int
-) -> None:
-    stream = random_stream(13, 1_510, missing=0.1)
-    stream = stream.with_(reward=np.full(len(stream), reward))
-    assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
-
-
-@pytest.mark.lengthy
 @examples(20)
 @given(stream=streams(most=300), cutting=cuttings())
 def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float]) -> None:
@@ -156,34 +127,6 @@ def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float
         assert asked.report().to_json() == asked.report().to_json()
         assert packed(asked) == before
     assert asked.report().to_json() == silent.report().to_json()
-
-
-@pytest.mark.lengthy
-@examples(30)
-@given(stream=streams(most=900), cutting=cuttings(most=4), stop=st.integers(0, 4))
-def test_resumed_equals_uninterrupted_to_the_last_bit(stream: Stream, cutting: list[float], stop: int) -> None:
-    straight = interrupted = Evaluator([CANDIDATE], **EVERYTHING)
-    for place, piece in enumerate(pieces(stream, cutting)):
-        straight.update(piece.batch())
-        if interrupted is not straight:
-            interrupted.update(piece.batch())
-        if place == stop:
-            interrupted = resumed(straight)
-        assert interrupted.report().to_json() == straight.report().to_json()
-        assert packed(interrupted) == packed(straight)
-
-
-@on_every_average
-def test_a_state_is_resumed_again_and_again_to_the_last_bit(wanted: dict[str, Any]) -> None:
-    stream = random_stream(14, 2_010, missing=0.2, downsampled=True)
-    straight, often = Evaluator([CANDIDATE], **wanted), Evaluator([CANDIDATE], **wanted)
-    for first in range(0, len(stream), 67):
-        batch = stream[first : first + 67].batch()
-        straight.update(batch)
-        often = resumed(often)
-        often.update(batch)
-    assert often.report().to_json() == straight.report().to_json()
-    assert packed(often) == packed(straight)
 
 
 @on_every_average
@@ -225,7 +168,6 @@ def test_a_state_of_another_schema_is_refused() -> None:
         Evaluator.from_state(Evaluator([CANDIDATE]).state() | {"schema": 0})
 
 
-@pytest.mark.lengthy
 def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     averages: list[AnyAverage] = [Window(tau=20_000), Decay(), AdaptiveWindow(), AdaptiveDecay(), Cumulative()]
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS(), ControlVariate()], averages=averages, drift=None)
@@ -446,7 +388,6 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
-@pytest.mark.lengthy
 @examples(60)
 @given(
     rows=st.lists(

@@ -119,7 +119,7 @@ ORDERS = {
 }
 
 
-def test_the_plan_is_known_before_the_first_event() -> None:
+def test_rows_and_lifts_are_known_before_the_first_event() -> None:
     evaluator = se.Evaluator(["better"])
     before = {(estimator, average) for _, estimator, average in rows(evaluator.report())}
     assert ("stratified_ips", "mixture") in before
@@ -127,7 +127,7 @@ def test_the_plan_is_known_before_the_first_event() -> None:
     assert evaluator.promotion_lifts == (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))
 
 
-@pytest.mark.parametrize("place", [0, 1, 99, 100, 6_000, EVENTS - 1])
+@pytest.mark.parametrize("place", [0, 100, EVENTS - 1])
 def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Log, place: int) -> None:
     plain, odd = evaluated(log.plain), evaluated(log.mixed(full_at(place)))
     assert decided_by(odd) == [IPS, IPS]
@@ -169,7 +169,7 @@ def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log:
     assert deciding_pairs(undecided) == {}
 
 
-@pytest.mark.parametrize("place", [0, 1, 6_000, EVENTS - 1])
+@pytest.mark.parametrize("place", [0, EVENTS - 1])
 def test_one_plain_event_among_full_ones_leaves_the_decision_to_the_better_estimator(log: Log, place: int) -> None:
     odd = evaluated(log.mixed(~full_at(place)))
     assert decided_by(odd) == [DR, DR]
@@ -195,7 +195,7 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
     "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
 )
 def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
-    path = choices(log.mixed(ORDERS[order]))
+    path = choices(log.mixed(ORDERS[order]), every=300)
     changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
     assert len(changes) <= 1, changes
     if order in ("one in twenty full", "alternating", "full, then plain", "bursts"):
@@ -237,28 +237,6 @@ def pieces(batch: se.EventBatch, cuts: Sequence[int]) -> Iterator[se.EventBatch]
     ends = [0, *cuts, len(batch)]
     for first, last in pairwise(ends):
         yield batch[first:last]
-
-
-@pytest.mark.parametrize(
-    ("order", "options"),
-    [
-        *((order, {}) for order in ORDERS),
-        *((order, {"averages": [se.Window(tau=1_000), se.Mixture()]}) for order in ("alternating", "bursts")),
-    ],
-)
-def test_cuts_and_restarts_change_nothing(log: Log, order: str, options: dict[str, Any]) -> None:
-    batch = log.mixed(ORDERS[order])
-    settings = {"promotion": EARLY, "drift": None, **options}
-    whole, cut, resumed = (se.Evaluator(["better", "worse"], **settings) for _ in range(3))
-    whole.update(batch)
-    cuts = sorted(np.random.default_rng(6).integers(1, EVENTS, 9).tolist())
-    for part in pieces(batch, cuts):
-        cut.update(part)
-        resumed = se.Evaluator.from_state(resumed.state())
-        resumed.update(part)
-    assert cut.report().to_json() == whole.report().to_json()
-    assert resumed.report().to_json() == whole.report().to_json()
-    assert decided_by(resumed) == decided_by(whole)
 
 
 @pytest.mark.parametrize("order", ["one plain event first", "alternating", "bursts"])

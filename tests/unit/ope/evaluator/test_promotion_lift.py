@@ -98,29 +98,6 @@ def transitions(report: Report) -> list[tuple[Any, ...]]:
     return [(each.policy, each.rule, each.event, each.promotable) for each in report.transitions]
 
 
-@pytest.mark.parametrize("ask", [False, True])
-def test_neither_the_cutting_nor_the_asking_changes_what_is_decided(ask: bool) -> None:
-    batch = log(14_050, turns=7_000)
-    whole = evaluated(batch).report()
-    pieces = evaluated(batch, [1, 99, 100, 950, 3, 4_444, 17, 2_000], ask).report()
-    assert transitions(pieces) == transitions(whole)
-    assert len(transitions(whole)) >= 4
-    for key, decision in decisions(whole).items():
-        other = decisions(pieces)[key]
-        assert (other.promotable, other.held, other.events) == (decision.promotable, decision.held, decision.events)
-        assert other.lower == (None if decision.lower is None else pytest.approx(decision.lower, rel=1e-9))
-
-
-def test_after_a_restart_everything_continues_to_the_last_bit() -> None:
-    batch = log(9_000, turns=5_000)
-    evaluator = evaluated(batch[:3_333])
-    restored = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
-    for each in (evaluator, restored):
-        each.update(batch[3_333:])
-    assert msgspec.msgpack.encode(restored.state()) == msgspec.msgpack.encode(evaluator.state())
-    assert restored.report() == evaluator.report()
-
-
 def test_rules_that_are_configured_later_start_from_zero() -> None:
     evaluator = evaluated(log(6_000), promotion=None)
     assert evaluator.apply_config(replace(evaluator.config, promotion=se.Promotion())) is None
@@ -166,7 +143,7 @@ def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
     assert evaluator.promotion_lifts == cells
 
 
-def plan(*candidates: str, **options: Any) -> EvaluatorConfig:
+def config(*candidates: str, **options: Any) -> EvaluatorConfig:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).config
 
 
@@ -181,23 +158,23 @@ def ranks(changing: Evaluator) -> dict[str, int]:
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    changing = Evaluator.from_config(plan("second"))
+    changing = Evaluator.from_config(config("second"))
     changing.update(log(300))
-    join(changing, plan("second", "third"))
+    join(changing, config("second", "third"))
     assert ranks(changing) == {"second": 1, "third": 2}
-    join(changing, plan("third"))
+    join(changing, config("third"))
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
-    join(changing, plan("third", "same", "second"))
+    join(changing, config("third", "same", "second"))
     assert ranks(changing) == {"third": 2, "same": 3, "second": 4}
     assert changing.config.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
-    changing, batch = Evaluator.from_config(plan("second")), log(8_000)
+    changing, batch = Evaluator.from_config(config("second")), log(8_000)
     changing.update(batch[:6_000])
     before = decisions(changing.report())["second", "sea"]
     assert before.promotable
-    join(changing, plan("second", promotion=replace(EARLY, hold=5)))
+    join(changing, config("second", promotion=replace(EARLY, hold=5)))
     after = decisions(changing.report())["second", "sea"]
     assert (after.promotable, after.held) == (False, 0)
     assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
@@ -206,9 +183,9 @@ def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
 
 
 def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
-    changing, batch = Evaluator.from_config(plan("second", promotion="paired")), log(8_000)
+    changing, batch = Evaluator.from_config(config("second", promotion="paired")), log(8_000)
     changing.update(batch[:6_000])
-    join(changing, plan("second", promotion=["bsea"]))
+    join(changing, config("second", promotion=["bsea"]))
     changing.update(batch[6_000:])
     (decision,) = changing.report().promotion
     assert (decision.rule, decision.events) == ("bsea", 2_000)
@@ -216,12 +193,12 @@ def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -
 
 def test_decisions_come_from_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    changing, batch = Evaluator.from_config(plan("second", **few)), log(8_000)
+    changing, batch = Evaluator.from_config(config("second", **few)), log(8_000)
     changing.update(batch[:1_000])
     nothing = decisions(changing.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith("no lift can decide: add the average mixture, with an estimator such as ")
-    join(changing, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    join(changing, config("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     changing.update(batch[1_000:])
     decision = decisions(changing.report())["second", "paired"]
     assert decision.lift is not None

@@ -126,7 +126,6 @@ def deviations(
 # --- The numbers ---
 
 
-@pytest.mark.lengthy
 def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_with_true_propensities() -> None:
     by_errors, squares = deviations(Log.batch, BY_COUNTRY)
     _, of_truth = deviations(Log.with_propensities, None)
@@ -134,7 +133,6 @@ def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_wit
     assert np.sqrt(squares.mean()) <= 1.25 * np.sqrt(of_truth.mean())
 
 
-@pytest.mark.lengthy
 def test_dr_with_a_table_is_within_three_standard_errors() -> None:
     options = {"estimators": ["dr"], "reward_model": "tabular"}
     by_errors, _ = deviations(Log.listed, BY_COUNTRY, "dr", **options)
@@ -144,7 +142,6 @@ def test_dr_with_a_table_is_within_three_standard_errors() -> None:
 BY_CONTEXT: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}}
 
 
-@pytest.mark.lengthy
 def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it() -> None:
     by_errors, _ = deviations(Log.batch, {"kind": "estimated"})
     right, _ = deviations(Log.batch, BY_COUNTRY)
@@ -155,29 +152,10 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
     assert all(each.ok for each in passing if each.check == "mean_weight")
 
 
-@pytest.mark.parametrize("estimators", [["snips"], ["snips", "dr", {"kind": "cab_dr", "cap": 5}, "dm"]])
-def test_neither_cuts_nor_a_restart_change_a_number(estimators: list[Any]) -> None:
-    options = {"estimators": estimators, "averages": ["cumulative", "decay", "mixture"], "reward_model": "tabular"}
-    evaluator = Evaluator(["challenger"], propensity=BY_CONTEXT, **options)
-    batch = evaluator.config.decoder().decode_batch(world(3, 2_450).messages())
-    whole = evaluated(batch, BY_CONTEXT, **options)
-    cut = evaluated(batch, BY_CONTEXT, cuts=[40, 1_111, 1_150, 2_000], **options)
-    started = evaluated(batch[:1_234], BY_CONTEXT, **options)
-    resumed = Evaluator.from_state(started.state())
-    for each in (started, resumed):
-        each.update(batch[1_234:])
-    assert resumed.report() == started.report()
-    assert started.report().propensity_model == whole.report().propensity_model == cut.report().propensity_model
-    for found, wanted in zip(cut.report().estimates, whole.report().estimates, strict=True):
-        for name in ("value", "lower", "lift", "lift_upper"):
-            known = getattr(wanted, name)
-            assert getattr(found, name) == (known and pytest.approx(known, rel=1e-9, abs=1e-12))
-
-
 def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
     log = world(4, 3_000)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
-    by_list = evaluated(plan.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
+    by_list = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
     by_position, by_name = evaluated(log.listed()).report(), evaluated(log.batch()).report()
     assert of_challenger(by_list).value == pytest.approx(of_challenger(by_position).value, rel=1e-12)
     assert of_challenger(by_name).value == pytest.approx(of_challenger(by_position).value, rel=1e-2)
@@ -280,11 +258,10 @@ BY_RIVER: dict[str, Any] = {"kind": "estimated", "model": {"kind": "river", "mod
 
 
 def decoded(log: Log, propensity: Any) -> EventBatch:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
-    return plan.decoder().decode_batch(log.messages())
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
+    return config.decoder().decode_batch(log.messages())
 
 
-@pytest.mark.lengthy
 def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     missed = []
     for seed in range(3):
@@ -299,18 +276,6 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
         assert model.baseline_log_loss is not None
         assert model.log_loss < model.baseline_log_loss - 0.05
     assert max(missed) < 3
-
-
-@pytest.mark.lengthy
-def test_neither_cuts_nor_a_restart_change_a_number_of_a_classifier() -> None:
-    batch, model = decoded(world(3, 1_750), BY_RIVER), EstimatedPropensity(**BY_RIVER)
-    whole, cut = evaluated(batch, BY_RIVER), evaluated(batch, BY_RIVER, cuts=[40, 1_111, 1_150])
-    started = evaluated(batch[:1_234], BY_RIVER)
-    resumed = Evaluator.from_state(started.state(), propensity=model)
-    for each in (started, resumed):
-        each.update(batch[1_234:])
-    assert started.report() == resumed.report()
-    assert whole.report().propensity_model == cut.report().propensity_model == started.report().propensity_model
 
 
 def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:
@@ -331,8 +296,8 @@ def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> Non
     state = learned.state()
     with pytest.raises(StateError, match="a classifier of propensities, which is code"):
         Evaluator.from_state(state)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
-    evaluator = Evaluator.from_config(plan)
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
+    evaluator = Evaluator.from_config(config)
     evaluator.update(decoded(world(3, 1_400), BY_RIVER))
     shown = Evaluator.from_state(evaluator.state(), without_code=True)
     assert of_challenger(shown.report()).value is not None
@@ -397,10 +362,10 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
 
 
 def test_by_default_the_estimators_are_those_that_take_them() -> None:
-    plan = Evaluator(["challenger"], propensity="estimated").config
-    assert set(plan.estimators) == {"snips", "dr"}
-    assert len(plan.averages) == 6
-    assert plan.promotion_lifts(plan.grids())
+    config = Evaluator(["challenger"], propensity="estimated").config
+    assert set(config.estimators) == {"snips", "dr"}
+    assert len(config.averages) == 6
+    assert config.promotion_lifts(config.grids())
 
 
 # --- Refusals ---
@@ -440,10 +405,10 @@ def test_events_without_propensities_need_an_evaluator_that_estimates_them() -> 
 
 
 def test_other_propensities_start_an_evaluator_from_zero() -> None:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).config
-    evaluator = Evaluator.from_config(plan)
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).config
+    evaluator = Evaluator.from_config(config)
     evaluator.update(world(0, 300).batch())
-    assert not evaluator.restarts(plan)
+    assert not evaluator.restarts(config)
     assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").config)
 
 

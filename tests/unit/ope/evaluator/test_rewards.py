@@ -14,7 +14,6 @@ from streameval.events.further_rewards import RewardField
 from support.rewards import assert_equal
 
 EVENTS = 2_050
-GUARDED = {"click": {}, "hide": {"guardrail": {"max_loss": 0.05}}}
 
 
 def rewards(seed: int = 1, events: int = EVENTS) -> dict[str, Array]:
@@ -90,21 +89,6 @@ def test_the_goal_may_be_missing_too() -> None:
     own = alone.report().get("one", "ips", "cumulative")
     assert report.get("one", "ips", "cumulative").value == pytest.approx(own.value, rel=1e-12)
     assert report.policies[1].events == EVENTS
-
-
-def test_a_state_with_several_rewards_continues_to_the_last_bit() -> None:
-    columns = rewards()
-    columns["hide"] = np.where(np.arange(EVENTS) % 5 == 0, np.nan, columns["hide"])
-    log, settings = batch_of(columns), {**LIMITS, "hide": {**LIMITS["hide"], "guardrail": {"max_loss": 0.1}}}
-    whole, first = (Evaluator(["one", "other"], rewards=settings) for _ in range(2))
-    whole.update(log)
-    first.update(log[:1_130])
-    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(first.state())))
-    resumed.update(log[1_130:])
-    expected, found = whole.report(), resumed.report()
-    for each in expected.estimates:
-        assert_equal(found.get(each.policy, each.estimator, each.average, each.reward), each)
-    assert found.promotion == expected.promotion
 
 
 def test_one_reward_is_labelled_with_its_name() -> None:

@@ -110,21 +110,6 @@ def test_no_event_adds_a_value(log: EventBatch) -> None:
     assert all((each.events, each.share, each.value, each.lower) == (None, 0.0, None, None) for each in nothing)
 
 
-def test_neither_cuts_nor_a_restart_change_the_rows(log: EventBatch) -> None:
-    whole = evaluated(log).report()
-    started = evaluated(log[:1_234])
-    resumed = Evaluator.from_state(started.state())
-    for evaluator in (started, resumed):
-        evaluator.update(log[1_234:])
-    assert started.report() == resumed.report()
-    cut = evaluated(log, cuts=[50, 77, 800, 1_900]).report()
-    for found in (cut, started.report()):
-        for each, expected in zip(found.segments, whole.segments, strict=True):
-            for name in ("value", "lift", "lower", "upper", "lift_lower", "lift_upper", "share"):
-                known = getattr(expected, name)
-                assert getattr(each, name) == (known and pytest.approx(known, rel=1e-9, abs=1e-12))
-
-
 def test_segments_change_no_estimate(log: EventBatch) -> None:
     assert evaluated(log).report().estimates == evaluated(log, segments=None).report().estimates
 
@@ -140,8 +125,8 @@ def test_the_error_share_of_intervals_is_spread_over_all_values(log: EventBatch)
 
 
 def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(log: EventBatch) -> None:
-    plan = Evaluator(CANDIDATES, segments=SEGMENTS).config
-    changing = Evaluator.from_config(plan)
+    config = Evaluator(CANDIDATES, segments=SEGMENTS).config
+    changing = Evaluator.from_config(config)
     changing.update(log[:1_000])
     late = changing.change_candidates(Evaluator(["two", "named"], segments=SEGMENTS).config)
     assert late is not None

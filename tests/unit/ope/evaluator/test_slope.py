@@ -162,18 +162,6 @@ def test_without_large_weights_there_is_nothing_to_choose() -> None:
         assert_equal_but_wider(*(report.get("c", name, average.label) for name in ("clipped_ips", "one")), 0.0)
 
 
-def test_the_choice_depends_neither_on_how_the_stream_is_cut_nor_on_a_restart() -> None:
-    batch, estimators = heavy(2_345), [ClippedIPS(cap="auto"), IPS()]
-    whole, cut = evaluator_of(batch, estimators), evaluator_of(batch[:0], estimators, candidates=["p0", "p1"])
-    for first in range(0, len(batch), 333):
-        cut.update(batch[first : first + 333])
-        cut = Evaluator.from_state(cut.state())
-    for found, row in zip(cut.report().estimates, whole.report().estimates, strict=True):
-        assert found.details.get("cap") == row.details.get("cap")
-        assert (found.value, found.lower, found.lift_upper) == tuple(map(close, (row.value, row.lower, row.lift_upper)))
-    assert Evaluator.from_state(whole.state()).report() == whole.report()
-
-
 def test_other_parts_may_come_and_go() -> None:
     batch = heavy(2_000)
     both, alone = (

@@ -152,19 +152,6 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str) -> None
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_numbers_depend_neither_on_cuts_nor_on_an_interruption(name: str) -> None:
-    batch = log(1_450)
-    whole = evaluated(EVERY[name], batch).report()
-    evaluator = evaluated(EVERY[name], batch[:130], batch[130:700])
-    resumed = Evaluator.from_state(evaluator.state())
-    for first in range(700, 1_450, 77):
-        resumed.update(batch[first : min(first + 77, 1_450)])
-        evaluator.update(batch[first : min(first + 77, 1_450)])
-    assert resumed.report() == evaluator.report()
-    assert value(resumed.report()) == pytest.approx(value(whole), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_a_policy_that_learns_becomes_better_than_the_logging_policy(name: str) -> None:
     report = evaluated(EVERY[name], log(6_000)).report()
     logging = report.get("logging", "ips", "cumulative").value or 1.0
@@ -276,7 +263,7 @@ def test_a_candidate_that_learns_survives_the_removal_of_another() -> None:
     assert value(two.report()) == pytest.approx(value(one.report()), rel=1e-12)
 
 
-def test_a_plan_of_an_experiment_refuses_a_candidate_that_learns() -> None:
+def test_a_configuration_of_an_experiment_refuses_a_candidate_that_learns() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": Learned()}, (0.0, 1.0))
 

@@ -105,22 +105,6 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str, model: 
     assert means[0] == means[1]
 
 
-@pytest.mark.parametrize("estimators", [["ips"], ["ips", "dr"]])
-@pytest.mark.parametrize("name", EVERY)
-def test_numbers_depend_neither_on_cuts_nor_on_an_interruption(name: str, estimators: list[str]) -> None:
-    batch = log(1_450)
-    whole = evaluated(EVERY[name], batch, estimators=estimators)
-    evaluator = evaluated(EVERY[name], batch[:130], batch[130:700], estimators=estimators)
-    resumed = Evaluator.from_state(evaluator.state())
-    for first in range(700, 1_450, 77):
-        part = batch[first : min(first + 77, 1_450)]
-        resumed.update(part)
-        evaluator.update(part)
-    assert resumed.report() == evaluator.report()
-    for estimator in estimators:
-        assert value(resumed, estimator) == pytest.approx(value(whole, estimator), rel=1e-9)
-
-
 def test_the_model_is_the_one_that_dr_uses_and_learns_each_event_once() -> None:
     batch = log(2_000)
     among = evaluated(OfRewardModel(), batch, estimators=["ips", DR()])
@@ -210,8 +194,8 @@ def test_another_reward_model_makes_another_policy() -> None:
 def test_a_state_with_a_foreign_model_forgets_the_policies_that_need_it() -> None:
     mine = PythonModel(target=f"{__name__}:counting")
     candidates = {"apprentice": OfRewardModel(), "plain": Learned()}
-    plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
-    changing = Evaluator.from_config(plan)
+    config = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
+    changing = Evaluator.from_config(config)
     changing.update(log(500))
     resumed = Evaluator.from_state(changing.state(), None, candidates, without_code=True)
     assert resumed.policies == ("logging", "plain")
@@ -229,7 +213,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 
 
-def test_a_plan_of_an_experiment_refuses_it() -> None:
+def test_a_configuration_of_an_experiment_refuses_it() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": OfRewardModel()}, (0.0, 1.0))
 

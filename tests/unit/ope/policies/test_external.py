@@ -74,30 +74,15 @@ def test_it_becomes_better_than_the_logging_policy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_numbers_depend_neither_on_cuts_nor_on_reports_nor_on_an_interruption(name: str) -> None:
-    batch, candidates = log(1_250), {"apprentice": EVERY[name]}
-    whole = evaluated(EVERY[name], batch)
-    evaluator = evaluated(EVERY[name], batch[:130], batch[130:700])
-    evaluator.report()
-    resumed = Evaluator.from_state(packed(evaluator), candidates=candidates)
-    for first in range(700, 1_250, 77):
-        for each in (evaluator, resumed):
-            each.update(batch[first : min(first + 77, 1_250)])
-        evaluator.report()
-    assert resumed.report() == evaluator.report()
-    assert value(resumed.report()) == pytest.approx(value(whole.report()), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
     frozen = {"kind": "versions_of", "policy": "apprentice", "every": 600, "keep": 1}
     candidates = {"apprentice": EVERY[name], "frozen": frozen}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
-    plan = Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
+    config = Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
     batch, cuts = log(1_150), ([1_150], [333, 333, 484])
     found = []
     for sizes in cuts:
-        changing, first = Evaluator.from_config(plan), 0
+        changing, first = Evaluator.from_config(config), 0
         for size in sizes:
             changing.update(batch[first : first + size])
             first += size

@@ -123,16 +123,6 @@ def test_a_short_log_has_no_such_check() -> None:
     assert [name for name, _, _ in clusters.check(folded(reward[:30_000]), BLOCK, ERROR)] == ["clusters"]
 
 
-def test_any_cutting_of_the_log_gives_the_same_state() -> None:
-    rng = np.random.default_rng(107)
-    reward, state = rewards_of(sessions(rng), rng), clusters.start()
-    for part in np.split(reward, np.sort(rng.choice(np.arange(1, 999), 30, replace=False)) * BLOCK):
-        state = folded(part, state)
-    whole = folded(reward)
-    np.testing.assert_allclose(state.sums, whole.sums, rtol=1e-12)
-    np.testing.assert_array_equal(state.means, whole.means)
-
-
 @pytest.mark.parametrize("reward", [0.0, 0.3, 1e300])
 def test_rewards_that_never_vary_are_not_correlated(reward: float) -> None:
     state = folded(np.full(EVENTS, reward))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from streameval import IPS, Cumulative, Evaluator, read_events
 from streameval.events import EventBatch, Rejected
-from streameval.ope.core.state import decode, encode
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
 from streameval.ope.promotion.monitor import held
@@ -213,15 +212,6 @@ def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int
     whole, cut = history(monitor, log, step=40), history(monitor, log, step=step)
     assert [t[:5] for t in cut] == [t[:5] for t in whole]
     assert [t[5] for t in cut] == pytest.approx([t[5] for t in whole], rel=1e-9)
-
-
-def test_a_serialised_state_continues_to_the_last_bit() -> None:
-    log, monitor = Log(blocks=40, seed=6), make_monitor(hold=2)
-    half = log.folded(monitor, last=17)
-    restored = decode(msgspec.msgpack.decode(msgspec.msgpack.encode(encode(half))), monitor.start())
-    whole, resumed = log.folded(monitor, half, first=17), log.folded(monitor, restored, first=17)
-    assert msgspec.msgpack.encode(encode(whole)) == msgspec.msgpack.encode(encode(resumed))
-    assert found(monitor, whole) == found(monitor, resumed)
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(0, 20))

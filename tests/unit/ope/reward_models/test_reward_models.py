@@ -9,9 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from streameval import Evaluator
@@ -36,9 +33,6 @@ from streameval.service.metrics import metrics_text
 from streameval.service.status import DaemonStatus
 from support import own_models
 from support.bandits import CANDIDATE, Bandit, cut, logging_with, without_features
-from support.strategies import examples
-
-Array = NDArray[np.float64]
 
 BLOCK = 20
 ESTIMATORS: list[AnyEstimator] = [DM(), DR()]
@@ -87,22 +81,6 @@ def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None
 
 
 @by_kind
-@examples(8)
-@given(places=st.lists(st.integers(0, 130), max_size=6).map(sorted), folded=st.booleans())
-def test_predictions_do_not_depend_on_how_the_stream_is_cut(
-    model: AnyRewardModel, places: list[int], folded: bool
-) -> None:
-    batch = REWARDING.log(130, seed=1)
-    whole, pieces = fed(model, batch), evaluator(model)
-    for piece in cut(batch, places):
-        pieces.update(piece)
-        if folded:
-            pieces.fold_pending()
-    assert dm(pieces.report()) == pytest.approx(dm(whole.report()), rel=1e-9)
-    assert accuracy(pieces).squared_error == pytest.approx(accuracy(whole).squared_error, rel=1e-9)
-
-
-@by_kind
 def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) -> None:
     batch = REWARDING.log(3 * BLOCK, seed=2)
     late = np.arange(3 * BLOCK) >= 2 * BLOCK
@@ -110,18 +88,6 @@ def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) 
     assert dm(fed(model, batch).report()) == dm(fed(model, other).report())
     early = replace(batch, reward=np.where(late, batch.reward, 1 - batch.reward))
     assert dm(fed(model, batch).report()) != dm(fed(model, early).report())
-
-
-@by_kind
-def test_a_state_continues_to_the_last_bit(model: AnyRewardModel) -> None:
-    first, second = cut(named(REWARDING.log(130, seed=3), ["a", "b", 3, 2**70], [{"hour": 1}] * 130), [70])
-    straight = fed(model, first)
-    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(straight.state()))
-    resumed = Evaluator.from_state(saved, reward_model=model)
-    assert resumed.report().to_json() == straight.report().to_json()
-    for each in (straight, resumed):
-        each.update(second)
-    assert resumed.report().to_json() == straight.report().to_json()
 
 
 @by_kind

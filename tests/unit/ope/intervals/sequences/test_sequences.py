@@ -16,7 +16,6 @@ from streameval import Evaluator
 from streameval.common.arrays import to_plain
 from streameval.events import EventBatch
 from streameval.ope.core import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
-from streameval.ope.core.state import decode
 from streameval.ope.estimators import (
     CAB,
     DM,
@@ -483,23 +482,6 @@ def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
     assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
     limited, _ = watching(estimators=modelled, bound=ConfidenceSequence(max_weight=10.0))
     assert [group.of for group in limited.groups] == [0, 1, 2, 3]
-
-
-def test_two_thirds_of_a_stream_and_the_rest_give_the_state_of_the_whole() -> None:
-    whole = evidence(21, events=6000)
-    for average in (Cumulative(), Window(tau=1000)):
-        cut, uncut = (folded(watching(average), whole, cuts) for cuts in ((400, 3900, 4000), ()))
-        for one, other in zip(flat(cut), flat(uncut), strict=True):
-            assert one == pytest.approx(other, rel=1e-9, nan_ok=True)
-
-
-@pytest.mark.parametrize("average", [Cumulative(), Window(tau=1000)], ids=lambda average: average.kind)
-def test_a_stored_state_continues_with_the_same_bits(average: AnyAverage) -> None:
-    first, second = evidence(22, events=3100), evidence(23, events=2500)
-    state = folded(watching(average), first)
-    stored = decode(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))), watching(average)[0].start(4))
-    on, restored = (folded(watching(average), second, state=each) for each in (state, stored))
-    assert to_plain(on) == to_plain(restored)
 
 
 def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
