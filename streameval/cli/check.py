@@ -18,8 +18,8 @@ import numpy as np
 
 from streameval.cli.log_warnings import remedy
 from streameval.cli.terminal import say
+from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, in_words
-from streameval.config.errors import did_you_mean
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder

@@ -80,7 +80,7 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     Raises:
         InputError: There are none, or there is no such estimator.
     """
-    from streameval.config.errors import did_you_mean
+    from streameval.common.problems import did_you_mean
     from streameval.ope.estimators import SNIPS
     from streameval.ope.policies.policy_file import LEARNED
 

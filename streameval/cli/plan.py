@@ -11,8 +11,8 @@ from rich.text import Text
 from streameval.cli.plots import lift_name
 from streameval.cli.replay import Replay
 from streameval.cli.tables import new_table
+from streameval.common.problems import did_you_mean
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
-from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from streameval.cli.log_warnings import SHOWN_CHARACTERS, LogCounts, Rejections, missing_complaints, trust_complaints
 from streameval.cli.terminal import CONFIG_SUFFIXES, progress_of_bytes, say
+from streameval.common.problems import did_you_mean, expecting, one_of, problems_of
 from streameval.common.text import counted
-from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder

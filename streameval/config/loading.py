@@ -10,12 +10,10 @@ from typing import Any
 
 import yaml
 
+from streameval.common.problems import KeyPath
 from streameval.errors import ConfigError
 
-__all__ = ["Document", "Place", "parse_yaml", "read_yaml", "with_environment"]
-
 ENVIRONMENT_PREFIX = "STREAMEVAL_"
-Place = tuple[str | int, ...]  # the keys of mappings and indices of lists that lead to a value, from the top
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
     (r"~|null|", lambda _: None),
     (r"true|false", lambda text: text == "true"),
@@ -37,9 +35,9 @@ class Document:
     """The values of a configuration, and where each place comes from: `line 3`, or an environment variable."""
 
     values: dict[str, Any]
-    origins: dict[Place, str]
+    origins: dict[KeyPath, str]
 
-    def origin(self, place: Place) -> str:
+    def origin(self, place: KeyPath) -> str:
         """The origin of a place, or of the nearest one around it; empty for the whole document."""
         while place and place not in self.origins:
             place = place[:-1]
@@ -120,16 +118,16 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-def _parse(text: str) -> tuple[Any, dict[Place, str]]:
+def _parse(text: str) -> tuple[Any, dict[KeyPath, str]]:
     loader: Any = _Loader(text)
-    origins: dict[Place, str] = {}
+    origins: dict[KeyPath, str] = {}
     value = _value(loader.get_node(), (), origins) if loader.check_node() else {}
     if loader.check_node():
         raise NotSupported(loader.peek_event(), "a second document starts here", "write one document")
     return value, origins
 
 
-def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
+def _value(node: Any, place: KeyPath, origins: dict[KeyPath, str]) -> Any:
     """The plain value of a node of YAML; adds the line of each place in it to `origins`."""
     if isinstance(node, yaml.ScalarNode):
         types = TYPES if node.style is None else ()  # others are in quotes

@@ -1,17 +1,20 @@
-"""The config: the checked configuration of an evaluator, and the grids of estimators and averages that it takes."""
+"""Check the choice of policies, estimators and averages of an evaluator, and derive what it computes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, State
-from streameval.common.component import chosen, chosen_all, kind_as_mapping
+from streameval.common.component import Component
+from streameval.common.problems import KeyPath, Problem, did_you_mean, expecting, objections, one_of, refuse
 from streameval.errors import StateError
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.further_rewards import RewardField
@@ -29,16 +32,17 @@ from streameval.ope.core import (
 )
 from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
-from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator.options import Candidates, EvaluatorOptions
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
 from streameval.ope.policies.base import LearningPolicy, learns
 from streameval.ope.policies.coded import Logged, fields_read
+from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
@@ -52,11 +56,7 @@ BEST_AVERAGE = Mixture()
 CLICK_ESTIMATORS: tuple[AnyEstimator, ...] = (ClickIPS(), ClickSNIPS())
 ESTIMATED_ESTIMATORS: tuple[AnyEstimator, ...] = (SNIPS(), DR())
 
-Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
-"""Names under which events carry probabilities; or policies by name."""
-
-KindOrOptions: TypeAlias = Mapping[str, Any] | str
-"""The name of a kind; or a mapping with the kind and its options."""
+UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
 
 Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 """Every one of these estimators is evaluated on every one of these averages."""
@@ -64,15 +64,22 @@ Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
-    """The checked choice of policies, estimators and averages.
+    """Hold the checked configuration of an evaluator.
 
-    `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
-    computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
-    `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
-    `intervals`: by the label of an average, where the configuration asks for one. `rewards`: the first is the goal.
-    `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one. `segments`: by name.
-    `versions`: of which policies frozen copies become candidates later, by the name of the copies.
-    `propensity`: None where propensities are logged.
+    Attributes:
+        policies: production, then the candidates
+        computed_policies: candidates that are computed here and not logged, by name
+        products: what is evaluated
+        default_estimators: whether the estimators are the default, so that one without evidence has no rows in a Report
+        intervals: by the label of an average, if not the default of that average
+        rewards: the first is the goal
+        block: number of events in a block
+        promotion: None for no decisions
+        candidate_order: number of each candidate among all that were ever added, from 1
+        logging: the arms of a ramp
+        segments: by name
+        versions: policies that are copied into new candidates, by the prefix of the names of the copies
+        propensity: None if propensities are logged
     """
 
     policies: tuple[str, ...]
@@ -96,121 +103,149 @@ class EvaluatorConfig:
     @classmethod
     def of(
         cls,
-        candidates: Candidates,
-        estimators: Sequence[AnyEstimator | KindOrOptions] | None,
-        averages: Sequence[AnyAverage | KindOrOptions] | None,
-        reward_range: tuple[float, float],
+        options: EvaluatorOptions,
+        candidates: Sequence[str] | Mapping[str, AnyPolicy],
         production: str,
-        intervals: Mapping[str, AnyInterval | KindOrOptions] | None,
-        confidence: float,
+        rewards: Sequence[Reward],
         block: int,
-        reward_model: AnyRewardModel | KindOrOptions | None,
-        drift: DriftDetector | Mapping[str, Any] | str | None,
-        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
-        ranking: Ranking | Mapping[str, Any] | None = None,
-        logging: Arms | Mapping[str, Any] | None = None,
-        rewards: Sequence[Reward] | None = None,
-        segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
-        propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> EvaluatorConfig:
-        """The config for the arguments of an `Evaluator`.
+        """Return the configuration for these options.
+
+        Args:
+            options: what is evaluated, and how
+            candidates: names in the events, or policies by name
+            production: the policy that candidates are compared with
+            rewards: the first is the goal; a ranking has the reward of its metric instead
+            block: number of events in a block
 
         Raises:
-            ValueError: An argument is wrong; the message names it.
+            ProblemsError: Options do not fit together.
         """
-        ranking = None if ranking is None else _RANKING.validate_python(ranking)
-        if block != int(block) or block < 1:
-            raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
         named = named_policies(candidates)
         versions = {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
-        policies = tuple(name for name in _policies(production, candidates) if name not in versions)
+        added = [name for name in named if name not in versions]
+        ranking = options.ranking
         config = cls(
-            policies=policies,
-            computed_policies={
-                name: policy for name, policy in named.items() if not isinstance(policy, Logged | VersionsOf)
-            },
-            products=_products(estimators, averages, ranking is not None, propensity is not None),
-            default_estimators=estimators is None and ranking is None,
-            intervals={
-                label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
-            },
-            rewards=_rewards(reward_range if ranking is None else ranking.metric.value_range, rewards),
-            confidence=confidence,
-            block=int(block),
-            reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
-            drift=DriftDetector.of(drift),
-            promotion=Promotion.of(promotion),
-            candidate_order={name: number for number, name in enumerate(policies[1:], start=1)},
+            policies=(production, *added),
+            computed_policies={name: named[name] for name in added if not isinstance(named[name], Logged)},
+            products=_products(options),
+            default_estimators=not options.estimators and ranking is None,
+            intervals=options.intervals,
+            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.metric.value_range),),
+            confidence=options.confidence,
+            block=block,
+            reward_model=options.reward_model,
+            drift=options.drift,
+            promotion=options.promotion,
+            candidate_order={name: number for number, name in enumerate(added, start=1)},
             ranking=ranking,
-            logging=None if logging is None else _ARMS.validate_python(logging),
-            segments=_SEGMENTS.validate_python(segments or {}),
+            logging=options.logging,
+            segments=options.segments,
             versions=versions,
-            propensity=None if propensity is None else _PROPENSITY.validate_python(kind_as_mapping(propensity)),
+            propensity=options.propensity,
         )
-        config._check()
-        for name, each in versions.items():
-            each.check(name, named, config.block, config.reward_model.is_external)
+        refuse([*_name_problems(production, candidates), *config._problems(), *config._problems_of_new(named, rewards)])
         return config
 
-    def _check(self) -> None:
-        scored = [label for label, each in self.estimators.items() if "scored" in each.needs]
-        if scored and self.policies[0] == LOGGING:
-            raise ValueError(
-                f"{scored[0]} compares the values of scored outcomes: production must be a policy that has such values"
-            )
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, found {self.confidence}")
+    def _problems(self) -> Iterator[Problem]:
+        """Yield what does not fit together; code that the options name does not run."""
         for estimators, averages in self.products:
-            _require_distinct("estimators", [estimator.label for estimator in estimators])
-            _require_distinct("averages", [average.label for average in averages])
-        known = self.averages
-        unknown = sorted(set(self.intervals) - set(known))
-        if unknown:
-            raise ValueError(
-                f"intervals names averages that are not configured: {', '.join(unknown)}; there are {', '.join(known)}"
-            )
-        for label, interval in self.intervals.items():
-            interval.check(known[label], self.block)
-        for average in known.values():
-            average.check(self.block)
+            yield from _label_problems("estimators", estimators)
+            for index, estimator in enumerate(estimators):
+                yield from self._estimator_problems(estimator, "estimators", index)
+            yield from _label_problems("averages", averages)
+            for index, average in enumerate(averages):
+                yield from objections(partial(average.check, self.block), "averages", index)
+        yield from self._interval_problems()
         if self.promotion is not None:
-            self.promotion.check(self.block)
-        self._check_ranking()
+            hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
+            yield from objections(partial(self.promotion.check, self.block), "promotion", "rule", hint=hint)
         if self.logging is not None:
-            self.logging.check(self.policies)
-        self._check_rewards()
-        self._check_segments()
-        if self.propensity is not None:
-            others = self.ranking is not None or self.logging is not None
-            self.propensity.check_with(self.estimators, fields_of_segments(self.segments), others)
-
-    def _check_rewards(self) -> None:
-        if len(self.rewards) == 1:
-            return
-        _require_distinct("rewards", [reward.name for reward in self.rewards])
-        for label, each in self.estimators.items():
-            if "scored" in each.needs:
-                raise ValueError(f"{label} estimates one metric of an outcome, and not several rewards")
+            hint = "an arm is production or a candidate, and its probabilities are in the events"
+            yield from objections(partial(self.logging.check, self.policies), "logging", "arms", hint=hint)
         if self.ranking is not None:
-            raise ValueError("rankings have clicks in place of rewards; several rewards need events with slots")
+            yield from self._ranking_problems()
+        if self.propensity is not None:
+            yield from self._propensity_problems(self.propensity)
+        hint = "name a field that is known before the decision, e.g. context.country"
+        for name, segment in self.segments.items():
+            yield from objections(partial(fields_of_segments, {name: segment}), "segments", name, "field", hint=hint)
 
-    def _check_segments(self) -> None:
-        fields_of_segments(self.segments)
-        if self.segments and self.ranking is not None:
-            raise ValueError("segments split the estimates of decisions, and not those of rankings")
+    def _estimator_problems(self, estimator: AnyEstimator, *path: str | int) -> Iterator[Problem]:
+        def problem(expected: str, reason: str, hint: str) -> Problem:
+            return Problem(path, expecting(f"an estimator of {expected}", f"'{estimator.label}', which {reason}"), hint)
 
-    def _check_ranking(self) -> None:
-        for label, estimator in self.estimators.items():
-            if estimator.of_clicks and self.ranking is None:
-                raise ValueError(f"{label} estimates rankings from clicks: it needs a `ranking` with its metric")
-            if not estimator.of_clicks and self.ranking is not None:
-                raise ValueError(
-                    f"{label} needs the probabilities of actions; rankings have click_ips, click_snips, ..."
-                )
-        if self.ranking is not None and self.logging is not None:
-            raise ValueError("arms share the choice of actions: rankings have none")
-        if self.ranking is not None and self.computed_policies:
-            raise ValueError(f"{', '.join(self.computed_policies)}: policies in code cannot rank; log the ranks")
+        if "scored" in estimator.needs and self.policies[0] == LOGGING:
+            hint = "write policies: {production: NAME}, a name in scored.values"
+            yield problem("logged actions", "needs values of production", hint)
+        if "scored" in estimator.needs and len(self.rewards) > 1:
+            hint = "take a daemon for each metric, with its values in `scored.values`"
+            yield problem("several rewards", "estimates one metric of an outcome", hint)
+        if estimator.of_clicks and self.ranking is None:
+            hint = "write ranking: {metric: dcg, examination: power}"
+            yield problem("decisions", "estimates rankings from clicks", hint)
+        if not estimator.of_clicks and self.ranking is not None:
+            yield problem("rankings", "needs the probabilities of actions", "take click_ips, click_snips, ...")
+        if not estimator.takes_estimated and self.propensity is not None:
+            hint = f"take one of {FOR_ESTIMATES}; their errors are corrected or divided out in part"
+            yield problem("estimated propensities", "needs logged propensities", hint)
+
+    def _interval_problems(self) -> Iterator[Problem]:
+        for label, interval in self.intervals.items():
+            if label in self.averages:
+                yield from objections(partial(interval.check, self.averages[label], self.block), "intervals", label)
+            else:
+                hint = did_you_mean(label, self.averages) or "the keys are the names of the configured averages"
+                yield Problem(("intervals", label), expecting(one_of(self.averages), f"'{label}'"), hint)
+
+    def _ranking_problems(self) -> Iterator[Problem]:
+        if self.logging is not None:
+            hint = "remove them: rankings have no propensity that arms could share"
+            yield Problem(("logging",), expecting("nothing next to `ranking`", "arms"), hint)
+        if self.segments:
+            hint = "remove them: segments split the estimates of decisions, and not those of rankings"
+            yield Problem(("segments",), expecting("nothing next to `ranking`", "segments"), hint)
+        for name in self.computed_policies:
+            found = f"'{name}', which is computed: policies in code cannot rank"
+            yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", found), "log the ranks")
+
+    def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
+        for name, other in (("ranking", self.ranking), ("logging", self.logging)):
+            if other is not None:
+                hint = "remove it: rankings and arms have no propensities to estimate"
+                yield Problem(("propensity",), expecting(f"nothing next to `{name}`", "estimated propensities"), hint)
+        path, hint = ("propensity", "model", "by"), "name fields that the logging policy chose by, e.g. context.country"
+        yield from objections(propensity.check, *path, hint=hint)
+        for name, segment in self.segments.items():
+            if name in propensity.model.by and (segment.field or name) != name:
+                message = f"`by` names the field {name}, and a segment of another field has this name"
+                yield Problem(path, message, "give the segment another name")
+
+    def _problems_of_new(self, named: Mapping[str, Any], rewards: Sequence[Reward]) -> Iterator[Problem]:
+        """Yield the problems of what a state no longer has, or has under other names."""
+        if rewards[0].max_loss is not None:
+            message = expecting("no guardrail, as the first of the rewards is the goal", "a guardrail")
+            hint = "write the reward that decides first"
+            yield Problem(("rewards", rewards[0].name, "guardrail"), message, hint)
+        if self.ranking is not None and [reward.name for reward in rewards] != [Reward.name]:
+            hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
+            yield Problem(("rewards",), expecting("nothing next to `ranking`", "rewards"), hint)
+        if self.segments and self.ranking is None:
+            yield from objections(
+                partial(segmented_estimate, self), "segments", hint="add ips to estimators, and cumulative to averages"
+            )
+        for name, versions in self.versions.items():
+            hint = "write e.g. frozen: {kind: versions_of, policy: apprentice, every: 200000, keep: 3}"
+            check = partial(versions.check, name, named, self.block, self.reward_model.is_external)
+            yield from objections(check, "candidates", name, hint=hint)
+
+    def code_problems(self) -> Iterator[Problem]:
+        """Yield the problems of the code that the options name: it is imported and run."""
+        yield from objections(self.reward_model.check, "reward_model")
+        for name, policy in self.computed_policies.items():
+            if isinstance(policy, ExternalPolicy):
+                option = "target" if isinstance(policy, PythonPolicy) else "model"
+                yield from objections(policy.check, "candidates", name, option)
 
     @property
     def estimators(self) -> dict[str, AnyEstimator]:
@@ -520,72 +555,76 @@ class EvaluatorConfig:
                     f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
                     hint="give from_state the candidates of the configuration",
                 )
-        config._check()
+        refuse(config._problems())
         return config
 
 
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
-_ESTIMATOR: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
-_AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
-_REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _CONFIG: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
-_RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
-_ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
-_SEGMENTS: TypeAdapter[dict[str, Segment]] = TypeAdapter(dict[str, Segment])
-_PROPENSITY: TypeAdapter[EstimatedPropensity] = TypeAdapter(EstimatedPropensity)
 
 
-def _products(
-    estimators: Sequence[AnyEstimator | KindOrOptions] | None,
-    averages: Sequence[AnyAverage | KindOrOptions] | None,
-    of_clicks: bool,
-    estimated: bool,
-) -> tuple[Product, ...]:
-    published, best = (CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]) if of_clicks else (PUBLISHED_ESTIMATORS, BEST_ESTIMATORS)
-    if estimated:
+def segmented_estimate(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
+    """Return the estimate that segments split.
+
+    It is on the first average with fixed weights. Of its estimators that have no denominator and no bias by design,
+    promotion's preference decides; a default estimator needs no more than the logged action.
+
+    Raises:
+        ValueError: No estimate adds up over segments.
+    """
+    usable = [
+        (estimator, average)
+        for estimator, average, _ in config.pairs.values()
+        if average.factor is not None
+        and not (estimator.ratio or estimator.is_biased_by_design or len(estimator.alternatives) > 1)
+        and not (config.default_estimators and config.needs_of(estimator))
+    ]
+    if not usable:
+        raise ValueError(
+            "segments need an unbiased estimator without a denominator, such as ips, on cumulative or decay by events"
+        )
+    return min((pair for pair in usable if pair[1] == usable[0][1]), key=lambda pair: pair[0].preference)
+
+
+def _products(options: EvaluatorOptions) -> tuple[Product, ...]:
+    published, best = PUBLISHED_ESTIMATORS, BEST_ESTIMATORS
+    if options.ranking is not None:
+        published, best = CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]
+    if options.propensity is not None:
         published = best = ESTIMATED_ESTIMATORS
-    if estimators is None and averages is None:
+    if not options.estimators and not options.averages:
         return ((published, PUBLISHED_AVERAGES), (best, (BEST_AVERAGE,)))
-    every, on = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
-    return (
-        (
-            every if estimators is None else chosen_all("estimators", estimators, _ESTIMATOR),
-            on if averages is None else chosen_all("averages", averages, _AVERAGE),
-        ),
-    )
+    estimators, averages = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
+    return ((options.estimators or estimators, options.averages or averages),)
 
 
-def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
-    if isinstance(candidates, str):
-        raise ValueError(f"candidates must be a list of names, found the string {candidates!r}")
-    policies = (production, *candidates)
-    repeated = sorted({policy for policy in policies if policies.count(policy) > 1})
-    if repeated or LOGGING in candidates:
-        raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
-    return policies
+def _name_problems(production: str, candidates: Candidates) -> Iterator[Problem]:
+    """Yield the problems of the names of policies."""
+    steps = candidates if isinstance(candidates, Mapping) else range(len(candidates))
+    paths: list[KeyPath] = [("production",), *(("candidates", step) for step in steps)]
+    names: set[str] = set()
+    for path, name in zip(paths, (production, *candidates), strict=True):
+        if UNWRITABLE.search(name):
+            message = expecting("a name without quotes, backslashes and control characters", repr(name))
+            hint = "a policy has the same name in events, configuration and metrics: give it a plain one"
+            yield Problem(path, message, hint)
+        elif names and name == LOGGING:
+            hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
+            yield Problem(path, expecting("the name of a policy", "'logging'"), hint)
+        elif names and name == production:
+            hint = "production is estimated anyway: remove it here"
+            yield Problem(path, expecting("another policy than production", f"'{name}'"), hint)
+        elif name in names:
+            yield Problem(path, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+        names.add(name)
 
 
-def _rewards(reward_range: tuple[float, float], rewards: Sequence[Reward] | None) -> tuple[Reward, ...]:
-    if rewards is None:
-        return (Reward("reward", *_ordered(reward_range)),)
-    for reward in rewards:
-        _ordered(reward.range)
-        if reward.max_loss is not None and not 0 <= reward.max_loss < math.inf:
-            raise ValueError(f"the largest loss of {reward.name} must be 0 or more, found {reward.max_loss}")
-    if not rewards or rewards[0].max_loss is not None:
-        raise ValueError("the first of the rewards is the goal, and not a guardrail")
-    return tuple(rewards)
-
-
-def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = map(float, reward_range)
-    if not -LARGEST_WEIGHT <= low < high <= LARGEST_WEIGHT:
-        raise ValueError(f"reward_range must be two numbers, the smaller first, within 1e50; found {reward_range}")
-    return low, high
-
-
-def _require_distinct(option: str, labels: Sequence[str]) -> None:
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated or not labels:
-        problem = f"{', '.join(repeated)} is configured twice; give one a name" if repeated else "there is none"
-        raise ValueError(f"{option}: {problem}")
+def _label_problems(option: str, components: Sequence[Component]) -> Iterator[Problem]:
+    labels = [component.label for component in components]
+    if not labels:
+        yield Problem((option,), expecting("a list that is not empty", "[]"))
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            found = f"'{label}', the label of {option}.{labels.index(label)}"
+            hint = f"give each a name: {{kind: ..., name: {label}_2}}"
+            yield Problem((option, index), expecting("its own label", found), hint)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
+from streameval.common.problems import refuse, validated
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
@@ -22,11 +23,12 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
-from streameval.ope.evaluator.config import Candidates, EvaluatorConfig, KindOrOptions, Product
+from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
+from streameval.ope.evaluator.options import Candidates, EvaluatorArguments, KindOrOptions
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
     examination_rows,
@@ -51,7 +53,6 @@ from streameval.ope.promotion import (
     decide,
     with_checks,
 )
-from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
@@ -116,7 +117,7 @@ class Evaluator:
     configuration (`{"kind": "window", "tau": 5000}`).
 
     Raises:
-        ValueError: an argument is wrong, or does not fit another one
+        ProblemsError: arguments are wrong, or do not fit together; a ValueError with the path of each and a hint
 
     The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
     logging policy to take the rewarded action:
@@ -148,25 +149,30 @@ class Evaluator:
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
         propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> None:
+        options = {
+            "candidates": candidates,
+            "estimators": estimators,
+            "averages": averages,
+            "reward_range": reward_range,
+            "production": production,
+            "intervals": intervals,
+            "confidence": confidence,
+            "block": block,
+            "reward_model": reward_model,
+            "drift": "off" if drift is None else drift,
+            "promotion": "off" if promotion is None else promotion,
+            "ranking": ranking,
+            "logging": logging,
+            "rewards": rewards,
+            "segments": segments,
+            "propensity": propensity,
+        }
+        arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
         self.config = EvaluatorConfig.of(
-            candidates,
-            estimators,
-            averages,
-            reward_range,
-            production,
-            intervals,
-            confidence,
-            block,
-            reward_model,
-            drift,
-            promotion,
-            ranking,
-            logging,
-            None if rewards is None else Reward.several(rewards),
-            segments,
-            propensity,
+            arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
         )
-        self.config.reward_model.check()
+        rooms.require(self.config)
+        refuse(self.config.code_problems())
         self._start()
 
     @classmethod

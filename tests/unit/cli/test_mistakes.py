@@ -402,7 +402,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "drift: ADWINN": "drift (line 2): there is no drift detector 'ADWINN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
     "promotion: payred": "promotion.rule (line 2): expected one of paired, anytime, sea or bsea, found 'payred'\nhint:",
     "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
-    "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than reward.min (1), found 0\nhint: gi",
+    "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than min (1), found 0\nhint: gi",
     "reward: {max: many}": "reward.max (line 2): expected a number, found 'many'\nhint: the largest possible reward",
     "confidence: 95": "confidence (line 2): expected a number less than 1, found 95\nhint: confidence level of the",
     "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",

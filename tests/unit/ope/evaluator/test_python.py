@@ -38,12 +38,15 @@ def test_names_and_mappings_stand_for_values() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimators": ["isp"]}, r"estimators\.0: expected one of ips, .*; found 'isp'"),
-        ({"estimators": "ips"}, "estimators must be a list, found 'ips'"),
-        ({"averages": ["cumulative", "widow"]}, r"averages\.1: expected one of cumulative, .*; found 'widow'"),
-        ({"averages": [{"kind": "window", "taus": 5}]}, r"averages\.0: window\.taus: "),
-        ({"intervals": {"cumulative": "nrmal"}}, r"intervals\.cumulative: expected one of .*; found 'nrmal'"),
-        ({"reward_model": "rigde"}, r"reward_model: expected one of ridge, .*; found 'rigde'"),
+        ({"estimators": ["isp"]}, r"estimators\.0: expected one of ips, .* found 'isp'"),
+        ({"estimators": "ips"}, "estimators: expected a list, found 'ips'"),
+        ({"averages": ["cumulative", "widow"]}, r"averages\.1: expected one of cumulative, .* found 'widow'"),
+        (
+            {"averages": [{"kind": "window", "taus": 5}]},
+            r"averages\.0\.taus: expected one of .* found the unknown key 'taus'",
+        ),
+        ({"intervals": {"cumulative": "nrmal"}}, r"intervals\.cumulative: expected one of .* found 'nrmal'"),
+        ({"reward_model": "rigde"}, r"reward_model: expected one of ridge, .* found 'rigde'"),
         ({"estimators": [se.IPS]}, r"estimators\.0: "),
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from streameval.config.errors import problems_of
+from streameval.common.problems import problems_of
 from streameval.config.model import Config, Http
 from streameval.errors import ConfigError, InputError
 from streameval.service.http import auth
