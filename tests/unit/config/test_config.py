@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr, TypeAdapter
 
 from streameval.common.problems import one_of
 from streameval.config.loading import parse_yaml
 from streameval.config.memory import usable_memory
 from streameval.config.model import Config, StateSettings
+from streameval.config.removed import REMOVED, without_removed
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
+from streameval.ope.candidates import AnyPolicy
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import CAB, IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.intervals import EmpiricalBernstein, Normal
-from streameval.ope.promotion import Promotion, Trust
+from streameval.ope.promotion import Promotion
 from support.paths import ROOT
 
 DEPLOYED = ROOT / "streameval" / "config" / "streameval.yaml"
+ANNOTATED = DEPLOYED.read_text()
 
 FROM_THE_DOCUMENTATION = """
 source: {kind: kafka, bootstrap_servers: "localhost:9092", topic: interactions, start: earliest}
@@ -440,7 +443,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
         STREAMEVAL_SOURCE__SECURITY_PROTOCOL="SASL_SSL",
         STREAMEVAL_SOURCE__SASL_MECHANISM="PLAIN",
         STREAMEVAL_SOURCE__SASL_PASSWORD="[1]",
-        STREAMEVAL_SOURCE__STALL_TIMEOUT="45",
+        STREAMEVAL_SOURCE__MAX_LATENESS="45",
         STREAMEVAL_HTTP__PORT="9200",
         STREAMEVAL_CONFIDENCE="0.9",
         STREAMEVAL_ESTIMATORS="[snips, {kind: clipped_ips, cap: 5}]",
@@ -449,7 +452,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
     source = config.required_source()
     assert isinstance(source, KafkaSettings)
     assert (source.topic, source.sasl_username, source.sasl_password) == ("y", "me", SecretStr("[1]"))
-    assert source.stall_timeout == 45.0
+    assert source.max_lateness == 45.0
     assert (config.http.port, config.confidence) == (9200, 0.9)
     assert config.estimators == (SNIPS(), ClippedIPS(cap=5))
     assert config.state == StateSettings(interval=60.0)
@@ -561,49 +564,104 @@ def test_plain_values_are_what_they_look_like() -> None:
     ]
 
 
-def uncommented(text: str) -> dict[str, Any]:
-    return parse_yaml(re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE), "config/streameval.yaml").values
+# --- The annotated file ---
 
 
-def deployed_sources() -> dict[str, dict[str, Any]]:
-    """The source that is active and those that are commented out, by their kind."""
-    text = DEPLOYED.read_text()
-    active = parse_yaml(text, "x").values["source"]
-    commented = re.findall(r"^#source:\n(?:#  .*\n)+", text, flags=re.MULTILINE)
-    others = [uncommented(block)["source"] for block in commented]
-    return {source["kind"]: source for source in (active, *others)}
+def section_of(name: str) -> str:
+    """The paragraphs of the annotated file that are about a section."""
+    return "\n".join(part for part in ANNOTATED.split("\n\n") if re.search(rf"^#?{name}:", part, re.MULTILINE))
 
 
-def defaults(model: type[BaseModel]) -> Mapping[str, Any]:
-    return {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
+def uncommented(name: str) -> list[Any]:
+    """The values of a section that its commented lines would set, one for each alternative."""
+    blocks = re.findall(rf"^#{name}:.*\n(?:#  .*\n)*", f"{section_of(name)}\n", re.MULTILINE)
+    return [parse_yaml(re.sub("^#", "", block, flags=re.MULTILINE), "x").values[name] for block in blocks]
 
 
-def test_the_deployed_file_loads_and_changes_nothing() -> None:
-    deployed = Config.load(DEPLOYED, {})
+def keys_below(schema: Any, definitions: Mapping[str, Any]) -> Iterator[str]:
+    """The names of all options that a JSON Schema allows, at any depth."""
+    if isinstance(schema, dict):
+        name = schema.get("$ref", "").rpartition("/")[2]
+        inner = [definitions[name]] if name else []
+        inner += [*schema.get("oneOf", ()), *schema.get("anyOf", ()), schema.get("items")]
+        yield from schema.get("properties", ())
+        for value in (*inner, schema.get("additionalProperties"), *schema.get("properties", {}).values()):
+            yield from keys_below(value, definitions)
+
+
+def test_the_annotated_file_loads_and_changes_nothing() -> None:
     bare = Config.model_validate({"policies": {"candidates": ["challenger"]}, "source": {"topic": "interactions"}})
-    assert deployed == bare
+    assert Config.load(DEPLOYED, {}) == bare
 
 
-@pytest.mark.parametrize("model", [KafkaSettings, FileSettings, SimulatedSettings])
-def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseModel]) -> None:
-    kind = model.model_fields["kind"].default
-    shown = deployed_sources()[kind]
-    assert shown.keys() == model.model_fields.keys()
-    required = {name: shown[name] for name, field in model.model_fields.items() if field.is_required()}
-    assert model.model_validate(shown) == model.model_validate(required)
+@pytest.mark.parametrize("section", Config.model_fields)
+def test_the_annotated_file_shows_every_key_of_a_section(section: str) -> None:
+    shown, schema = section_of(section), without_removed(Config.model_json_schema())
+    general = {"kind", "name", "parameters", "detector"}  # every kind has the first two; drift has the detector's own
+    keys = {*keys_below(schema["properties"][section], schema["$defs"])} - general
+    assert [key for key in sorted(keys) if not re.search(rf"\b{key}:\s", shown)] == []
 
 
-def test_the_deployed_file_shows_every_option_of_every_part() -> None:
-    values = parse_yaml(DEPLOYED.read_text(), "x").values
-    parts = r"^#(?:estimators|averages):\n(?:#  .*\n)+"
-    later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
-    assert (values | later).keys() == Config.model_fields.keys()
-    for part in ("policies", "reward", "http", "state"):
-        model = Config.model_fields[part].annotation
-        assert model is not None
-        assert values[part].keys() == model.model_fields.keys()
-    assert values["promotion"].keys() == Promotion.__pydantic_fields__.keys()  # type: ignore[attr-defined]
-    assert values["promotion"]["trust"].keys() == Trust.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+@pytest.mark.parametrize("section", ["estimators", "averages"])
+def test_the_annotated_file_shows_every_kind_with_its_defaults(section: str) -> None:
+    (choices,) = uncommented(section)
+    kinds: TypeAdapter[Any] = TypeAdapter(get_args(Config.model_fields[section].annotation)[0])
+    shown = [{"kind": choice} if isinstance(choice, str) else choice for choice in choices]
+    assert_defaults([choice for choice in shown if "name" not in choice], kinds)
+    named = {member["properties"]["kind"]["const"] for member in kinds.json_schema()["$defs"].values()}
+    assert {choice["kind"] for choice in shown} == named
+
+
+def test_the_annotated_file_shows_sources_and_reward_models_with_their_defaults() -> None:
+    kafka = parse_yaml(ANNOTATED, "x").values["source"]
+    assert_defaults([kafka, *uncommented("source")], TypeAdapter(Config.model_fields["source"].rebuild_annotation()))
+    models = uncommented("reward_model")
+    assert_defaults(models, TypeAdapter(Config.model_fields["reward_model"].rebuild_annotation()))
+    assert {model["kind"] for model in models} == {"tabular", "river", "python"}
+
+
+def test_the_annotated_file_shows_policies_with_their_defaults() -> None:
+    comment = re.search(r"^  # (\{challenger: (?:.*\n)+?.*\}\})", section_of("policies"), re.MULTILINE)
+    assert comment is not None
+    policies = parse_yaml(re.sub(r"^  #", "", f"x: {comment[1]}", flags=re.MULTILINE), "x").values["x"]
+    mappings = [policy for policy in policies.values() if isinstance(policy, dict)]
+    for policy in mappings:
+        assert policy.pop("file", None) is None
+    assert_defaults(mappings, TypeAdapter(AnyPolicy))
+
+
+def assert_defaults(shown: list[dict[str, Any]], kinds: TypeAdapter[Any]) -> None:
+    """Every option shown has its default, unless it must be given."""
+    for choice in shown:
+        made = kinds.validate_python(choice)
+        fields = type(made).__pydantic_fields__
+        required = {key: value for key, value in choice.items() if key == "kind" or fields[key].is_required()}
+        assert made == kinds.validate_python(required)
+
+
+# --- Removed options ---
+
+
+@pytest.mark.parametrize("path", REMOVED)
+def test_a_removed_option_is_refused_with_the_reason_and_what_happens_instead(load: Loader, path: str) -> None:
+    document: Any = 1
+    for step in reversed(path.split(".")):
+        document = {step: document} if step != "*" else {"x": document} if "candidates" in path else [document]
+    report = load.complaint(json.dumps(document))
+    reason, instead = REMOVED[path]
+    assert f": this option was removed: {reason}\nhint: remove it: {instead}" in report
+    assert report.count("this option was removed") == 1
+
+
+def test_a_removed_option_of_the_environment_is_refused_too(load: Loader) -> None:
+    report = load.complaint(ONE + "source: {topic: x}", STREAMEVAL_SOURCE__STALL_TIMEOUT="45")
+    assert "source.stall_timeout (STREAMEVAL_SOURCE__STALL_TIMEOUT): this option was removed: " in report
+
+
+def test_a_removed_option_does_not_hide_other_problems(load: Loader) -> None:
+    report = load.complaint(ONE + "promotion: {hold: 3, margin: much}")
+    assert "2 problems" in report
+    assert "promotion.margin (line 2): expected a number, found 'much'" in report
 
 
 @pytest.mark.parametrize(
@@ -642,8 +700,11 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
     ("text", "complaint"),
     [
         ("piared", "promotion.rule (line 2): expected one of paired, anytime, sea or bsea"),
-        ("{hold: 0}", "promotion.hold (line 2): expected a number greater than or equal to 1, found 0"),
-        ("{trust: {largest_share: 2}}", "promotion.trust.largest_share (line 2): expected a number less than or equal"),
+        ("{min_events: -1}", "promotion.min_events (line 2): expected a number greater than or equal to 0, found -1"),
+        (
+            "{trust: {rejected_share: 2}}",
+            "promotion.trust.rejected_share (line 2): expected a number less than or equal",
+        ),
         ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
         ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
         ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
@@ -654,17 +715,6 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
 )
 def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
-
-
-@pytest.mark.parametrize("part", ["estimators", "averages"])
-def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -> None:
-    text = re.sub(r"^#(?=(?:estimators|averages):|  - kind|    \w+:)", "", DEPLOYED.read_text(), flags=re.MULTILINE)
-    shown = {choice["kind"]: choice.keys() - {"name"} for choice in parse_yaml(text, "x").values[part]}
-    (member, *_) = Config.model_fields[part].annotation.__args__  # type: ignore[union-attr]
-    classes = member.__origin__.__args__
-    assert shown == {
-        cls.__pydantic_fields__["kind"].default: cls.__pydantic_fields__.keys() - {"name"} for cls in classes
-    }
 
 
 def of_candidates(count: int, **sections: Any) -> Config:
