@@ -1,4 +1,4 @@
-"""The base of estimators, averages and intervals: frozen values with a kind and an optional name."""
+"""Represent estimators, averages and intervals as frozen values with a kind and an optional name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StrictModel(BaseModel):
 
 
 class Configurable(type):
-    """The type of the classes that people configure: `dir` and `help` list the options of such a class."""
+    """Let `dir` and `help` list the options of a class that people configure."""
 
     def __dir__(cls) -> list[str]:
         return [option.name for option in fields(cls) if option.repr] if is_dataclass(cls) else []
@@ -25,17 +25,17 @@ class Configurable(type):
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Component(metaclass=Configurable):
-    """A configured choice; its label is what people see in metrics and reports, so two of one kind need names."""
+    """Represent a configured choice. Metrics and reports show its label, so two of one kind need names."""
 
     name: str | None = field(default=None, repr=False)
     kind: str = field(default="", repr=False)
 
     @property
     def label(self) -> str:
-        """The name given by the user, else the kind."""
+        """Return the name given by the user, else the kind."""
         return self.name or self.kind
 
 
 def kind_as_mapping(value: object) -> object:
-    """The name of a kind as a mapping of options; other values as they are."""
+    """Return the name of a kind as a mapping of options, and other values unchanged."""
     return {"kind": value} if isinstance(value, str) else value

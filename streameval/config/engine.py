@@ -18,7 +18,7 @@ from streameval.ope.evaluator.summaries import require_halves
 
 
 class SparkSettings(StrictModel):
-    """Apache Spark: this process is the driver, and reads no message itself."""
+    """Configure Apache Spark: this process is the driver, and reads no message itself."""
 
     kind: Literal["spark"] = "spark"
     master: str | None = Field(

@@ -43,7 +43,7 @@ AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(di
 
 
 class Http(StrictModel):
-    """Address, TLS and logins of the HTTP server for metrics, report and status page."""
+    """Configure the HTTP server for metrics, report and status page."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
     port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
@@ -74,7 +74,7 @@ class Http(StrictModel):
 
     @property
     def checks_host(self) -> bool:
-        """Whether a request must name a known host: always without a login on this machine, else with `allowed_hosts`.
+        """Return whether a request must name a known host: without a login on this machine, or with `allowed_hosts`.
 
         Otherwise a page from the internet whose own name resolves to 127.0.0.1 could read the answers.
         """
@@ -82,12 +82,12 @@ class Http(StrictModel):
 
     @property
     def has_login(self) -> bool:
-        """Whether readers must show a token or a password."""
+        """Return whether readers must show a token or a password."""
         return self.token_file is not None or self.users_file is not None
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the address."""
+    """Return whether only programs on this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -95,13 +95,13 @@ def _is_loopback(host: str) -> bool:
 
 
 class RewardSettings(RewardRange):
-    """The field of an event that holds the reward, and its range."""
+    """Configure the field of an event that holds the reward, and its range."""
 
     field: Name = Field("reward", description="the key of the reward in an event")
 
 
 class StateSettings(StrictModel):
-    """Snapshots, from which a restart resumes."""
+    """Configure snapshots, from which a restart resumes."""
 
     dir: Path | None = Field(
         Path("streameval-state"), description="a writable directory that no other daemon uses, or null for none"
@@ -110,7 +110,7 @@ class StateSettings(StrictModel):
 
 
 class DeadLetterFile(StrictModel):
-    """A file of rejected messages, one per line."""
+    """Write rejected messages to a file, one per line."""
 
     kind: Literal["file"] = "file"
     path: Path = Field(description="the file; its directory must exist")
@@ -121,14 +121,14 @@ class DeadLetterFile(StrictModel):
 
 
 class DeadLetterTopic(StrictModel):
-    """A topic of rejected messages, with reason and origin in their headers."""
+    """Write rejected messages to a topic, with reason and origin in their headers."""
 
     kind: Literal["kafka"]
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
 
 
 class DecisionTopic(StrictModel):
-    """A topic of messages, one for each transition of a promotion rule and each frozen copy of a policy."""
+    """Write a message to a topic for each transition of a promotion rule and each frozen copy of a policy."""
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source; created if absent")
@@ -143,7 +143,7 @@ COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for t
 
 
 class Config(EvaluatorOptions):
-    """The whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
+    """Hold the whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
@@ -236,22 +236,22 @@ class Config(EvaluatorOptions):
 
     @property
     def written(self) -> str:
-        """The format of the events of the source."""
+        """Return the format of the events of the source."""
         return "json" if self.source is None else self.source.wire_format
 
     @property
     def written_to_files(self) -> str:
-        """The format of files if their names do not show it."""
+        """Return the format of files with names that do not show it."""
         return "json" if self.written in ("avro", "protobuf") else self.written
 
     @property
     def reward_topic(self) -> RewardTopic | None:
-        """The topic of rewards that come separately from their decisions."""
+        """Return the topic of rewards that come separately from their decisions."""
         return None if self.source is None else self.source.reward_topic
 
     @property
     def reward_fields(self) -> list[RewardField]:
-        """The fields and ranges of all rewards, the goal first."""
+        """Return the fields and ranges of all rewards, the goal first."""
         if not self.rewards:
             return [RewardField("reward", self.reward.field, self.reward.min, self.reward.max)]
         rewards = self.rewards.items()

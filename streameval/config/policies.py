@@ -17,7 +17,7 @@ from streameval.ope.policies.logged import LOGGING
 
 
 class Policies(StrictModel):
-    """The policies whose values are estimated."""
+    """Configure the policies to evaluate."""
 
     candidates: NamesOrPolicies
     production: Name = Field(
@@ -26,7 +26,7 @@ class Policies(StrictModel):
 
     @property
     def versions(self) -> dict[str, VersionsOf]:
-        """The candidates that become frozen copies of others, by the prefix of the names of the copies."""
+        """Return the policies that are copied into new candidates, by the prefix of the names of the copies."""
         named: dict[str, AnyPolicy] = named_policies(self.candidates)
         return {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
 

@@ -249,37 +249,37 @@ class EvaluatorConfig:
 
     @property
     def estimators(self) -> dict[str, AnyEstimator]:
-        """All estimators, by label."""
+        """Return all estimators, by label."""
         return {estimator.label: estimator for estimators, _ in self.products for estimator in estimators}
 
     @property
     def averages(self) -> dict[str, AnyAverage]:
-        """All averages, by label."""
+        """Return all averages, by label."""
         return {average.label: average for _, averages in self.products for average in averages}
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The range of the goal, the first reward."""
+        """Return the range of the goal."""
         return self.rewards[0].range
 
     @property
     def further_fields(self) -> list[RewardField]:
-        """The names and ranges of the rewards after the goal."""
+        """Return the names and ranges of the rewards after the goal."""
         return [RewardField(each.name, each.name, each.low, each.high) for each in self.rewards[1:]]
 
-    def for_reward(self, place: int) -> EvaluatorConfig:
-        """The config for one of the rewards alone."""
-        return replace(self, rewards=(self.rewards[place],))
+    def for_reward(self, index: int) -> EvaluatorConfig:
+        """Return the config for one of the rewards alone."""
+        return replace(self, rewards=(self.rewards[index],))
 
     @property
     def scores(self) -> tuple[str, ...] | None:
-        """The fields of events that policies in code read; None if nothing reads more than the columns."""
+        """Return the fields of events that policies in code read; None if nothing reads more than the columns."""
         read = fields_read(self.computed_policies.values())
         needed = self.reward_model.needs_raw_fields or self.propensity is not None
         return () if read is None and needed else read
 
     def decoder(self) -> JsonDecoder:
-        """Decodes the JSON of events."""
+        """Return a decoder of events in JSON."""
         if self.ranking is not None:
             return RankingDecoder(self.logged_policies, named=self.scores is not None)
         return JsonDecoder(
@@ -293,27 +293,27 @@ class EvaluatorConfig:
 
     @property
     def fields(self) -> list[SegmentField]:
-        """The fields of segments, and those that propensities are estimated by."""
+        """Return the fields of segments, and the fields that estimated propensities depend on."""
         by = [] if self.propensity is None else self.propensity.fields
         return list(dict.fromkeys((*fields_of_segments(self.segments), *by)))
 
     @property
     def names_actions(self) -> bool:
-        """Whether the names of the logged actions are needed."""
+        """Return whether the names of the logged actions are needed."""
         return self.compares_propensities or self.propensity is not None
 
     @property
     def origin_of_propensities(self) -> str:
-        """`logged` or `estimated`, as rows of a Report show it."""
+        """Return `logged` or `estimated`, as rows of a Report show it."""
         return "logged" if self.propensity is None else self.propensity.kind
 
     @property
     def margin(self) -> float | None:
-        """The lift that a candidate must exceed to be promotable; None without promotion."""
+        """Return the lift that a candidate must exceed to be promotable; None without promotion."""
         return None if self.promotion is None else self.promotion.margin
 
     def columns_of(self, events: EventBatch) -> SegmentColumns | None:
-        """The columns of `fields`, which the events may lack; None without any."""
+        """Return the columns of `fields`, even if the events lack them; None without fields."""
         names = [each.name for each in self.fields]
         if not names:
             return None
@@ -322,45 +322,45 @@ class EvaluatorConfig:
 
     @property
     def compares_propensities(self) -> bool:
-        """Whether a trust check compares the logged propensities with how often actions are chosen."""
+        """Return whether a trust check compares logged propensities with how often actions are chosen."""
         is_compared = self.promotion is not None and len(self.policies) > 1 and self.ranking is None
         return is_compared and self.propensity is None
 
     @property
     def trust_error(self) -> float:
-        """The probability that a trust check ever fails on a sound log."""
+        """Return the probability that a trust check ever fails on a sound log."""
         return Trust().error if self.promotion is None else self.promotion.trust.error
 
     @property
     def logged_policies(self) -> list[str]:
-        """The policies whose probabilities are in the events."""
+        """Return the policies that events carry probabilities for."""
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
 
     @property
     def learned_policies(self) -> dict[str, LearningPolicy]:
-        """The policies that learn from the events, and frozen copies of them, by name."""
+        """Return the policies that learn from the events, and frozen copies of them, by name."""
         return {name: each for name, each in self.computed_policies.items() if learns(each)}
 
     @property
     def policies_need_prediction(self) -> bool:
-        """Whether a policy needs the predictions of the reward model."""
+        """Return whether a policy needs the predictions of the reward model."""
         return any(policy.needs_prediction for policy in self.learned_policies.values())
 
     def policy(self, name: str) -> tuple[EvaluatedPolicy | None, AnyRewardModel | None]:
-        """The policy that computes probabilities, and the reward model that it needs; None for logged ones."""
+        """Return the policy that computes probabilities, and the reward model that it needs; None for logged ones."""
         policy = self.computed_policies.get(name)
         is_modelled = learns(policy) and (policy.needs_prediction or policy.keeps_model)
         return policy, self.reward_model if is_modelled else None
 
     @property
     def columns(self) -> list[str]:
-        """The policies whose probabilities are needed: those with rows, but for `logging`, and the arms of a ramp."""
-        of_arms = () if self.logging is None else self.logging.names
-        return [name for name in dict.fromkeys((*self.policies, *of_arms)) if name != LOGGING]
+        """Return the policies that events need probabilities for: all reported ones except `logging`, and all arms."""
+        arms = () if self.logging is None else self.logging.names
+        return [name for name in dict.fromkeys((*self.policies, *arms)) if name != LOGGING]
 
     @property
     def pairs(self) -> dict[Pair, tuple[AnyEstimator, AnyAverage, AnyRewardModel | None]]:
-        """Every estimator on each of its averages, with everything besides the policies that decides its numbers."""
+        """Return every estimator on each of its averages, with all that decides its numbers besides the policies."""
         return {
             (estimator.label, average.label): (estimator, average, self._model_of(estimator))
             for estimators, averages in self.products
@@ -370,7 +370,7 @@ class EvaluatorConfig:
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """Policies, estimators and averages by name, each with everything that decides its numbers."""
+        """Return policies, estimators and averages by name, each with all that decides its numbers."""
         return {
             "policies": {name: self.policy(name) for name in self.policies},
             "estimators": {label: (each, self._model_of(each)) for label, each in self.estimators.items()},
@@ -392,7 +392,7 @@ class EvaluatorConfig:
         )
 
     def for_pairs(self, pairs: Collection[Pair]) -> EvaluatorConfig:
-        """The config for these pairs of an estimator and an average only."""
+        """Return the config for these pairs of an estimator and an average only."""
         products: list[Product] = []
         for estimators, averages in self.products:
             groups: dict[tuple[AnyAverage, ...], list[AnyEstimator]] = {}
@@ -404,13 +404,13 @@ class EvaluatorConfig:
         return self.with_products(products)
 
     def with_products(self, products: Sequence[Product]) -> EvaluatorConfig:
-        """The same config for other estimators and averages; intervals on other averages are left out."""
+        """Return the config for other estimators and averages, without the intervals on averages that it lacks."""
         labels = {average.label for _, averages in products for average in averages}
         intervals = {label: interval for label, interval in self.intervals.items() if label in labels}
         return replace(self, products=tuple(products), intervals=intervals)
 
     def grids(self) -> tuple[Grid, ...]:
-        """The grids to fold events into: for each product, one for all estimators that need the same of events."""
+        """Return the grids to update: within a product, estimators with the same needs share one."""
         candidates = tuple(policy != LOGGING for policy in self.policies)
         grids = []
         for estimators, averages in self.products:
@@ -444,10 +444,13 @@ class EvaluatorConfig:
         return tuple(grids)
 
     def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
-        """The lifts that promotion may decide by, the preferred one first; `grids` are those of the config.
+        """Return the lifts that promotion may decide by, the preferred one first.
 
-        A lift is that of an estimator that is not biased by design, on an average that mixes components. It is left out
-        where a preferred estimator needs no more of the events, so that it never lacks evidence that this one has.
+        Their estimators are not biased by design, and their averages mix components. A lift is left out if a preferred
+        estimator needs no more of the events, because that one never lacks evidence that the other has.
+
+        Args:
+            grids: the grids of this config
         """
         if self.promotion is None or len(self.policies) < 2:
             return ()
@@ -466,7 +469,7 @@ class EvaluatorConfig:
         return tuple(chosen)
 
     def monitor(self, lifts: Sequence[Pair]) -> PromotionMonitor | None:
-        """The monitor of promotion that decides by these lifts; None when there is nothing to decide."""
+        """Return the monitor of promotion that decides by these lifts; None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
         return PromotionMonitor.of(
@@ -485,9 +488,9 @@ class EvaluatorConfig:
 
     @property
     def _largest_loss(self) -> float | None:
-        """Of rankings, by how much a page's term of production may exceed that of a candidate; else None.
+        """Return by how much production's term of a page may exceed a candidate's; None unless events are rankings.
 
-        Infinite where production is not the order that was shown.
+        Infinite if production is not the order that was shown.
         """
         if self.ranking is None:
             return None
@@ -495,7 +498,7 @@ class EvaluatorConfig:
 
     @property
     def errors(self) -> Array:
-        """The probability that a confidence sequence ever misses, [policies].
+        """Return the probability that a confidence sequence ever misses, [policies].
 
         Candidates share one probability: all that were ever added, or as many as promotion's `family_size`.
         """
@@ -504,23 +507,23 @@ class EvaluatorConfig:
         return np.concatenate([[error], error_shares(error, order, family)])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Requirement]:
-        """The fields that an estimator needs events to have, with those of the reward model if it uses one."""
+        """Return the fields that an estimator and its reward model need events to have."""
         model = self._model_of(estimator)
         return frozenset(estimator.needs if model is None else estimator.needs | model.needs)
 
     def interval(self, average: AnyAverage) -> AnyInterval:
-        """The kind of interval on an average: the configured one, or the one that the coverage study recommends."""
+        """Return the interval on an average: the configured one, or the one that the coverage study recommends."""
         default = average.default_interval
         return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": default})
 
     def settings(self) -> State:
-        """The config as a plain value."""
+        """Return the config as a plain value."""
         settings: State = _CONFIG.dump_python(self)
         return settings
 
     @staticmethod
     def describe(settings: State) -> State:
-        """The production policy, the products, the reward range and the confidence, as values that JSON has."""
+        """Return the production policy, the products, the reward range and the confidence, as values that JSON has."""
         first = settings["rewards"][0]
         known = {name: settings[name] for name in ("products", "confidence")}
         return {"production": settings["policies"][0], **known, "reward_range": (first["low"], first["high"])}
@@ -529,9 +532,9 @@ class EvaluatorConfig:
     def without_code(
         cls, settings: State, reward_model: AnyRewardModel | None, candidates: Candidates
     ) -> tuple[EvaluatorConfig, EvaluatorConfig]:
-        """The config of settings, and the config without the code that the caller does not name.
+        """Return the config of settings, and the config without code that the caller does not name.
 
-        That config has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
+        The second one has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
         """
         config, named = _CONFIG.validate_python(settings), named_policies(candidates)
         computed = config.computed_policies.items()
@@ -543,10 +546,13 @@ class EvaluatorConfig:
 
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> EvaluatorConfig:
-        """The inverse of `settings`. A state may come from anywhere: code in it runs only if `trusted` names it.
+        """Return the config of `settings()`.
+
+        A state may come from anywhere: code in it runs only if `trusted` names it.
 
         Raises:
             StateError: The settings name a policy in code that `trusted` does not name.
+            ProblemsError: The settings do not fit together.
         """
         config, allowed = _CONFIG.validate_python(settings), named_policies(trusted)
         for name, policy in config.computed_policies.items():

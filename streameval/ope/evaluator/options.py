@@ -58,7 +58,7 @@ NamesOrPolicies = Annotated[
 
 
 class RewardRange(StrictModel):
-    """The range of a reward."""
+    """Limit a reward to a range."""
 
     min: float = Field(
         0.0,
@@ -82,7 +82,7 @@ class RewardRange(StrictModel):
 
 
 class GuardrailSettings(StrictModel):
-    """The largest loss of a reward with which a candidate may be promotable."""
+    """Limit the loss of a reward with which a candidate may be promotable."""
 
     max_loss: float = Field(
         ge=0, allow_inf_nan=False, description="by how much a candidate may be worse than production, e.g. 0.001"
@@ -90,7 +90,7 @@ class GuardrailSettings(StrictModel):
 
 
 class NamedReward(RewardRange):
-    """One of several rewards: its field, its range, and whether it guards promotion."""
+    """Configure one of several rewards: its field, its range, and whether it guards promotion."""
 
     field: Name | None = Field(None, description="the key of the reward in an event; by default the name of the reward")
     guardrail: GuardrailSettings | None = Field(
@@ -117,7 +117,7 @@ def _estimated_or_none(value: object) -> object:
 
 
 class EvaluatorOptions(StrictModel):
-    """The options of an evaluator that have one form in Python and in YAML. An empty list stands for the default."""
+    """Hold the options of an evaluator that Python and YAML write alike. An empty list stands for the default."""
 
     ranking: Ranking | None = Field(
         None,
@@ -158,7 +158,7 @@ def _range_as_mapping(value: object) -> object:
 
 
 class EvaluatorArguments(EvaluatorOptions):
-    """The arguments of `Evaluator`: the options, and what YAML writes in sections of its own."""
+    """Hold the arguments of `Evaluator`: the options, and what YAML writes in sections of its own."""
 
     candidates: NamesOrPolicies
     production: Name = LOGGING
@@ -168,7 +168,7 @@ class EvaluatorArguments(EvaluatorOptions):
 
     @property
     def all_rewards(self) -> tuple[Reward, ...]:
-        """The rewards, the goal first."""
+        """Return the rewards, the goal first."""
         if self.rewards:
             return tuple(reward.reward(name) for name, reward in self.rewards.items())
         return (Reward("reward", self.reward_range.min, self.reward_range.max),)

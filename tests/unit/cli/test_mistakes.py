@@ -417,6 +417,8 @@ MISTAKES_IN_CONFIGURATIONS = {
     "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
     "source: {topic: t, security_protocol: SASL_SSL}": "security_protocol SASL_SSL needs sasl_mechanism, sasl_username",
     "source: {topic: t, ssl_cafile: c.yaml}": "ssl_* settings have no effect unless security_protocol is SSL or SASL",
+    "source: {topic: t, stall_timeout: 5s}": "source.stall_timeout (line 2): this option was removed: nobody can",
+    "logging: {arms: [a]}": "logging.arms (line 2): expected a list of at least 2, found ['a']\nhint: ",
     "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
     "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
     "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
