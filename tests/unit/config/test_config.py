@@ -1,4 +1,4 @@
-"""Contents of streameval.yaml, and messages about wrong ones."""
+"""Load streameval.yaml, and explain what is wrong in one."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ state: {dir: ./streameval-state, interval: 30s}
 
 
 ONE = "policies: {candidates: [a]}\n"
-"""The least that every configuration needs; text after it starts in line 2."""
+"""Minimum of every configuration; text after it starts in line 2."""
 
 
 KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
 
 
 class Loader:
-    """Writes a configuration and loads it, with its own environment."""
+    """Write a configuration and load it, with its own environment."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "streameval.yaml"
@@ -105,7 +105,7 @@ PUBLISHED = ["cumulative", "window", "decay", "adaptive_window", "adaptive_decay
 
 
 def planned(config: Config) -> list[tuple[list[str], list[str]]]:
-    """The labels of what would be estimated on what."""
+    """Return the labels of estimators and averages, for each product of them."""
     return [
         ([estimator.label for estimator in estimators], [average.label for average in averages])
         for estimators, averages in config.evaluator_config().products
@@ -115,18 +115,18 @@ def planned(config: Config) -> list[tuple[list[str], list[str]]]:
 BEST = ["stratified_ips", "stratified_dr"]
 
 
-def test_without_lists_the_published_forms_and_the_best_are_estimated(load: Loader) -> None:
+def test_defaults_are_published_and_best_estimators(load: Loader) -> None:
     assert planned(load(ONE)) == [(["ips", "snips"], PUBLISHED), (BEST, ["mixture"])]
 
 
-def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loader) -> None:
+def test_one_list_leaves_the_other_at_its_defaults(load: Loader) -> None:
     estimators = load(ONE + "estimators: [control_variate]")
     assert planned(estimators) == [(["control_variate"], [*PUBLISHED, "mixture"])]
     averages = load(ONE + "averages: [window]")
     assert planned(averages) == [(["ips", "snips", *BEST], ["window"])]
 
 
-def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_are_named(load: Loader) -> None:
+def test_default_intervals_are_replaced_by_name(load: Loader) -> None:
     def kinds(config: Config) -> list[str]:
         plan = config.evaluator_config()
         return [plan.interval(average).kind for _, averages in plan.products for average in averages]
@@ -145,7 +145,7 @@ def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_
         ("drift: {delta: 0.01}", DriftDetector("ADWIN", {"delta": 0.01})),
     ],
 )
-def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
+def test_drift_detectors_have_names_and_parameters_of_river(
     load: Loader, written: str, detector: DriftDetector | None
 ) -> None:
     assert load(ONE + written).drift == detector
@@ -173,7 +173,7 @@ def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) ->
     assert config.evaluator().config.reward_range == (-1.0, 2.0)
 
 
-def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
+def test_decoder_knows_policies_and_reward(load: Loader) -> None:
     config = load("policies: {candidates: [a], production: p}\nreward: {field: revenue, min: 0, max: 50}")
     event = (
         b'{"event_id": "1", "timestamp": 1, "action": "x", "propensity": 0.5, "revenue": 20, '
@@ -318,7 +318,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
     ],
 )
-def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:
+def test_problem_has_path_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(text)
 
 
@@ -413,11 +413,11 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
     ],
 )
-def test_parts_that_do_not_fit_together_are_named(load: Loader, text: str, complaint: str) -> None:
+def test_sections_that_do_not_fit_together_are_explained(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(text)
 
 
-def test_every_problem_is_reported_at_once_and_the_last_line_is_a_hint(load: Loader) -> None:
+def test_all_problems_are_reported_at_once(load: Loader) -> None:
     report = load.complaint(ONE + "http: {port: x}\nconfidence: 2\nestimatrs: [ips]")
     assert report.startswith("streameval.yaml: 3 problems\n\n")
     paths = ["confidence (line 3)", "http.port (line 2)", "estimatrs (line 4)"]
@@ -470,9 +470,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
         (f"source: {{kind: file, path: {__file__}, follow: true}}\nstate: {{}}", True),
     ],
 )
-def test_the_state_of_a_topic_is_kept_unless_it_is_off_and_that_of_others_where_it_is_asked_for(
-    load: Loader, text: str, kept: bool
-) -> None:
+def test_state_is_kept_by_default_for_topics_only(load: Loader, text: str, kept: bool) -> None:
     assert (load(ONE + text).kept_state() is not None) == kept
 
 
@@ -568,18 +566,18 @@ def test_plain_values_are_what_they_look_like() -> None:
 
 
 def section_of(name: str) -> str:
-    """The paragraphs of the annotated file that are about a section."""
+    """Return the paragraphs of the annotated file about a section."""
     return "\n".join(part for part in ANNOTATED.split("\n\n") if re.search(rf"^#?{name}:", part, re.MULTILINE))
 
 
 def uncommented(name: str) -> list[Any]:
-    """The values of a section that its commented lines would set, one for each alternative."""
+    """Return the values that commented lines would set a section to, one for each alternative."""
     blocks = re.findall(rf"^#{name}:.*\n(?:#  .*\n)*", f"{section_of(name)}\n", re.MULTILINE)
     return [parse_yaml(re.sub("^#", "", block, flags=re.MULTILINE), "x").values[name] for block in blocks]
 
 
 def keys_below(schema: Any, definitions: Mapping[str, Any]) -> Iterator[str]:
-    """The names of all options that a JSON Schema allows, at any depth."""
+    """Yield the names of all options that a JSON Schema allows, at any depth."""
     if isinstance(schema, dict):
         name = schema.get("$ref", "").rpartition("/")[2]
         inner = [definitions[name]] if name else []
@@ -631,7 +629,7 @@ def test_the_annotated_file_shows_policies_with_their_defaults() -> None:
 
 
 def assert_defaults(shown: list[dict[str, Any]], kinds: TypeAdapter[Any]) -> None:
-    """Every option shown has its default, unless it must be given."""
+    """Require that every option shown has its default, unless it has none."""
     for choice in shown:
         made = kinds.validate_python(choice)
         fields = type(made).__pydantic_fields__
@@ -643,7 +641,7 @@ def assert_defaults(shown: list[dict[str, Any]], kinds: TypeAdapter[Any]) -> Non
 
 
 @pytest.mark.parametrize("path", REMOVED)
-def test_a_removed_option_is_refused_with_the_reason_and_what_happens_instead(load: Loader, path: str) -> None:
+def test_removed_option_is_refused_with_reason_and_replacement(load: Loader, path: str) -> None:
     document: Any = 1
     for step in reversed(path.split(".")):
         document = {step: document} if step != "*" else {"x": document} if "candidates" in path else [document]
@@ -653,12 +651,12 @@ def test_a_removed_option_is_refused_with_the_reason_and_what_happens_instead(lo
     assert report.count("this option was removed") == 1
 
 
-def test_a_removed_option_of_the_environment_is_refused_too(load: Loader) -> None:
+def test_removed_option_in_environment_is_refused(load: Loader) -> None:
     report = load.complaint(ONE + "source: {topic: x}", STREAMEVAL_SOURCE__STALL_TIMEOUT="45")
     assert "source.stall_timeout (STREAMEVAL_SOURCE__STALL_TIMEOUT): this option was removed: " in report
 
 
-def test_a_removed_option_does_not_hide_other_problems(load: Loader) -> None:
+def test_removed_option_does_not_hide_other_problems(load: Loader) -> None:
     report = load.complaint(ONE + "promotion: {hold: 3, margin: much}")
     assert "2 problems" in report
     assert "promotion.margin (line 2): expected a number, found 'much'" in report
@@ -683,7 +681,7 @@ def test_promotion_may_be_off(load: Loader) -> None:
 
 
 def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
-    """The newest event that can count is as old as the window, however fresh the log is."""
+    """Allow for the window: however fresh the log is, the newest event that can count is as old."""
     policies = "policies: {candidates: [challenger]}"
     source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
     for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
@@ -739,7 +737,7 @@ def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in warning
 
 
-def test_the_candidates_of_a_default_configuration_can_be_too_many_for_the_memory(
+def test_too_many_candidates_for_the_memory_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
@@ -776,7 +774,7 @@ def test_100_candidates_of_a_default_configuration_take_at_most_16_mb(lacking: f
 
 
 def varied_events(candidates: int, events: int, lacking: float = 0.0) -> EventBatch:
-    """Events whose rewards differ, of which each candidate lacks this share."""
+    """Return events with different rewards; each candidate lacks this share of them."""
     rng = np.random.default_rng(4)
     target = np.where(rng.random((candidates, events)) < lacking, np.nan, rng.uniform(0.1, 0.5, (candidates, events)))
     policies = {f"candidate-{number}": column for number, column in enumerate(target)}

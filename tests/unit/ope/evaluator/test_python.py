@@ -55,6 +55,22 @@ def test_a_name_that_is_not_known_is_refused(options: dict[str, Any], message: s
         evaluator(**options)
 
 
+def test_wrong_arguments_are_reported_together_with_paths_and_hints() -> None:
+    with pytest.raises(se.ConfigError) as caught:
+        evaluator(averages=["mixture", {"kind": "window", "tau": 0}], intervals={"mixture": "nrmal"})
+    assert isinstance(caught.value, ValueError)
+    lines = caught.value.report().splitlines()
+    assert [line.partition(" ")[0] for line in lines if "expected" in line] == ["averages.1.tau:", "intervals.mixture:"]
+    assert lines[-1] == "hint: did you mean 'normal'?"
+
+
+def test_arguments_that_do_not_fit_together_are_reported_together() -> None:
+    with pytest.raises(se.ConfigError, match="2 problems") as caught:
+        se.Evaluator(["logging"], intervals={"windw": "normal"})
+    assert "candidates.0: expected the name of a policy, found 'logging'" in caught.value.report()
+    assert caught.value.report().endswith("hint: did you mean 'window'?")
+
+
 def test_single_events_count_like_a_batch() -> None:
     one, whole = evaluator(), evaluator()
     rewards = [1, 0, 1]
