@@ -154,7 +154,7 @@ class EvaluatorOptions(StrictModel):
 
 
 def _range_as_mapping(value: object) -> object:
-    return dict(zip(("min", "max"), value, strict=True)) if isinstance(value, tuple | list) else value
+    return {"min": value[0], "max": value[1]} if isinstance(value, tuple | list) and len(value) == 2 else value
 
 
 class EvaluatorArguments(EvaluatorOptions):
@@ -162,8 +162,12 @@ class EvaluatorArguments(EvaluatorOptions):
 
     candidates: NamesOrPolicies
     production: Name = LOGGING
-    reward_range: Annotated[RewardRange, BeforeValidator(_range_as_mapping)] = RewardRange()
-    rewards: dict[Name, NamedReward] = Field({}, min_length=1)
+    reward_range: Annotated[RewardRange, BeforeValidator(_range_as_mapping)] = Field(
+        RewardRange(), description="the smallest and the largest possible reward, e.g. (0, 1)"
+    )
+    rewards: dict[Name, NamedReward] = Field(
+        {}, min_length=1, description="several rewards in place of `reward_range`, the goal first"
+    )
     block: int = Field(100, ge=1, description="the number of events in a block")
 
     @property

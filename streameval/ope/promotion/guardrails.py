@@ -23,35 +23,19 @@ from streameval.ope.report import GuardrailCheck
 
 @dataclass(frozen=True, config=strict)
 class Reward:
-    """A reward of decisions: its name in labels, and its smallest and largest value.
+    """Represent a reward of decisions.
 
-    `max_loss`: of a guardrail, by how much a promotable candidate may be worse than production; None for others.
+    Args:
+        name: its name in labels
+        low: the smallest value
+        high: the largest value
+        max_loss: by how much a promotable candidate may be worse than production; None unless it is a guardrail
     """
 
     name: str = "reward"
     low: float = 0.0
     high: float = 1.0
     max_loss: float | None = None
-
-    @classmethod
-    def several(cls, rewards: Mapping[str, Mapping[str, Any]]) -> tuple[Reward, ...]:
-        """The rewards of a mapping as in the configuration.
-
-        Raises:
-            ValueError: A reward has an unknown option.
-
-        >>> Reward.several({"click": {}, "hide": {"guardrail": {"max_loss": 0.001}}})[1].max_loss
-        0.001
-        """
-        found = []
-        for name, options in rewards.items():
-            unknown = sorted(set(options) - {"field", "min", "max", "guardrail"})
-            if unknown:
-                raise ValueError(f"rewards.{name} has no option {', '.join(unknown)}; it has min, max and guardrail")
-            guardrail = options.get("guardrail")
-            max_loss = None if guardrail is None else float(guardrail["max_loss"])
-            found.append(cls(name, float(options.get("min", 0.0)), float(options.get("max", 1.0)), max_loss))
-        return tuple(found)
 
     @property
     def range(self) -> tuple[float, float]:
