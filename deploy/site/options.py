@@ -11,8 +11,10 @@ from typing import Any
 from values import described_type, literal, markdown, prose, table
 
 from streameval.config.model import Config
+from streameval.config.removed import without_removed
 
 KEY = re.compile(r"^#?(?P<indent> *)(?P<item>- )?(?P<key>[a-z_]+): *(?P<value>[^#]*?)(?: +# (?P<comment>.+))?$")
+ITEM = re.compile(r"^#? *- \{kind: (?P<kind>\w+), (?P<keys>.+)\} +# (?P<comment>.+)$")
 MORE = re.compile(r"^#? {20,}# ?(?P<comment>.+)$")
 GENERAL = {
     "kind": "the kind of this part",
@@ -42,6 +44,9 @@ class Annotated:
         """Keep the comments behind keys, with the lines that continue them."""
         kind, place = "", None
         for line in paragraph.splitlines():
+            if item := ITEM.match(line):
+                for key in re.findall(r"(\w+): ", item["keys"]):
+                    self.comments.setdefault((section, item["kind"], key), item["comment"])
             if (key := KEY.match(line)) and not re.match(r"# \S", line):
                 if key["key"] == "kind":
                     kind = key["value"].strip()
@@ -95,7 +100,7 @@ class Part:
 def page(file: Path) -> str:
     """One section per key of the configuration, with tables of the keys below it and an example."""
     annotated = Annotated.read(file.read_text(encoding="utf-8"))
-    schema = Config.model_json_schema()
+    schema = without_removed(Config.model_json_schema())
     names = sorted(Config.model_fields, key=list(annotated.paragraphs).index)
     parts: dict[str, Part] = {}
     for name in names:

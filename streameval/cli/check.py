@@ -19,8 +19,8 @@ import numpy as np
 from streameval.cli.configuration import configuration_table
 from streameval.cli.log_warnings import remedy
 from streameval.cli.terminal import console, say, silence_logs
+from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, in_words
-from streameval.config.errors import did_you_mean
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder

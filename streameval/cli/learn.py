@@ -18,8 +18,8 @@ from streameval.cli.arguments import split_config_and_files
 from streameval.cli.replay import Replay
 from streameval.cli.tables import Column, interval_text, new_table
 from streameval.cli.terminal import console, progress_bar, say, silence_logs
+from streameval.common.problems import did_you_mean
 from streameval.common.text import decimal, decimals_for, significant
-from streameval.config.errors import did_you_mean
 from streameval.config.memory import usable_memory
 from streameval.config.model import Config
 from streameval.errors import InputError

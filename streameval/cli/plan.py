@@ -14,8 +14,8 @@ from streameval.cli.plots import check_path, lift_name, power_figure, save
 from streameval.cli.replay import Replay
 from streameval.cli.tables import Column, bold, new_table
 from streameval.cli.terminal import console, silence_logs
+from streameval.common.problems import did_you_mean
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
-from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch

@@ -20,8 +20,8 @@ from streameval.cli.results import answer_lines, results
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn
 from streameval.cli.trace import Trace, read_truth
+from streameval.common.problems import did_you_mean, expecting, one_of, problems_of
 from streameval.common.text import counted
-from streameval.config.errors import did_you_mean, expecting, one_of, problems_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder

@@ -1,1 +1,1 @@
-"""`streameval.yaml` as pydantic models: loading it, and its problems in words."""
+"""Read `streameval.yaml` into checked models."""

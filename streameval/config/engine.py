@@ -1,31 +1,33 @@
-"""The engine on whose executors events are evaluated, for more events than one process can take."""
+"""Configure the engine that evaluates events on executors, for more events than one process can take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from streameval.common.component import StrictModel
+from streameval.common.problems import Problem, expecting, objections
 from streameval.common.text import Seconds
-from streameval.config.errors import Problem, expecting, refusal
-from streameval.ingest.base import SourceSettings, StrictModel
+from streameval.ingest.base import SourceSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import require_halves
 
 
 class SparkSettings(StrictModel):
-    """Apache Spark: this process is the driver, and reads no message itself."""
+    """Configure Apache Spark: this process is the driver, and reads no message itself."""
 
     kind: Literal["spark"] = "spark"
     master: str | None = Field(
         None,
         min_length=1,
         description="where executors run: local[4] for four processes here, spark://HOST:PORT, yarn, k8s://URL; null: "
-        "that of spark-submit",
+        "as spark-submit says",
     )
-    trigger: Seconds = Field(5.0, description="time from the start of one batch to that of the next, or more, e.g. 5s")
+    trigger: Seconds = Field(5.0, description="time between the starts of two batches, or more, e.g. 5s")
     most_per_partition: PositiveInt = Field(
         200_000, description="offsets of a partition that one batch takes at most; limits memory of executors"
     )
@@ -35,7 +37,7 @@ class SparkSettings(StrictModel):
 
 
 def engine_as_mapping(value: object) -> object:
-    """`spark:local[4]` as a mapping of options; other values as they are.
+    """Return `spark:local[4]` as a mapping of options, and other values unchanged.
 
     >>> engine_as_mapping("spark:local[4]")
     {'kind': 'spark', 'master': 'local[4]'}
@@ -47,17 +49,19 @@ def engine_as_mapping(value: object) -> object:
 
 
 def engine_variables(text: str) -> dict[str, str]:
-    """`spark:local[4]` of the command line as variables of the environment, which change only what they name."""
-    given: Any = engine_as_mapping(text)
-    return {f"STREAMEVAL_ENGINE__{key.upper()}": value for key, value in given.items()}
+    """Return `spark:local[4]` of the command line as variables of the environment, which change only what they name."""
+    options: Any = engine_as_mapping(text)
+    return {f"STREAMEVAL_ENGINE__{key.upper()}": value for key, value in options.items()}
 
 
-def engine_problems(
-    engine: SparkSettings | None, source: SourceSettings | None, plan: Callable[[], EvaluatorConfig], *, decides: bool
-) -> Iterator[Problem]:
-    """Settings that do not fit an engine, each with a remedy; `decides`: the configuration has decisions."""
-    if engine is None:
-        return
+def engine_problems(source: SourceSettings | None, plan: EvaluatorConfig | None, *, decides: bool) -> Iterator[Problem]:
+    """Yield the settings that do not fit an engine, each with a remedy.
+
+    Args:
+        source: where events come from
+        plan: what executors are to compute, None if it is not known
+        decides: whether the configuration has decisions
+    """
     if not isinstance(source, KafkaSettings):
         hint = "executors read ranges of offsets of a topic: leave engine out"
         yield Problem(("source", "kind"), expecting("'kafka', because there is an engine", "another source"), hint)
@@ -73,4 +77,5 @@ def engine_problems(
         yield Problem(("source", "order"), expecting("'arrival' next to engine", "'event_time'"), hint)
     if decides:
         yield Problem(("decisions",), expecting("nothing next to engine", "a topic"), "leave decisions or engine out")
-    yield from refusal(("engine",), lambda: require_halves(plan()))
+    if plan is not None:
+        yield from objections(partial(require_halves, plan), "engine")

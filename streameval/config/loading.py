@@ -1,4 +1,4 @@
-"""Reading a configuration: strict YAML with a line number for every place, and environment variables over it."""
+"""Read a configuration: strict YAML with the line of every option, and environment variables that replace options."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import yaml
 
+from streameval.common.problems import KeyPath
 from streameval.errors import ConfigError
 
-__all__ = ["Document", "Place", "parse_yaml", "read_yaml", "with_environment"]
-
 ENVIRONMENT_PREFIX = "STREAMEVAL_"
-Place = tuple[str | int, ...]  # the keys of mappings and indices of lists that lead to a value, from the top
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
     (r"~|null|", lambda _: None),
     (r"true|false", lambda text: text == "true"),
@@ -25,8 +23,7 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
         lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
     ),
 )
-"""Plain values have the first type whose pattern fits, else they are text: `no`, `1:30` and `2026-01-31` are text."""
-
+"""Types of plain values: the first pattern that fits decides; `no`, `1:30` and `2026-01-31` fit none and are text."""
 
 LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
 """Endings of the names of files of events."""
@@ -34,20 +31,25 @@ LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
 
 @dataclass(frozen=True)
 class Document:
-    """The values of a configuration, and where each place comes from: `line 3`, or an environment variable."""
+    """Hold the values of a configuration, and where they come from.
+
+    Args:
+        values: mappings, lists and plain values
+        origins: `line 3`, or the name of an environment variable, by path
+    """
 
     values: dict[str, Any]
-    origins: dict[Place, str]
+    origins: dict[KeyPath, str]
 
-    def origin(self, place: Place) -> str:
-        """The origin of a place, or of the nearest one around it; empty for the whole document."""
-        while place and place not in self.origins:
-            place = place[:-1]
-        return self.origins.get(place, "")
+    def origin(self, path: KeyPath) -> str:
+        """Return where the value at a path comes from, or else the value around it; empty for the whole document."""
+        while path and path not in self.origins:
+            path = path[:-1]
+        return self.origins.get(path, "")
 
 
 def read_yaml(path: Path) -> Document:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
         ConfigError: The file cannot be read, or holds no mapping; the message names the line and the column.
@@ -74,7 +76,11 @@ def read_yaml(path: Path) -> Document:
 
 
 def parse_yaml(text: str, name: str) -> Document:
-    """The mapping in YAML text; `name` stands for the file in errors.
+    """Return the mapping in YAML text.
+
+    Args:
+        text: the content of a file
+        name: what errors call the file
 
     Raises:
         ConfigError: The text is not a mapping; the message names the line and the column.
@@ -101,7 +107,7 @@ def parse_yaml(text: str, name: str) -> Document:
 
 
 class NotSupported(yaml.MarkedYAMLError):
-    """Valid YAML that a configuration must not use."""
+    """Refuse valid YAML that a configuration must not use."""
 
     def __init__(self, where: Any, problem: str, hint: str = "write plain text, numbers, lists and mappings"):
         super().__init__(problem=problem, problem_mark=where.start_mark)
@@ -109,7 +115,7 @@ class NotSupported(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.BaseLoader):
-    """Refuses tags, and aliases, which can contain themselves or make a short file very large."""
+    """Refuse tags, and aliases, which can contain themselves or make a short file very large."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -120,17 +126,17 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-def _parse(text: str) -> tuple[Any, dict[Place, str]]:
+def _parse(text: str) -> tuple[Any, dict[KeyPath, str]]:
     loader: Any = _Loader(text)
-    origins: dict[Place, str] = {}
+    origins: dict[KeyPath, str] = {}
     value = _value(loader.get_node(), (), origins) if loader.check_node() else {}
     if loader.check_node():
         raise NotSupported(loader.peek_event(), "a second document starts here", "write one document")
     return value, origins
 
 
-def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
-    """The plain value of a node of YAML; adds the line of each place in it to `origins`."""
+def _value(node: Any, path: KeyPath, origins: dict[KeyPath, str]) -> Any:
+    """Return the plain value of a node, and add the line of each option below it to `origins`."""
     if isinstance(node, yaml.ScalarNode):
         types = TYPES if node.style is None else ()  # others are in quotes
         return next(
@@ -139,7 +145,7 @@ def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
     if isinstance(node, yaml.SequenceNode):
         items: list[Any] = []
         for item in node.value:
-            inner = (*place, len(items))
+            inner = (*path, len(items))
             origins[inner] = f"line {item.start_mark.line + 1}"
             items.append(_value(item, inner, origins))
         return items
@@ -147,7 +153,7 @@ def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise NotSupported(key, "a key must be plain text")
-        inner = (*place, key.value)
+        inner = (*path, key.value)
         if key.value in values:
             raise NotSupported(key, f"the key '{key.value}' is also in {origins[inner]}", "keep one of the two")
         origins[inner] = f"line {key.start_mark.line + 1}"
@@ -156,10 +162,15 @@ def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
 
 
 def with_environment(document: Document, environment: Mapping[str, str], sections: Collection[str]) -> Document:
-    """The document with the options that variables set; `sections` are the keys at the top of a configuration.
+    """Return the document with the options that variables set.
 
     A double underscore goes one level in. Variables without one are ignored unless they name a section: Kubernetes
     sets STREAMEVAL_PORT and STREAMEVAL_SERVICE_HOST for a service called streameval.
+
+    Args:
+        document: the file
+        environment: variables by name
+        sections: the keys at the top of a configuration
 
     >>> variables = {"STREAMEVAL_HTTP__PORT": "80", "STREAMEVAL_PORT": "tcp://10.0.0.1:80"}
     >>> with_environment(Document({}, {}), variables, ["http"]).values
@@ -167,23 +178,23 @@ def with_environment(document: Document, environment: Mapping[str, str], section
     """
     values, origins = dict(document.values), dict(document.origins)
     for variable, text in sorted(environment.items()):
-        place = tuple(variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-        if not variable.startswith(ENVIRONMENT_PREFIX) or (len(place) == 1 and place[0] not in sections):
+        path = tuple(variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+        if not variable.startswith(ENVIRONMENT_PREFIX) or (len(path) == 1 and path[0] not in sections):
             continue
         section = values
-        for depth, step in enumerate(place[:-1], start=1):
+        for depth, step in enumerate(path[:-1], start=1):
             below = section.get(step)
             section[step] = dict(below) if isinstance(below, dict) else {}
             section = section[step]
-            origins.setdefault(place[:depth], variable)
-        section[place[-1]] = _value_of(place[-1], text)
-        origins = {known: origin for known, origin in origins.items() if known[: len(place)] != place}
-        origins[place] = variable
+            origins.setdefault(path[:depth], variable)
+        section[path[-1]] = _value_of(path[-1], text)
+        origins = {other: origin for other, origin in origins.items() if other[: len(path)] != path}
+        origins[path] = variable
     return Document(values, origins)
 
 
 def _value_of(key: str, text: str) -> Any:
-    """Lists and mappings as in YAML; other values, and all passwords, as text."""
+    """Return lists and mappings as in YAML, and other values and all passwords as text."""
     if "password" in key or not text.lstrip().startswith(("[", "{")):
         return text
     try:

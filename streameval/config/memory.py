@@ -1,4 +1,4 @@
-"""The memory that this process may use."""
+"""Find the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import os
 from pathlib import Path
 
 GROUPS = Path("/proc/self/cgroup")
-"""Lines `id:controllers:path` of the control groups of this process; version 2 of cgroups names no controllers."""
+"""Control groups of this process, as lines `id:controllers:path`; version 2 of cgroups names no controllers."""
 LIMITS = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
-"""By controllers: the file with the limit of the root group, as mounted in `/sys/fs/cgroup`."""
+"""File with the limit of the root group, below `/sys/fs/cgroup`, by controllers."""
 
 
 def usable_memory(groups: Path = GROUPS, mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes: the memory of the machine, or the lowest limit of a control group of this process and of those around it.
+    """Return the bytes of the machine's memory, or the lowest limit of a control group around this process.
 
     A container sees its own group at the root, whatever the path of that group is on the node.
+
+    Args:
+        groups: the file that lists the groups of this process
+        mounted: the directory with the files of groups
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for line in groups.read_text().splitlines() if groups.exists() else ():
@@ -22,7 +26,7 @@ def usable_memory(groups: Path = GROUPS, mounted: Path = Path("/sys/fs/cgroup"))
         if controllers in LIMITS:
             root = mounted / LIMITS[controllers]
             group = root.parent / path.lstrip("/")
-            files = [place / root.name for place in (group, *group.parents)]
-            found = [file.read_text().strip() for file in files if file.is_file()]
-            limits += [int(limit) for limit in found if limit.isdigit()]  # no limit is written as `max`
+            files = [directory / root.name for directory in (group, *group.parents)]
+            texts = [file.read_text().strip() for file in files if file.is_file()]
+            limits += [int(text) for text in texts if text.isdigit()]  # no limit is written as `max`
     return min(limits)

@@ -1,53 +1,43 @@
-"""streameval.yaml as models: every section with its options and defaults, and checks across sections."""
+"""Represent streameval.yaml: every section with its options and defaults, and what follows from them."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from streameval.common.component import Component, kind_as_mapping
-from streameval.common.text import Seconds, counted
+from streameval.common.component import StrictModel
+from streameval.common.problems import Problem, ProblemsError, expecting, objections, one_of, problems_of, refuse
+from streameval.common.text import Seconds
 from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems
-from streameval.config.errors import Problem, did_you_mean, expecting, one_of, problems_of, refusal, refuse
-from streameval.config.loading import Place, read_yaml, with_environment
+from streameval.config.loading import read_yaml, with_environment
 from streameval.config.memory import usable_memory
-from streameval.config.policies import Name, Policies, policy_problems
-from streameval.config.propensity import estimated_or_logged, propensity_problems
-from streameval.config.rewards import NamedReward, RewardSettings, fields_of, planned_rewards, reward_problems
-from streameval.config.segments import segment_problems
+from streameval.config.policies import Policies
+from streameval.config.removed import removed_options
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
 from streameval.events.further_rewards import RewardField
-from streameval.events.segments import Segment
+from streameval.events.schema import event_type
+from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
-from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
+from streameval.ingest.base import ExistingFile, RewardTopic
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
-from streameval.ope.core import AnyAverage
-from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import rooms
-from streameval.ope.evaluator.config import BEST_AVERAGE, PUBLISHED_AVERAGES, EvaluatorConfig
-from streameval.ope.evaluator.drift_detection import DriftDetector
-from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
+from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange
 from streameval.ope.evidence.actions import REWARDED
-from streameval.ope.evidence.arms import Arms
-from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.examination import GivenExamination
-from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies.logged import LOGGING
-from streameval.ope.promotion import Promotion
-from streameval.ope.reward_models import AnyRewardModel, Ridge
+from streameval.ope.promotion.guardrails import Reward
 
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
@@ -69,24 +59,16 @@ class Http(StrictModel):
     )
     insecure: bool = Field(False, description="true allows a network address without a token")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_users(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "users_file" in values:
-            found = "expected a bearer token (http.token_file); users and passwords belong to a reverse proxy"
-            refuse([Problem(("http", "users_file"), found, "deploy/reverse_proxy has Caddy, nginx and oauth2-proxy")])
-        return values
-
     @model_validator(mode="after")
     def _require_protection(self) -> Self:
         if (self.tls_certfile is None) != (self.tls_keyfile is None):
             missing = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
             hint = "https needs both the certificate and its private key"
-            refuse([Problem(("http", missing), expecting("a PEM file", "nothing"), hint)])
+            refuse([Problem((missing,), expecting("a PEM file", "nothing"), hint)])
         if not (self.token_file or self.insecure or _is_loopback(self.host)):
             message = expecting("a loopback address, because no token is configured", f"'{self.host}'")
             hint = "set http.token_file, or http.insecure: true to let everyone read"
-            refuse([Problem(("http", "host"), message, hint)])
+            refuse([Problem(("host",), message, hint)])
         return self
 
     @property
@@ -107,14 +89,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _rules_as_mapping(value: object) -> object:
-    if value is False or value == "off":
-        return None
-    return {"rule": value} if isinstance(value, str | list) else value
+class RewardSettings(RewardRange):
+    """Configure the field of an event that holds the reward, and its range."""
+
+    field: Name = Field("reward", description="the key of the reward in an event")
 
 
 class StateSettings(StrictModel):
-    """Snapshots, from which a restart resumes."""
+    """Configure snapshots, from which a restart resumes."""
 
     dir: Path | None = Field(
         Path("streameval-state"), description="a writable directory that no other daemon uses, or null for none"
@@ -123,7 +105,7 @@ class StateSettings(StrictModel):
 
 
 class DeadLetterFile(StrictModel):
-    """A file of rejected messages, one per line."""
+    """Write rejected messages to a file, one per line."""
 
     kind: Literal["file"] = "file"
     path: Path = Field(description="the file; its directory must exist")
@@ -134,14 +116,14 @@ class DeadLetterFile(StrictModel):
 
 
 class DeadLetterTopic(StrictModel):
-    """A topic of rejected messages, with reason and origin in their headers."""
+    """Write rejected messages to a topic, with reason and origin in their headers."""
 
     kind: Literal["kafka"]
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
 
 
 class DecisionTopic(StrictModel):
-    """A topic of messages, one for each transition of a promotion rule and each frozen copy of a policy."""
+    """Write a message to a topic for each transition of a promotion rule and each frozen copy of a policy."""
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source; created if absent")
@@ -150,15 +132,13 @@ class DecisionTopic(StrictModel):
 AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 
-BLOCK = 100  # events after which adaptive parts may change
-
+BLOCK = 100
+"""Number of events after which adaptive parts may change."""
 COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for the default"
 
-ByName = BeforeValidator(kind_as_mapping)
 
-
-class Config(StrictModel):
-    """The whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
+class Config(EvaluatorOptions):
+    """Hold the whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
@@ -169,40 +149,8 @@ class Config(StrictModel):
         {},
         description="several rewards in place of `reward`, the goal first, e.g. {click: {}, revenue: {max: 200}}",
     )
-    ranking: Ranking | None = Field(
-        None,
-        description="for rankings with clicks, e.g. {metric: {kind: dcg, at: 10}, examination: {kind: power, eta: 1}}",
-    )
-    logging: Arms | None = Field(
-        None, description="the arms of a ramp, e.g. {arms: {production: 0.9, challenger: 0.1}}, for balanced weights"
-    )
-    segments: dict[Name, Segment] = Field(
-        {}, description="closed lists of values that split estimates, e.g. {country: {values: [de, fr], other: true}}"
-    )
-    propensity: Annotated[EstimatedPropensity | None, BeforeValidator(estimated_or_logged)] = Field(
-        None, description="for logs without propensities, e.g. {kind: estimated, model: {kind: tabular, by: [hour]}}"
-    )
     columns: ColumnNames = ColumnNames()
-    estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
-        (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
-    )
-    averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
-        (), min_length=1, description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]"
-    )
-    reward_model: Annotated[AnyRewardModel, ByName] = Field(
-        Ridge(), description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}"
-    )
-    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
-        DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
-    )
-    intervals: dict[str, Annotated[AnyInterval, ByName]] = Field(
-        {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
-    )
-    confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")
     http: Http = Http()
-    promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
-        Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
-    )
     state: Annotated[
         StateSettings, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
     ] = StateSettings()
@@ -219,9 +167,25 @@ class Config(StrictModel):
     )
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Config:
-        refuse(_problems(self))
+    def _sections_fit_together(self) -> Self:
+        refuse(self._problems())
         return self
+
+    def _problems(self) -> Iterator[Problem]:
+        plan = None
+        try:
+            plan = self._plan()
+            problems = list(plan.code_problems())
+        except ProblemsError as error:
+            problems = list(error.problems)
+        for problem in problems:  # a section holds what are arguments of an evaluator
+            yield problem.below("policies") if problem.path[0] in Policies.model_fields else problem
+        yield from _reward_problems(self)
+        yield from _reward_topic_problems(self)
+        yield from _ranking_problems(self)
+        yield from _topic_problems(self)
+        if self.engine is not None:
+            yield from engine_problems(self.source, plan, decides=self.decisions is not None)
 
     @classmethod
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
@@ -232,17 +196,20 @@ class Config(StrictModel):
         """
         variables = os.environ if environment is None else environment
         document = with_environment(read_yaml(Path(path)), variables, cls.model_fields)
+        removed = list(removed_options(document.values))
         try:
-            return cls.model_validate(document.values)
+            config = cls.model_validate(document.values)
         except ValidationError as error:
-            problems = list(problems_of(error, cls))
-        parts = [f"{path}: {counted(len(problems), 'problem')}"]
-        parts += [f"{problem.text(document.origin(problem.place))}\nhint: {problem.hint}" for problem in problems]
-        message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
-        raise ConfigError(message, hint=hint)
+            paths = {problem.path for problem in removed}
+            problems = [*removed, *(problem for problem in problems_of(error, cls) if problem.path not in paths)]
+        else:
+            if not removed:
+                return config
+            problems = removed
+        raise ProblemsError(problems, str(path), document.origin)
 
     def required_source(self) -> AnySource:
-        """The source.
+        """Return the source.
 
         Raises:
             ConfigError: None is configured.
@@ -255,35 +222,42 @@ class Config(StrictModel):
         return self.source
 
     def kept_state(self) -> StateSettings | None:
-        """The settings of the state if it is kept: by default only for a topic, as other sources can be read again."""
+        """Return the settings of the state if it is kept.
+
+        The default is to keep the state of a topic only, as other sources can be read again.
+        """
         kept = "state" in self.model_fields_set or (self.source is not None and self.source.keeps_position)
         return self.state if kept and self.state.dir is not None else None
 
     @property
     def written(self) -> str:
-        """The format of the events of the source."""
+        """Return the format of the events of the source."""
         return "json" if self.source is None else self.source.wire_format
 
     @property
     def written_to_files(self) -> str:
-        """The format of files whose names do not show it: that of the source, or JSON if it is only for messages."""
+        """Return the format of files with names that do not show it."""
         return "json" if self.written in ("avro", "protobuf") else self.written
 
     @property
     def reward_topic(self) -> RewardTopic | None:
-        """The topic of rewards that come separately from their decisions."""
+        """Return the topic of rewards that come separately from their decisions."""
         return None if self.source is None else self.source.reward_topic
 
     @property
     def reward_fields(self) -> list[RewardField]:
-        """The fields and ranges of all rewards, the goal first."""
-        return fields_of(self.reward, self.rewards)
+        """Return the fields and ranges of all rewards, the goal first."""
+        if not self.rewards:
+            return [RewardField("reward", self.reward.field, self.reward.min, self.reward.max)]
+        rewards = self.rewards.items()
+        return [RewardField(name, reward.field or name, reward.min, reward.max) for name, reward in rewards]
 
     def event_format(self, written: str | None = None, *, of_log: bool = False) -> JsonDecoder:
-        """The decoder of the events.
+        """Return the decoder of the events.
 
-        `written`: their format if it is not that of the source; they then hold their rewards. `of_log`: the events have
-        identities and any reward, so that warnings about a log can count them.
+        Args:
+            written: their format if they do not come from the source; they then hold their rewards
+            of_log: whether events keep identities and rewards of any size, so that warnings about a log can count them
 
         Raises:
             ConfigError: The events cannot carry the configured reward.
@@ -319,50 +293,46 @@ class Config(StrictModel):
         return of_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def evaluator_config(self) -> EvaluatorConfig:
-        """The plan of the evaluator. Events that wait for their rewards do not count as stale.
+        """Return the configuration of the evaluator. Events that wait for their rewards do not count as stale.
 
         Raises:
             ConfigError: It needs a room of the evaluator that was removed.
         """
-        promotion, rewards = self.promotion, self.reward_topic
-        if promotion is not None and rewards is not None and promotion.trust.stale_after is not None:
-            allowed = promotion.trust.stale_after + rewards.window
-            promotion = replace(promotion, trust=replace(promotion.trust, stale_after=allowed))
-        plan = EvaluatorConfig.of(
-            candidates=self.policies.candidates,
-            estimators=self.estimators or None,
-            averages=self.averages or None,
-            reward_range=(self.reward.min, self.reward.max),
-            rewards=None if self.ranking is not None else planned_rewards(self.reward, self.rewards),
-            production=self.policies.production,
-            intervals=self.intervals,
-            confidence=self.confidence,
-            block=BLOCK,
-            reward_model=self.reward_model,
-            drift=self.drift,
-            promotion=promotion,
-            ranking=self.ranking,
-            logging=self.logging,
-            segments=self.segments,
-            propensity=self.propensity,
-        )
+        plan = self._plan()
         rooms.require(plan)
         return plan
 
+    def _plan(self) -> EvaluatorConfig:
+        options, promotion, topic = self, self.promotion, self.reward_topic
+        if promotion is not None and topic is not None and promotion.trust.stale_after is not None:
+            trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
+            options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
+        rewards = [reward.reward(name) for name, reward in self.rewards.items()]
+        return EvaluatorConfig.of(
+            options,
+            self.policies.candidates,
+            self.policies.production,
+            rewards or [Reward("reward", self.reward.min, self.reward.max)],
+            BLOCK,
+        )
+
     def evaluator(self) -> Evaluator:
-        """A new evaluator of the plan."""
+        """Return a new evaluator."""
         return Evaluator.from_config(self.evaluator_config())
 
     def full_bytes(self) -> int:
-        """Bytes of the estimates once all windows are full. The first two candidates show how much each one takes."""
-        candidates = self.policies.evaluated
+        """Return the bytes of the estimates once all windows are full.
+
+        The first two candidates show how much each one takes.
+        """
+        plan = self.evaluator_config()
+        candidates = plan.policies[1:]
 
         def of_first(count: int) -> int:
-            policies = self.policies.model_copy(update={"candidates": dict(islice(candidates.items(), count))})
-            return self.model_copy(update={"policies": policies}).evaluator().full_bytes
+            return Evaluator.from_config(plan.for_policies(candidates[:count])).full_bytes
 
         one = of_first(1)
-        copies = one * sum(each.keep for each in self.policies.versions.values())
+        copies = one * sum(versions.keep for versions in plan.versions.values())
         return copies + one + ((len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else 0)
 
     def memory_warnings(self) -> Iterator[str]:
@@ -383,7 +353,7 @@ class Config(StrictModel):
             yield f"{problem}\nhint: {hint}"
 
     def without_effect(self) -> Iterator[str]:
-        """Warnings about options that have no effect, each with a hint."""
+        """Yield warnings about options that have no effect, each with a hint."""
         if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             yield (
@@ -392,182 +362,105 @@ class Config(StrictModel):
             )
 
     def idle_rules(self) -> list[str]:
-        """The promotion rules that cannot decide: no unbiased estimator is on a mixture."""
+        """Return the promotion rules that cannot decide, because no unbiased estimator is on a mixture."""
         rules = () if self.promotion is None else self.promotion.rules
         wanting = [rule.label for rule in rules if rule.needs_lift]
         return wanting if wanting and not self.evaluator().promotion_lifts else []
 
 
-def _problems(config: Config) -> Iterator[Problem]:
-    yield from policy_problems(config.policies, BLOCK, config.reward_model.is_external)
-    yield from _reward_problems(config)
-    rewards = config.reward_topic
-    for name, _, low, high in config.reward_fields if rewards is not None else ():
-        if rewards is not None and not low <= rewards.default <= high:
-            hint = "it is the reward of a decision without a reward message"
-            key = "reward" if not config.rewards else f"rewards.{name}"
-            expected = f"a number from {key}.min ({low:g}) to {key}.max ({high:g})"
-            yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
-    yield from _dead_letter_problems(config)
-    yield from _decision_problems(config)
-    yield from _ranking_problems(config)
-    yield from _arm_problems(config)
-    others = {"ranking": config.ranking, "logging": config.logging}
-    fields = [reward.field for reward in config.reward_fields]
-    yield from propensity_problems(config.propensity, config.estimators, others, fields)
-    if config.segments:
-        parts = config.estimators or None, config.averages or None
-        split = partial(
-            Evaluator,
-            ["one"],
-            *parts,
-            production=config.policies.production,
-            segments=config.segments,
-            propensity=config.propensity,
-        )
-        yield from segment_problems(config.segments, fields, config.ranking is not None, split)
-    yield from refusal(("reward_model",), config.reward_model.check)
-    promotion = config.promotion
-    if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:
-        expected = f"a block of {BLOCK} events or more"
-        yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
-    elif promotion is not None:
-        hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
-        yield from refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
-    yield from _scored_problems(config)
-    yield from _repeated_labels("estimators", config.estimators)
-    yield from _repeated_labels("averages", config.averages)
-    evaluator = partial(Evaluator, ["candidate"], block=BLOCK, ranking=config.ranking)
-    for index, average in enumerate(config.averages):
-        yield from refusal(("averages", index), partial(evaluator, averages=[average]))
-    averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
-    for label, bound in config.intervals.items():
-        place: Place = ("intervals", label)
-        if label in averages:
-            yield from refusal(place, partial(evaluator, averages=[averages[label]], intervals={label: bound}))
-        else:
-            hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
-            yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
-    yield from engine_problems(
-        config.engine, config.source, config.evaluator_config, decides=config.decisions is not None
-    )
+# --- What an evaluator does not know: the source and other sections fit together ---
 
 
 def _reward_problems(config: Config) -> Iterator[Problem]:
-    yield from reward_problems(config.reward, config.rewards)
-    if config.written == "dsjson" and config.reward_topic is None:
-        yield from _dsjson_problems(config)
-    for index, estimator in enumerate(config.estimators if config.reward_topic is not None else ()):
-        if estimator.needs & {*REWARDED}:
-            found = expecting("an estimator of whole rewards", f"'{estimator.label}', which needs rewards of slots")
-            hint = "take pseudo_inverse: messages of `source.rewards` have rewards of whole slates"
-            yield Problem(("estimators", index), found, hint)
-    if not config.rewards:
-        return
-    if "reward" in config.model_fields_set:
-        found = expecting("nothing next to `rewards`", "a reward")
-        yield Problem(("reward",), found, "remove it, and make it the first of `rewards`")
-    if config.ranking is not None:
-        found = expecting("nothing next to `ranking`", "rewards")
-        hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
-        yield Problem(("rewards",), found, hint)
-    elif len(config.rewards) > 1:
-        two: dict[str, dict[str, object]] = {"first": {}, "second": {}}
-        production, candidates = config.policies.production, config.policies.evaluated
-        for index, estimator in enumerate(config.estimators):
-            hint = "take a daemon for each metric, with its values in `scored.values`"
-            check = partial(Evaluator, candidates, [estimator], rewards=two, production=production)
-            yield from refusal(("estimators", index), check, hint)
-
-
-def _dsjson_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of rewards and their fields in events."""
+    if config.rewards and "reward" in config.model_fields_set:
+        hint = "remove it, and make it the first of `rewards`"
+        yield Problem(("reward",), expecting("nothing next to `rewards`", "a reward"), hint)
+    if config.ranking is not None and "reward" in config.model_fields_set:
+        hint = "remove it: the clicks are the reward, and the metric limits it"
+        yield Problem(("reward",), expecting("nothing next to `ranking`", "a reward"), hint)
     goal, *further = config.reward_fields
-    if not further and goal.field not in COSTS:
-        place: Place = ("rewards", goal.name, "field") if config.rewards else ("reward", "field")
-        yield Problem(place, expecting(one_of(COSTS), f"'{goal.field}'"), COSTS_HINT)
-    else:
-        hint = "each reward is a cost, or a field of your own with a number"
-        yield from refusal(("rewards",), partial(DsjsonDecoder, reward_field=goal.field, further=further), hint)
+    if config.written == "dsjson" and config.reward_topic is None:
+        if further or goal.field in COSTS:
+            hint = "each reward is a cost, or a field of your own with a number"
+            yield from objections(
+                partial(DsjsonDecoder, reward_field=goal.field, further=further), "rewards", hint=hint
+            )
+        else:
+            path = ("rewards", goal.name, "field") if config.rewards else ("reward", "field")
+            yield Problem(path, expecting(one_of(COSTS), f"'{goal.field}'"), COSTS_HINT)
+    if config.rewards:
+        fields = tuple(reward.field for reward in further)
+        yield from objections(partial(event_type, None, goal.field, further_fields=fields), "rewards")
+    yield from _known_too_late(config)
+
+
+def _known_too_late(config: Config) -> Iterator[Problem]:
+    """Yield the fields of rewards that split estimates, or that estimated propensities depend on."""
+    rewards = [reward.field for reward in config.reward_fields]
+    message = expecting("a field that is known before the decision", "a reward")
+    hint = "name a field that the decision could depend on, e.g. context.country"
+    for name, segment in config.segments.items():
+        if SegmentField(name, segment.field or name).root in rewards:
+            yield Problem(("segments", name, "field"), message, hint)
+    for index, field in enumerate([] if config.propensity is None else config.propensity.fields):
+        if field.root in rewards:
+            yield Problem(("propensity", "model", "by", index), message, hint)
+
+
+def _reward_topic_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of rewards that come separately from their decisions."""
+    rewards = config.reward_topic
+    if rewards is None:
+        return
+    for name, _, low, high in config.reward_fields:
+        if not low <= rewards.default <= high:
+            key = f"rewards.{name}" if config.rewards else "reward"
+            message = expecting(f"a number from {key}.min ({low:g}) to {key}.max ({high:g})", f"{rewards.default:g}")
+            hint = "it is the reward of a decision without a reward message"
+            yield Problem(("source", "rewards", "default"), message, hint)
+    for index, estimator in enumerate(config.estimators):
+        if estimator.needs & {*REWARDED}:
+            message = expecting("an estimator of whole rewards", f"'{estimator.label}', which needs rewards of slots")
+            hint = "take pseudo_inverse: messages of `source.rewards` have rewards of whole slates"
+            yield Problem(("estimators", index), message, hint)
 
 
 def _ranking_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of rankings and the events of the source."""
     if config.ranking is None:
-        for index, estimator in enumerate(config.estimators):
-            if estimator.of_clicks:
-                found = expecting(
-                    "an estimator of decisions", f"'{estimator.label}', which estimates rankings from clicks"
-                )
-                yield Problem(("estimators", index), found, "write ranking: {metric: dcg, examination: power}")
         if isinstance(config.source, SimulatedSettings) and config.source.world == LIST_WORLD:
-            found = expecting("a metric of the simulated rankings", "nothing")
-            yield Problem(("ranking",), found, "write ranking: {metric: dcg, examination: swaps}")
-        return
-    for index, estimator in enumerate(config.estimators):
-        yield from refusal(("estimators", index), partial(Evaluator, ["a"], [estimator], ranking=config.ranking))
-    candidates = config.policies.evaluated
-    yield from refusal(("policies", "candidates"), partial(Evaluator, candidates, ranking=config.ranking))
-    if "reward" in config.model_fields_set:
-        found = expecting("nothing next to `ranking`", "a reward")
-        yield Problem(("reward",), found, "remove it: the clicks are the reward, and the metric limits it")
-    if config.written != "json" or config.reward_topic is not None:
-        written = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
-        found = expecting("events in JSON that have their clicks", written)
-        yield Problem(("ranking",), found, "write each page with its clicks as one event")
+            hint = "write ranking: {metric: dcg, examination: swaps}"
+            yield Problem(("ranking",), expecting("a metric of the simulated rankings", "nothing"), hint)
+    elif config.written != "json" or config.reward_topic is not None:
+        found = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
+        hint = "write each page with its clicks as one event"
+        yield Problem(("ranking",), expecting("events in JSON that have their clicks", found), hint)
 
 
-def _arm_problems(config: Config) -> Iterator[Problem]:
-    if config.logging is None:
-        return
-    known = (config.policies.production, *config.policies.evaluated)
-    hint = "an arm is policies.production or a candidate, and its probabilities are in the events"
-    yield from refusal(("logging", "arms"), partial(config.logging.check, known), hint)
-    if config.ranking is not None:
-        yield Problem(("logging",), expecting("nothing next to `ranking`", "arms"), "rankings have no propensity")
-
-
-def _scored_problems(config: Config) -> Iterator[Problem]:
-    for index, estimator in enumerate(config.estimators):
-        if "scored" in estimator.needs and config.policies.production == LOGGING:
-            found = expecting(
-                "an estimator of logged actions", f"'{estimator.label}', which needs values of production"
-            )
-            yield Problem(("estimators", index), found, "write policies: {production: NAME}, a name in scored.values")
-
-
-def _dead_letter_problems(config: Config) -> Iterator[Problem]:
-    if not isinstance(config.dead_letters, DeadLetterTopic):
-        return
-    if config.source is None or not config.source.topics:
-        found = expecting("'file', because the source is not a topic", "'kafka'")
-        yield Problem(("dead_letters", "kind"), found, "write dead_letters: {kind: file, path: FILE}")
-    elif config.dead_letters.topic in config.source.topics:
-        found = expecting("a topic that is not read", f"'{config.dead_letters.topic}'")
+def _topic_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of the topics that are written to."""
+    read = () if config.source is None else config.source.topics
+    rejected = config.dead_letters.topic if isinstance(config.dead_letters, DeadLetterTopic) else None
+    if rejected is not None and not read:
+        hint = "write dead_letters: {kind: file, path: FILE}"
+        message = expecting("'file', because the source is not a topic", "'kafka'")
+        yield Problem(("dead_letters", "kind"), message, hint)
+    elif rejected in read:
         hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
-        yield Problem(("dead_letters", "topic"), found, hint)
-
-
-def _decision_problems(config: Config) -> Iterator[Problem]:
+        yield Problem(("dead_letters", "topic"), expecting("a topic that is not read", f"'{rejected}'"), hint)
     if config.decisions is None:
         return
-    if config.source is None or not config.source.topics:
-        yield Problem(("decisions",), expecting("a source that is a topic", "another one"), "leave decisions out")
+    if not read:
+        message = expecting("a source that is a topic", "another one")
+        yield Problem(("decisions",), message, "leave decisions out")
         return
-    rejected = config.dead_letters.topic if isinstance(config.dead_letters, DeadLetterTopic) else None
-    if config.decisions.topic in (*config.source.topics, rejected):
-        found = expecting("its own topic", f"'{config.decisions.topic}'")
-        yield Problem(("decisions", "topic"), found, "decisions, events and rejected messages need different topics")
+    if config.decisions.topic in (*read, rejected):
+        hint = "decisions, events and rejected messages need different topics"
+        yield Problem(("decisions", "topic"), expecting("its own topic", f"'{config.decisions.topic}'"), hint)
     if config.kept_state() is None:
         hint = "write state: {dir: DIRECTORY}: a decision is sent once a snapshot holds it"
         yield Problem(("decisions",), expecting("a state", "state: off"), hint)
     if config.promotion is None and not config.policies.versions:
         expected = "promotion rules, or frozen copies of a policy (versions_of)"
         yield Problem(("decisions",), expecting(expected, "promotion: off"), "leave decisions out")
-
-
-def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Problem]:
-    labels = [choice.label for choice in choices]
-    for index, label in enumerate(labels):
-        if label in labels[:index]:
-            found = f"'{label}', the label of {part}.{labels.index(label)}"
-            hint = f"give each a name: {{kind: ..., name: {label}_2}}"
-            yield Problem((part, index), expecting("its own label", found), hint)

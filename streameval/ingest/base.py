@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import structlog
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from streameval.common.component import StrictModel as StrictModel
 from streameval.common.text import Seconds
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events.records import RecordDecoder
@@ -359,12 +360,6 @@ DEDUPE_WINDOW = "Drop events whose event_id is among the last N events; `off` ke
 
 BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
 """Where a backfill starts: at the first message there is, at an offset of each partition, or at a time."""
-
-
-class StrictModel(BaseModel):
-    """Refuse unknown keys and infinite numbers in a section of the configuration, and changes of its values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RewardTopic(StrictModel):

@@ -178,12 +178,9 @@ NAMED = {
     "ssl_certfile": ("ssl_certfile", "ssl.certificate.location"),
     "ssl_keyfile": ("ssl_keyfile", "ssl.key.location"),
     "ssl_password": ("ssl_password", "ssl.key.password"),
-    "ssl_check_hostname": ("ssl_check_hostname", "ssl.endpoint.identification.algorithm"),
     "api_version": ("api_version", "broker.version.fallback"),
-    "request_timeout": ("request_timeout_ms", "socket.timeout.ms"),
     "group_id": ("group_id", "group.id"),
     "max_poll_records": ("max_poll_records",),
-    "fetch_max_bytes": ("fetch_max_bytes", "fetch.max.bytes"),
 }
 """Options behind each named setting, in both libraries."""
 

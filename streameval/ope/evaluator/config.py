@@ -1,17 +1,20 @@
-"""The config: the checked configuration of an evaluator, and the grids of estimators and averages that it takes."""
+"""Check the choice of policies, estimators and averages of an evaluator, and derive what it computes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, State
-from streameval.common.component import chosen, chosen_all, kind_as_mapping
+from streameval.common.component import Component
+from streameval.common.problems import KeyPath, Problem, did_you_mean, expecting, objections, one_of, refuse
 from streameval.errors import StateError
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.further_rewards import RewardField
@@ -29,16 +32,17 @@ from streameval.ope.core import (
 )
 from streameval.ope.estimators import DR, IPS, SNIPS, AnyEstimator, ClickIPS, ClickSNIPS, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
-from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator.options import Candidates, EvaluatorOptions
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, error_shares
 from streameval.ope.policies.base import LearningPolicy, learns
 from streameval.ope.policies.coded import Logged, fields_read
+from streameval.ope.policies.external import ExternalPolicy, PythonPolicy
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.promotion.guardrails import Reward
@@ -52,11 +56,7 @@ BEST_AVERAGE = Mixture()
 CLICK_ESTIMATORS: tuple[AnyEstimator, ...] = (ClickIPS(), ClickSNIPS())
 ESTIMATED_ESTIMATORS: tuple[AnyEstimator, ...] = (SNIPS(), DR())
 
-Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
-"""Names under which events carry probabilities; or policies by name."""
-
-KindOrOptions: TypeAlias = Mapping[str, Any] | str
-"""The name of a kind; or a mapping with the kind and its options."""
+UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
 
 Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 """Every one of these estimators is evaluated on every one of these averages."""
@@ -64,15 +64,22 @@ Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
-    """The checked choice of policies, estimators and averages.
+    """Hold the checked configuration of an evaluator.
 
-    `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
-    computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
-    `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
-    `intervals`: by the label of an average, where the configuration asks for one. `rewards`: the first is the goal.
-    `promotion`: None for no decisions. `logging`: the arms of a ramp, if there is one. `segments`: by name.
-    `versions`: of which policies frozen copies become candidates later, by the name of the copies.
-    `propensity`: None where propensities are logged.
+    Attributes:
+        policies: production, then the candidates
+        computed_policies: candidates that are computed here and not logged, by name
+        products: what is evaluated
+        default_estimators: whether the estimators are the default, so that one without evidence has no rows in a Report
+        intervals: by the label of an average, if not the default of that average
+        rewards: the first is the goal
+        block: number of events in a block
+        promotion: None for no decisions
+        candidate_order: number of each candidate among all that were ever added, from 1
+        logging: the arms of a ramp
+        segments: by name
+        versions: policies that are copied into new candidates, by the prefix of the names of the copies
+        propensity: None if propensities are logged
     """
 
     policies: tuple[str, ...]
@@ -96,155 +103,183 @@ class EvaluatorConfig:
     @classmethod
     def of(
         cls,
-        candidates: Candidates,
-        estimators: Sequence[AnyEstimator | KindOrOptions] | None,
-        averages: Sequence[AnyAverage | KindOrOptions] | None,
-        reward_range: tuple[float, float],
+        options: EvaluatorOptions,
+        candidates: Sequence[str] | Mapping[str, AnyPolicy],
         production: str,
-        intervals: Mapping[str, AnyInterval | KindOrOptions] | None,
-        confidence: float,
+        rewards: Sequence[Reward],
         block: int,
-        reward_model: AnyRewardModel | KindOrOptions | None,
-        drift: DriftDetector | Mapping[str, Any] | str | None,
-        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
-        ranking: Ranking | Mapping[str, Any] | None = None,
-        logging: Arms | Mapping[str, Any] | None = None,
-        rewards: Sequence[Reward] | None = None,
-        segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
-        propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> EvaluatorConfig:
-        """The config for the arguments of an `Evaluator`.
+        """Return the configuration for these options.
+
+        Args:
+            options: what is evaluated, and how
+            candidates: names in the events, or policies by name
+            production: the policy that candidates are compared with
+            rewards: the first is the goal; a ranking has the reward of its metric instead
+            block: number of events in a block
 
         Raises:
-            ValueError: An argument is wrong; the message names it.
+            ProblemsError: Options do not fit together.
         """
-        ranking = None if ranking is None else _RANKING.validate_python(ranking)
-        if block != int(block) or block < 1:
-            raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
         named = named_policies(candidates)
         versions = {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
-        policies = tuple(name for name in _policies(production, candidates) if name not in versions)
+        added = [name for name in named if name not in versions]
+        ranking = options.ranking
         config = cls(
-            policies=policies,
-            computed_policies={
-                name: policy for name, policy in named.items() if not isinstance(policy, Logged | VersionsOf)
-            },
-            products=_products(estimators, averages, ranking is not None, propensity is not None),
-            default_estimators=estimators is None and ranking is None,
-            intervals={
-                label: chosen(f"intervals.{label}", each, _INTERVAL) for label, each in (intervals or {}).items()
-            },
-            rewards=_rewards(reward_range if ranking is None else ranking.metric.value_range, rewards),
-            confidence=confidence,
-            block=int(block),
-            reward_model=chosen("reward_model", reward_model or Ridge(), _REWARD_MODEL),
-            drift=DriftDetector.of(drift),
-            promotion=Promotion.of(promotion),
-            candidate_order={name: number for number, name in enumerate(policies[1:], start=1)},
+            policies=(production, *added),
+            computed_policies={name: named[name] for name in added if not isinstance(named[name], Logged)},
+            products=_products(options),
+            default_estimators=not options.estimators and ranking is None,
+            intervals=options.intervals,
+            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.metric.value_range),),
+            confidence=options.confidence,
+            block=block,
+            reward_model=options.reward_model,
+            drift=options.drift,
+            promotion=options.promotion,
+            candidate_order={name: number for number, name in enumerate(added, start=1)},
             ranking=ranking,
-            logging=None if logging is None else _ARMS.validate_python(logging),
-            segments=_SEGMENTS.validate_python(segments or {}),
+            logging=options.logging,
+            segments=options.segments,
             versions=versions,
-            propensity=None if propensity is None else _PROPENSITY.validate_python(kind_as_mapping(propensity)),
+            propensity=options.propensity,
         )
-        config._check()
-        for name, each in versions.items():
-            each.check(name, named, config.block, config.reward_model.is_external)
+        refuse([*_name_problems(production, candidates), *config._problems(), *config._problems_of_new(named, rewards)])
         return config
 
-    def _check(self) -> None:
-        scored = [label for label, each in self.estimators.items() if "scored" in each.needs]
-        if scored and self.policies[0] == LOGGING:
-            raise ValueError(
-                f"{scored[0]} compares the values of scored outcomes: production must be a policy that has such values"
-            )
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, found {self.confidence}")
+    def _problems(self) -> Iterator[Problem]:
+        """Yield what does not fit together; code that the options name does not run."""
         for estimators, averages in self.products:
-            _require_distinct("estimators", [estimator.label for estimator in estimators])
-            _require_distinct("averages", [average.label for average in averages])
-        known = self.averages
-        unknown = sorted(set(self.intervals) - set(known))
-        if unknown:
-            raise ValueError(
-                f"intervals names averages that are not configured: {', '.join(unknown)}; there are {', '.join(known)}"
-            )
-        for label, interval in self.intervals.items():
-            interval.check(known[label], self.block)
-        for average in known.values():
-            average.check(self.block)
+            yield from _label_problems("estimators", estimators)
+            for index, estimator in enumerate(estimators):
+                yield from self._estimator_problems(estimator, "estimators", index)
+            yield from _label_problems("averages", averages)
+            for index, average in enumerate(averages):
+                yield from objections(partial(average.check, self.block), "averages", index)
+        yield from self._interval_problems()
         if self.promotion is not None:
-            self.promotion.check(self.block)
-        self._check_ranking()
+            hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
+            yield from objections(partial(self.promotion.check, self.block), "promotion", "rule", hint=hint)
         if self.logging is not None:
-            self.logging.check(self.policies)
-        self._check_rewards()
-        self._check_segments()
-        if self.propensity is not None:
-            others = self.ranking is not None or self.logging is not None
-            self.propensity.check_with(self.estimators, fields_of_segments(self.segments), others)
-
-    def _check_rewards(self) -> None:
-        if len(self.rewards) == 1:
-            return
-        _require_distinct("rewards", [reward.name for reward in self.rewards])
-        for label, each in self.estimators.items():
-            if "scored" in each.needs:
-                raise ValueError(f"{label} estimates one metric of an outcome, and not several rewards")
+            hint = "an arm is production or a candidate, and its probabilities are in the events"
+            yield from objections(partial(self.logging.check, self.policies), "logging", "arms", hint=hint)
         if self.ranking is not None:
-            raise ValueError("rankings have clicks in place of rewards; several rewards need events with slots")
+            yield from self._ranking_problems()
+        if self.propensity is not None:
+            yield from self._propensity_problems(self.propensity)
+        hint = "name a field that is known before the decision, e.g. context.country"
+        for name, segment in self.segments.items():
+            yield from objections(partial(fields_of_segments, {name: segment}), "segments", name, "field", hint=hint)
 
-    def _check_segments(self) -> None:
-        fields_of_segments(self.segments)
-        if self.segments and self.ranking is not None:
-            raise ValueError("segments split the estimates of decisions, and not those of rankings")
+    def _estimator_problems(self, estimator: AnyEstimator, *path: str | int) -> Iterator[Problem]:
+        def problem(expected: str, reason: str, hint: str) -> Problem:
+            return Problem(path, expecting(f"an estimator of {expected}", f"'{estimator.label}', which {reason}"), hint)
 
-    def _check_ranking(self) -> None:
-        for label, estimator in self.estimators.items():
-            if estimator.of_clicks and self.ranking is None:
-                raise ValueError(f"{label} estimates rankings from clicks: it needs a `ranking` with its metric")
-            if not estimator.of_clicks and self.ranking is not None:
-                raise ValueError(
-                    f"{label} needs the probabilities of actions; rankings have click_ips, click_snips, ..."
-                )
-        if self.ranking is not None and self.logging is not None:
-            raise ValueError("arms share the choice of actions: rankings have none")
-        if self.ranking is not None and self.computed_policies:
-            raise ValueError(f"{', '.join(self.computed_policies)}: policies in code cannot rank; log the ranks")
+        if "scored" in estimator.needs and self.policies[0] == LOGGING:
+            hint = "write policies: {production: NAME}, a name in scored.values"
+            yield problem("logged actions", "needs values of production", hint)
+        if "scored" in estimator.needs and len(self.rewards) > 1:
+            hint = "take a daemon for each metric, with its values in `scored.values`"
+            yield problem("several rewards", "estimates one metric of an outcome", hint)
+        if estimator.of_clicks and self.ranking is None:
+            hint = "write ranking: {metric: dcg, examination: power}"
+            yield problem("decisions", "estimates rankings from clicks", hint)
+        if not estimator.of_clicks and self.ranking is not None:
+            yield problem("rankings", "needs the probabilities of actions", "take click_ips, click_snips, ...")
+        if not estimator.takes_estimated and self.propensity is not None:
+            hint = f"take one of {FOR_ESTIMATES}; their errors are corrected or divided out in part"
+            yield problem("estimated propensities", "needs logged propensities", hint)
+
+    def _interval_problems(self) -> Iterator[Problem]:
+        for label, interval in self.intervals.items():
+            if label in self.averages:
+                yield from objections(partial(interval.check, self.averages[label], self.block), "intervals", label)
+            else:
+                hint = did_you_mean(label, self.averages) or "the keys are the names of the configured averages"
+                yield Problem(("intervals", label), expecting(one_of(self.averages), f"'{label}'"), hint)
+
+    def _ranking_problems(self) -> Iterator[Problem]:
+        if self.logging is not None:
+            hint = "remove them: rankings have no propensity that arms could share"
+            yield Problem(("logging",), expecting("nothing next to `ranking`", "arms"), hint)
+        if self.segments:
+            hint = "remove them: segments split the estimates of decisions, and not those of rankings"
+            yield Problem(("segments",), expecting("nothing next to `ranking`", "segments"), hint)
+        for name in self.computed_policies:
+            found = f"'{name}', which is computed: policies in code cannot rank"
+            yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", found), "log the ranks")
+
+    def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
+        for name, other in (("ranking", self.ranking), ("logging", self.logging)):
+            if other is not None:
+                hint = "remove it: rankings and arms have no propensities to estimate"
+                yield Problem(("propensity",), expecting(f"nothing next to `{name}`", "estimated propensities"), hint)
+        path, hint = ("propensity", "model", "by"), "name fields that the logging policy chose by, e.g. context.country"
+        yield from objections(propensity.check, *path, hint=hint)
+        for name, segment in self.segments.items():
+            if name in propensity.model.by and (segment.field or name) != name:
+                message = f"`by` names the field {name}, and a segment of another field has this name"
+                yield Problem(path, message, "give the segment another name")
+
+    def _problems_of_new(self, named: Mapping[str, Any], rewards: Sequence[Reward]) -> Iterator[Problem]:
+        """Yield the problems of what a state no longer has, or has under other names."""
+        if rewards[0].max_loss is not None:
+            message = expecting("no guardrail, as the first of the rewards is the goal", "a guardrail")
+            hint = "write the reward that decides first"
+            yield Problem(("rewards", rewards[0].name, "guardrail"), message, hint)
+        if self.ranking is not None and [reward.name for reward in rewards] != [Reward.name]:
+            hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
+            yield Problem(("rewards",), expecting("nothing next to `ranking`", "rewards"), hint)
+        if self.segments and self.ranking is None:
+            yield from objections(
+                partial(segmented_estimate, self), "segments", hint="add ips to estimators, and cumulative to averages"
+            )
+        for name, versions in self.versions.items():
+            hint = "write e.g. frozen: {kind: versions_of, policy: apprentice, every: 200000, keep: 3}"
+            check = partial(versions.check, name, named, self.block, self.reward_model.is_external)
+            yield from objections(check, "candidates", name, hint=hint)
+
+    def code_problems(self) -> Iterator[Problem]:
+        """Yield the problems of the code that the options name: it is imported and run."""
+        yield from objections(self.reward_model.check, "reward_model")
+        for name, policy in self.computed_policies.items():
+            if isinstance(policy, ExternalPolicy):
+                option = "target" if isinstance(policy, PythonPolicy) else "model"
+                yield from objections(policy.check, "candidates", name, option)
 
     @property
     def estimators(self) -> dict[str, AnyEstimator]:
-        """All estimators, by label."""
+        """Return all estimators, by label."""
         return {estimator.label: estimator for estimators, _ in self.products for estimator in estimators}
 
     @property
     def averages(self) -> dict[str, AnyAverage]:
-        """All averages, by label."""
+        """Return all averages, by label."""
         return {average.label: average for _, averages in self.products for average in averages}
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The range of the goal, the first reward."""
+        """Return the range of the goal."""
         return self.rewards[0].range
 
     @property
     def further_fields(self) -> list[RewardField]:
-        """The names and ranges of the rewards after the goal."""
+        """Return the names and ranges of the rewards after the goal."""
         return [RewardField(each.name, each.name, each.low, each.high) for each in self.rewards[1:]]
 
-    def for_reward(self, place: int) -> EvaluatorConfig:
-        """The config for one of the rewards alone."""
-        return replace(self, rewards=(self.rewards[place],))
+    def for_reward(self, index: int) -> EvaluatorConfig:
+        """Return the config for one of the rewards alone."""
+        return replace(self, rewards=(self.rewards[index],))
 
     @property
     def scores(self) -> tuple[str, ...] | None:
-        """The fields of events that policies in code read; None if nothing reads more than the columns."""
+        """Return the fields of events that policies in code read; None if nothing reads more than the columns."""
         read = fields_read(self.computed_policies.values())
         needed = self.reward_model.needs_raw_fields or self.propensity is not None
         return () if read is None and needed else read
 
     def decoder(self) -> JsonDecoder:
-        """Decodes the JSON of events."""
+        """Return a decoder of events in JSON."""
         if self.ranking is not None:
             return RankingDecoder(self.logged_policies, named=self.scores is not None)
         return JsonDecoder(
@@ -258,27 +293,27 @@ class EvaluatorConfig:
 
     @property
     def fields(self) -> list[SegmentField]:
-        """The fields of segments, and those that propensities are estimated by."""
+        """Return the fields of segments, and the fields that estimated propensities depend on."""
         by = [] if self.propensity is None else self.propensity.fields
         return list(dict.fromkeys((*fields_of_segments(self.segments), *by)))
 
     @property
     def names_actions(self) -> bool:
-        """Whether the names of the logged actions are needed."""
+        """Return whether the names of the logged actions are needed."""
         return self.compares_propensities or self.propensity is not None
 
     @property
     def origin_of_propensities(self) -> str:
-        """`logged` or `estimated`, as rows of a Report show it."""
+        """Return `logged` or `estimated`, as rows of a Report show it."""
         return "logged" if self.propensity is None else self.propensity.kind
 
     @property
     def margin(self) -> float | None:
-        """The lift that a candidate must exceed to be promotable; None without promotion."""
+        """Return the lift that a candidate must exceed to be promotable; None without promotion."""
         return None if self.promotion is None else self.promotion.margin
 
     def columns_of(self, events: EventBatch) -> SegmentColumns | None:
-        """The columns of `fields`, which the events may lack; None without any."""
+        """Return the columns of `fields`, even if the events lack them; None without fields."""
         names = [each.name for each in self.fields]
         if not names:
             return None
@@ -287,45 +322,45 @@ class EvaluatorConfig:
 
     @property
     def compares_propensities(self) -> bool:
-        """Whether a trust check compares the logged propensities with how often actions are chosen."""
+        """Return whether a trust check compares logged propensities with how often actions are chosen."""
         is_compared = self.promotion is not None and len(self.policies) > 1 and self.ranking is None
         return is_compared and self.propensity is None
 
     @property
     def trust_error(self) -> float:
-        """The probability that a trust check ever fails on a sound log."""
+        """Return the probability that a trust check ever fails on a sound log."""
         return Trust().error if self.promotion is None else self.promotion.trust.error
 
     @property
     def logged_policies(self) -> list[str]:
-        """The policies whose probabilities are in the events."""
+        """Return the policies that events carry probabilities for."""
         return [name for name in self.policies if name != LOGGING and name not in self.computed_policies]
 
     @property
     def learned_policies(self) -> dict[str, LearningPolicy]:
-        """The policies that learn from the events, and frozen copies of them, by name."""
+        """Return the policies that learn from the events, and frozen copies of them, by name."""
         return {name: each for name, each in self.computed_policies.items() if learns(each)}
 
     @property
     def policies_need_prediction(self) -> bool:
-        """Whether a policy needs the predictions of the reward model."""
+        """Return whether a policy needs the predictions of the reward model."""
         return any(policy.needs_prediction for policy in self.learned_policies.values())
 
     def policy(self, name: str) -> tuple[EvaluatedPolicy | None, AnyRewardModel | None]:
-        """The policy that computes probabilities, and the reward model that it needs; None for logged ones."""
+        """Return the policy that computes probabilities, and the reward model that it needs; None for logged ones."""
         policy = self.computed_policies.get(name)
         is_modelled = learns(policy) and (policy.needs_prediction or policy.keeps_model)
         return policy, self.reward_model if is_modelled else None
 
     @property
     def columns(self) -> list[str]:
-        """The policies whose probabilities are needed: those with rows, but for `logging`, and the arms of a ramp."""
-        of_arms = () if self.logging is None else self.logging.names
-        return [name for name in dict.fromkeys((*self.policies, *of_arms)) if name != LOGGING]
+        """Return the policies that events need probabilities for: all reported ones except `logging`, and all arms."""
+        arms = () if self.logging is None else self.logging.names
+        return [name for name in dict.fromkeys((*self.policies, *arms)) if name != LOGGING]
 
     @property
     def pairs(self) -> dict[Pair, tuple[AnyEstimator, AnyAverage, AnyRewardModel | None]]:
-        """Every estimator on each of its averages, with everything besides the policies that decides its numbers."""
+        """Return every estimator on each of its averages, with all that decides its numbers besides the policies."""
         return {
             (estimator.label, average.label): (estimator, average, self._model_of(estimator))
             for estimators, averages in self.products
@@ -335,7 +370,7 @@ class EvaluatorConfig:
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """Policies, estimators and averages by name, each with everything that decides its numbers."""
+        """Return policies, estimators and averages by name, each with all that decides its numbers."""
         return {
             "policies": {name: self.policy(name) for name in self.policies},
             "estimators": {label: (each, self._model_of(each)) for label, each in self.estimators.items()},
@@ -357,7 +392,7 @@ class EvaluatorConfig:
         )
 
     def for_pairs(self, pairs: Collection[Pair]) -> EvaluatorConfig:
-        """The config for these pairs of an estimator and an average only."""
+        """Return the config for these pairs of an estimator and an average only."""
         products: list[Product] = []
         for estimators, averages in self.products:
             groups: dict[tuple[AnyAverage, ...], list[AnyEstimator]] = {}
@@ -369,13 +404,13 @@ class EvaluatorConfig:
         return self.with_products(products)
 
     def with_products(self, products: Sequence[Product]) -> EvaluatorConfig:
-        """The same config for other estimators and averages; intervals on other averages are left out."""
+        """Return the config for other estimators and averages, without the intervals on averages that it lacks."""
         labels = {average.label for _, averages in products for average in averages}
         intervals = {label: interval for label, interval in self.intervals.items() if label in labels}
         return replace(self, products=tuple(products), intervals=intervals)
 
     def grids(self) -> tuple[Grid, ...]:
-        """The grids to fold events into: for each product, one for all estimators that need the same of events."""
+        """Return the grids to update: within a product, estimators with the same needs share one."""
         candidates = tuple(policy != LOGGING for policy in self.policies)
         grids = []
         for estimators, averages in self.products:
@@ -409,10 +444,13 @@ class EvaluatorConfig:
         return tuple(grids)
 
     def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
-        """The lifts that promotion may decide by, the preferred one first; `grids` are those of the config.
+        """Return the lifts that promotion may decide by, the preferred one first.
 
-        A lift is that of an estimator that is not biased by design, on an average that mixes components. It is left out
-        where a preferred estimator needs no more of the events, so that it never lacks evidence that this one has.
+        Their estimators are not biased by design, and their averages mix components. A lift is left out if a preferred
+        estimator needs no more of the events, because that one never lacks evidence that the other has.
+
+        Args:
+            grids: the grids of this config
         """
         if self.promotion is None or len(self.policies) < 2:
             return ()
@@ -431,7 +469,7 @@ class EvaluatorConfig:
         return tuple(chosen)
 
     def monitor(self, lifts: Sequence[Pair]) -> PromotionMonitor | None:
-        """The monitor of promotion that decides by these lifts; None when there is nothing to decide."""
+        """Return the monitor of promotion that decides by these lifts; None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
         return PromotionMonitor.of(
@@ -450,9 +488,9 @@ class EvaluatorConfig:
 
     @property
     def _largest_loss(self) -> float | None:
-        """Of rankings, by how much a page's term of production may exceed that of a candidate; else None.
+        """Return by how much production's term of a page may exceed a candidate's; None unless events are rankings.
 
-        Infinite where production is not the order that was shown.
+        Infinite if production is not the order that was shown.
         """
         if self.ranking is None:
             return None
@@ -460,7 +498,7 @@ class EvaluatorConfig:
 
     @property
     def errors(self) -> Array:
-        """The probability that a confidence sequence ever misses, [policies].
+        """Return the probability that a confidence sequence ever misses, [policies].
 
         Candidates share one probability: all that were ever added, or as many as promotion's `family_size`.
         """
@@ -469,23 +507,23 @@ class EvaluatorConfig:
         return np.concatenate([[error], error_shares(error, order, family)])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Requirement]:
-        """The fields that an estimator needs events to have, with those of the reward model if it uses one."""
+        """Return the fields that an estimator and its reward model need events to have."""
         model = self._model_of(estimator)
         return frozenset(estimator.needs if model is None else estimator.needs | model.needs)
 
     def interval(self, average: AnyAverage) -> AnyInterval:
-        """The kind of interval on an average: the configured one, or the one that the coverage study recommends."""
+        """Return the interval on an average: the configured one, or the one that the coverage study recommends."""
         default = average.default_interval
         return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": default})
 
     def settings(self) -> State:
-        """The config as a plain value."""
+        """Return the config as a plain value."""
         settings: State = _CONFIG.dump_python(self)
         return settings
 
     @staticmethod
     def describe(settings: State) -> State:
-        """The production policy, the products, the reward range and the confidence, as values that JSON has."""
+        """Return the production policy, the products, the reward range and the confidence, as values that JSON has."""
         first = settings["rewards"][0]
         known = {name: settings[name] for name in ("products", "confidence")}
         return {"production": settings["policies"][0], **known, "reward_range": (first["low"], first["high"])}
@@ -494,9 +532,9 @@ class EvaluatorConfig:
     def without_code(
         cls, settings: State, reward_model: AnyRewardModel | None, candidates: Candidates
     ) -> tuple[EvaluatorConfig, EvaluatorConfig]:
-        """The config of settings, and the config without the code that the caller does not name.
+        """Return the config of settings, and the config without code that the caller does not name.
 
-        That config has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
+        The second one has logged policies in place of policies in code, and Ridge in place of a foreign reward model.
         """
         config, named = _CONFIG.validate_python(settings), named_policies(candidates)
         computed = config.computed_policies.items()
@@ -508,10 +546,13 @@ class EvaluatorConfig:
 
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> EvaluatorConfig:
-        """The inverse of `settings`. A state may come from anywhere: code in it runs only if `trusted` names it.
+        """Return the config of `settings()`.
+
+        A state may come from anywhere: code in it runs only if `trusted` names it.
 
         Raises:
             StateError: The settings name a policy in code that `trusted` does not name.
+            ProblemsError: The settings do not fit together.
         """
         config, allowed = _CONFIG.validate_python(settings), named_policies(trusted)
         for name, policy in config.computed_policies.items():
@@ -520,72 +561,76 @@ class EvaluatorConfig:
                     f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
                     hint="give from_state the candidates of the configuration",
                 )
-        config._check()
+        refuse(config._problems())
         return config
 
 
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
-_ESTIMATOR: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
-_AVERAGE: TypeAdapter[AnyAverage] = TypeAdapter(AnyAverage)
-_REWARD_MODEL: TypeAdapter[AnyRewardModel] = TypeAdapter(AnyRewardModel)
 _CONFIG: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
-_RANKING: TypeAdapter[Ranking] = TypeAdapter(Ranking)
-_ARMS: TypeAdapter[Arms] = TypeAdapter(Arms)
-_SEGMENTS: TypeAdapter[dict[str, Segment]] = TypeAdapter(dict[str, Segment])
-_PROPENSITY: TypeAdapter[EstimatedPropensity] = TypeAdapter(EstimatedPropensity)
 
 
-def _products(
-    estimators: Sequence[AnyEstimator | KindOrOptions] | None,
-    averages: Sequence[AnyAverage | KindOrOptions] | None,
-    of_clicks: bool,
-    estimated: bool,
-) -> tuple[Product, ...]:
-    published, best = (CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]) if of_clicks else (PUBLISHED_ESTIMATORS, BEST_ESTIMATORS)
-    if estimated:
+def segmented_estimate(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
+    """Return the estimate that segments split.
+
+    It is on the first average with fixed weights. Of its estimators that have no denominator and no bias by design,
+    promotion's preference decides; a default estimator needs no more than the logged action.
+
+    Raises:
+        ValueError: No estimate adds up over segments.
+    """
+    usable = [
+        (estimator, average)
+        for estimator, average, _ in config.pairs.values()
+        if average.factor is not None
+        and not (estimator.ratio or estimator.is_biased_by_design or len(estimator.alternatives) > 1)
+        and not (config.default_estimators and config.needs_of(estimator))
+    ]
+    if not usable:
+        raise ValueError(
+            "segments need an unbiased estimator without a denominator, such as ips, on cumulative or decay by events"
+        )
+    return min((pair for pair in usable if pair[1] == usable[0][1]), key=lambda pair: pair[0].preference)
+
+
+def _products(options: EvaluatorOptions) -> tuple[Product, ...]:
+    published, best = PUBLISHED_ESTIMATORS, BEST_ESTIMATORS
+    if options.ranking is not None:
+        published, best = CLICK_ESTIMATORS, CLICK_ESTIMATORS[:1]
+    if options.propensity is not None:
         published = best = ESTIMATED_ESTIMATORS
-    if estimators is None and averages is None:
+    if not options.estimators and not options.averages:
         return ((published, PUBLISHED_AVERAGES), (best, (BEST_AVERAGE,)))
-    every, on = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
-    return (
-        (
-            every if estimators is None else chosen_all("estimators", estimators, _ESTIMATOR),
-            on if averages is None else chosen_all("averages", averages, _AVERAGE),
-        ),
-    )
+    estimators, averages = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
+    return ((options.estimators or estimators, options.averages or averages),)
 
 
-def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
-    if isinstance(candidates, str):
-        raise ValueError(f"candidates must be a list of names, found the string {candidates!r}")
-    policies = (production, *candidates)
-    repeated = sorted({policy for policy in policies if policies.count(policy) > 1})
-    if repeated or LOGGING in candidates:
-        raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
-    return policies
+def _name_problems(production: str, candidates: Candidates) -> Iterator[Problem]:
+    """Yield the problems of the names of policies."""
+    steps = candidates if isinstance(candidates, Mapping) else range(len(candidates))
+    paths: list[KeyPath] = [("production",), *(("candidates", step) for step in steps)]
+    names: set[str] = set()
+    for path, name in zip(paths, (production, *candidates), strict=True):
+        if UNWRITABLE.search(name):
+            message = expecting("a name without quotes, backslashes and control characters", repr(name))
+            hint = "a policy has the same name in events, configuration and metrics: give it a plain one"
+            yield Problem(path, message, hint)
+        elif names and name == LOGGING:
+            hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
+            yield Problem(path, expecting("the name of a policy", "'logging'"), hint)
+        elif names and name == production:
+            hint = "production is estimated anyway: remove it here"
+            yield Problem(path, expecting("another policy than production", f"'{name}'"), hint)
+        elif name in names:
+            yield Problem(path, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+        names.add(name)
 
 
-def _rewards(reward_range: tuple[float, float], rewards: Sequence[Reward] | None) -> tuple[Reward, ...]:
-    if rewards is None:
-        return (Reward("reward", *_ordered(reward_range)),)
-    for reward in rewards:
-        _ordered(reward.range)
-        if reward.max_loss is not None and not 0 <= reward.max_loss < math.inf:
-            raise ValueError(f"the largest loss of {reward.name} must be 0 or more, found {reward.max_loss}")
-    if not rewards or rewards[0].max_loss is not None:
-        raise ValueError("the first of the rewards is the goal, and not a guardrail")
-    return tuple(rewards)
-
-
-def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = map(float, reward_range)
-    if not -LARGEST_WEIGHT <= low < high <= LARGEST_WEIGHT:
-        raise ValueError(f"reward_range must be two numbers, the smaller first, within 1e50; found {reward_range}")
-    return low, high
-
-
-def _require_distinct(option: str, labels: Sequence[str]) -> None:
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated or not labels:
-        problem = f"{', '.join(repeated)} is configured twice; give one a name" if repeated else "there is none"
-        raise ValueError(f"{option}: {problem}")
+def _label_problems(option: str, components: Sequence[Component]) -> Iterator[Problem]:
+    labels = [component.label for component in components]
+    if not labels:
+        yield Problem((option,), expecting("a list that is not empty", "[]"))
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            found = f"'{label}', the label of {option}.{labels.index(label)}"
+            hint = f"give each a name: {{kind: ..., name: {label}_2}}"
+            yield Problem((option, index), expecting("its own label", found), hint)

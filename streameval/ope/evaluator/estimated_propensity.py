@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat
@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.component import Configurable, kind_as_mapping, strict
 from streameval.errors import ConfigError
 from streameval.events.segments import SegmentField, require_known_before
-from streameval.ope.estimators import AnyEstimator, Estimator
+from streameval.ope.estimators import AnyEstimator
 from streameval.ope.policies.river import river_object
 from streameval.ope.reward_models.external import EXAMPLE
 
@@ -130,24 +130,3 @@ class EstimatedPropensity(metaclass=Configurable):
             raise ValueError("`by` names a field twice")
         if isinstance(self.model, RiverClassifier):
             self.model.make()
-
-    def check_with(self, estimators: Mapping[str, Estimator], segments: Sequence[SegmentField], others: bool) -> None:
-        """Check the settings together with the rest of a config.
-
-        Args:
-            estimators: Estimators of the config by label.
-            segments: Fields of the segments.
-            others: Whether the config has a ranking or arms.
-
-        Raises:
-            ValueError: They do not fit together.
-        """
-        self.check()
-        for label, each in estimators.items():
-            if not each.takes_estimated:
-                raise ValueError(f"{label} needs logged propensities; estimated ones are for {FOR_ESTIMATES}")
-        if others:
-            raise ValueError("propensities are estimated for single actions, without a `ranking` or arms of a ramp")
-        for segment in segments:
-            if segment.name in self.model.by and segment.field != segment.name:
-                raise ValueError(f"`by` names the field {segment.name}, and a segment of another field has this name")

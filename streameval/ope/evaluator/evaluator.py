@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
+from streameval.common.problems import refuse, validated
 from streameval.common.text import counted
 from streameval.errors import StateError
 from streameval.events import EventBatch
@@ -22,11 +23,12 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
-from streameval.ope.evaluator.config import Candidates, EvaluatorConfig, KindOrOptions, Product
+from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Pair
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
+from streameval.ope.evaluator.options import Candidates, EvaluatorArguments, KindOrOptions
 from streameval.ope.evaluator.report_rows import (
     KnownEvents,
     examination_rows,
@@ -51,7 +53,6 @@ from streameval.ope.promotion import (
     add_checks,
     decide,
 )
-from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
@@ -120,7 +121,7 @@ class Evaluator:
             ["country"]}}`, if `by` names `segments` of a batch. The default estimators are then `snips` and `dr`.
 
     Raises:
-        ConfigError: An argument is wrong, or does not fit another one. It is a ValueError.
+        ProblemsError: Arguments are wrong, or do not fit together. It is a ValueError with a path and a hint for each.
 
     Two events, the candidate twice as likely as the logging policy to take the rewarded action:
 
@@ -151,25 +152,30 @@ class Evaluator:
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
         propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> None:
+        options = {
+            "candidates": candidates,
+            "estimators": estimators,
+            "averages": averages,
+            "reward_range": reward_range,
+            "production": production,
+            "intervals": intervals,
+            "confidence": confidence,
+            "block": block,
+            "reward_model": reward_model,
+            "drift": "off" if drift is None else drift,
+            "promotion": "off" if promotion is None else promotion,
+            "ranking": ranking,
+            "logging": logging,
+            "rewards": rewards,
+            "segments": segments,
+            "propensity": propensity,
+        }
+        arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
         self.config = EvaluatorConfig.of(
-            candidates,
-            estimators,
-            averages,
-            reward_range,
-            production,
-            intervals,
-            confidence,
-            block,
-            reward_model,
-            drift,
-            promotion,
-            ranking,
-            logging,
-            None if rewards is None else Reward.several(rewards),
-            segments,
-            propensity,
+            arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
         )
-        self.config.reward_model.check()
+        rooms.require(self.config)
+        refuse(self.config.code_problems())
         self._start()
 
     @classmethod

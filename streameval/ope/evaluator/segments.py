@@ -24,7 +24,7 @@ from streameval.ope.core.moments import ALL_ROWS, nothing, pair_weight
 from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.core.summary import BlockSeries
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.config import EvaluatorConfig
+from streameval.ope.evaluator.config import EvaluatorConfig, segmented_estimate
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.report_rows import LARGEST, known_numbers, log_limits, numbers_of, term_range
 from streameval.ope.evaluator.room import Blocks, Owned, Present, Room
@@ -39,30 +39,6 @@ SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
 def labels(config: EvaluatorConfig) -> list[tuple[str, str]]:
     """Return the names of all segments, each with one of its values."""
     return [(name, label) for name, each in config.segments.items() for label in each.labels]
-
-
-def whole_of(config: EvaluatorConfig) -> tuple[AnyEstimator, AnyAverage]:
-    """Return the estimate that segments split.
-
-    It is on the first average with fixed weights. Its estimator is the one that promotion prefers, among estimators
-    without a denominator that are not biased by design. Default estimators count only if they need no more than the
-    logged action.
-
-    Raises:
-        ValueError: No estimate adds up over segments.
-    """
-    usable = [
-        (estimator, average)
-        for estimator, average, _ in config.pairs.values()
-        if average.factor is not None
-        and not (estimator.ratio or estimator.is_biased_by_design or len(estimator.alternatives) > 1)
-        and not (config.default_estimators and config.needs_of(estimator))
-    ]
-    if not usable:
-        raise ValueError(
-            "segments need an unbiased estimator without a denominator, such as ips, on cumulative or decay by events"
-        )
-    return min((pair for pair in usable if pair[1] == usable[0][1]), key=lambda pair: pair[0].preference)
 
 
 def interval_on(config: EvaluatorConfig, average: AnyAverage) -> AnyInterval:
@@ -87,7 +63,7 @@ def start(config: EvaluatorConfig) -> SegmentState | None:
     """Start before the first event, with None without segments."""
     if not config.segments:
         return None
-    (estimator, _), shape = whole_of(config), (len(config.policies), len(labels(config)) + 1, -1)
+    (estimator, _), shape = segmented_estimate(config), (len(config.policies), len(labels(config)) + 1, -1)
     return SegmentState(estimator.start(shape[0]), nothing(shape[0] * shape[1]).reshape(shape))
 
 
@@ -97,7 +73,8 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState
         return None
     if state is None or not config.segments or not before.pairs:
         return start(config)
-    if (list(config.segments.items()), whole_of(config)) != (list(before.segments.items()), whole_of(before)):
+    is_same = segmented_estimate(config) == segmented_estimate(before)
+    if not (is_same and list(config.segments.items()) == list(before.segments.items())):
         return start(config)
     kept: SegmentState = select_policies(state, [before.policies.index(name) for name in config.policies])
     return kept
@@ -105,7 +82,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState
 
 def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> SegmentState | None:
     """Return the state of a config that joins two others."""
-    if own.state is None or late.state is None or whole_of(both) != whole_of(own.config):
+    if own.state is None or late.state is None or segmented_estimate(both) != segmented_estimate(own.config):
         found: SegmentState | None = late.state if len(late.config.policies) == len(both.policies) else own.state
     else:
         found = joined(own.state, late.state, company)
@@ -137,7 +114,7 @@ def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> Segme
     """Return the sums of whole blocks, or of the unfinished one (half 1)."""
     events, evidence = of.events, of.goal
     assert events.segments is not None
-    (estimator, average), blocks = whole_of(config), evidence.blocks
+    (estimator, average), blocks = segmented_estimate(config), evidence.blocks
     size, factor = len(events) // blocks, average.factor
     visible = evidence.restricted_to(config.needs_of(estimator))
     terms, _ = estimator.terms(visible, state.estimator)
@@ -162,7 +139,7 @@ def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> Segme
 
 def fold(config: EvaluatorConfig, state: SegmentState, sums: SegmentSums) -> SegmentState:
     """Return the state after these blocks (half 2)."""
-    estimator, average = whole_of(config)
+    estimator, average = segmented_estimate(config)
     layout, moments = _layout(estimator), state.moments.copy()
     factor = np.full((len(sums.rows), 1, 1), (average.factor or 1.0) ** sums.events)
     table, power = layout.moment_table[0], layout.power[layout.moment_table[0]]
@@ -194,7 +171,7 @@ def _numbers(
     config: EvaluatorConfig, reading: Reading, lift: Reading, counts: Mapping[str, Array], weights: LargestState
 ) -> dict[str, Array]:
     """Return the numbers of all columns, by field."""
-    estimator, average = whole_of(config)
+    estimator, average = segmented_estimate(config)
     interval = interval_on(config, average)
     several = len(labels(config))
     grid = Grid(
@@ -215,7 +192,7 @@ def _numbers(
 
 
 def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
-    estimator, average = whole_of(config)
+    estimator, average = segmented_estimate(config)
     kind, columns = interval_on(config, average).kind, known_numbers(numbers)
     places = ((policy, *each) for policy in config.policies for each in labels(config))
     for column, (policy, segment, value) in enumerate(places):
@@ -233,7 +210,7 @@ def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[Seg
 
 def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estimate]) -> tuple[Reading, Reading]:
     """Return the readings of values and of lifts, from moments [columns, rows] of all values of all segments."""
-    estimator, average = whole_of(config)
+    estimator, average = segmented_estimate(config)
     pair, several = (estimator.label, average.label), len(labels(config))
     whole = {each.policy: each.details for each in estimates if (each.estimator, each.average) == pair}
 

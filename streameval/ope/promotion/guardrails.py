@@ -37,26 +37,6 @@ class Reward:
     high: float = 1.0
     max_loss: float | None = None
 
-    @classmethod
-    def several(cls, rewards: Mapping[str, Mapping[str, Any]]) -> tuple[Reward, ...]:
-        """Parse rewards from a mapping as in the configuration.
-
-        Raises:
-            ValueError: A reward has an unknown option.
-
-        >>> Reward.several({"click": {}, "hide": {"guardrail": {"max_loss": 0.001}}})[1].max_loss
-        0.001
-        """
-        parsed = []
-        for name, options in rewards.items():
-            unknown = sorted(set(options) - {"field", "min", "max", "guardrail"})
-            if unknown:
-                raise ValueError(f"rewards.{name} has no option {', '.join(unknown)}; it has min, max and guardrail")
-            guardrail = options.get("guardrail")
-            max_loss = None if guardrail is None else float(guardrail["max_loss"])
-            parsed.append(cls(name, float(options.get("min", 0.0)), float(options.get("max", 1.0)), max_loss))
-        return tuple(parsed)
-
     @property
     def range(self) -> tuple[float, float]:
         """Return the smallest and the largest value."""

@@ -62,7 +62,7 @@ def test_messages_of_a_topic_become_estimates_and_a_restart_continues(tmp_path: 
     [
         ("ranking: {metric: mrr}", "ranking.metric: mrr is not a sum over items"),
         ("ranking: {examination: {kind: power, eta: -1}}", "ranking.examination.eta"),
-        ("ranking: {metric: dcg}\nestimators: [ips]", "ips needs the probabilities of actions"),
+        ("ranking: {metric: dcg}\nestimators: [ips]", "which needs the probabilities of actions"),
         ("ranking: {metric: dcg}\nreward: {max: 2}", "reward: expected nothing next to `ranking`"),
         ("estimators: [click_ips]", "expected an estimator of decisions, found 'click_ips'"),
         ("source: {kind: simulated, world: rankings}", "ranking: expected a metric of the simulated rankings"),

@@ -1,35 +1,38 @@
-"""Contents of streameval.yaml, and messages about wrong ones."""
+"""Load streameval.yaml, and explain what is wrong in one."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr, TypeAdapter
 
-from streameval.config.errors import one_of
+from streameval.common.problems import one_of
 from streameval.config.loading import parse_yaml
 from streameval.config.memory import usable_memory
 from streameval.config.model import Config, StateSettings
+from streameval.config.removed import REMOVED, without_removed
 from streameval.errors import ConfigError
 from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
+from streameval.ope.candidates import AnyPolicy
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import CAB, IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.intervals import EmpiricalBernstein, Normal
-from streameval.ope.promotion import Promotion, Trust
+from streameval.ope.promotion import Promotion
 from support.paths import ROOT
 
 DEPLOYED = ROOT / "streameval" / "config" / "streameval.yaml"
+ANNOTATED = DEPLOYED.read_text()
 
 FROM_THE_DOCUMENTATION = """
 source: {kind: kafka, bootstrap_servers: "localhost:9092", topic: interactions, start: earliest}
@@ -48,14 +51,14 @@ state: {dir: ./streameval-state, interval: 30s}
 
 
 ONE = "policies: {candidates: [a]}\n"
-"""The least that every configuration needs; text after it starts in line 2."""
+"""Minimum of every configuration; text after it starts in line 2."""
 
 
 KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
 
 
 class Loader:
-    """Writes a configuration and loads it, with its own environment."""
+    """Write a configuration and load it, with its own environment."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "streameval.yaml"
@@ -102,7 +105,7 @@ PUBLISHED = ["cumulative", "window", "decay", "adaptive_window", "adaptive_decay
 
 
 def planned(config: Config) -> list[tuple[list[str], list[str]]]:
-    """The labels of what would be estimated on what."""
+    """Return the labels of estimators and averages, for each product of them."""
     return [
         ([estimator.label for estimator in estimators], [average.label for average in averages])
         for estimators, averages in config.evaluator_config().products
@@ -112,18 +115,18 @@ def planned(config: Config) -> list[tuple[list[str], list[str]]]:
 BEST = ["stratified_ips", "stratified_dr"]
 
 
-def test_without_lists_the_published_forms_and_the_best_are_estimated(load: Loader) -> None:
+def test_defaults_are_published_and_best_estimators(load: Loader) -> None:
     assert planned(load(ONE)) == [(["ips", "snips"], PUBLISHED), (BEST, ["mixture"])]
 
 
-def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loader) -> None:
+def test_one_list_leaves_the_other_at_its_defaults(load: Loader) -> None:
     estimators = load(ONE + "estimators: [control_variate]")
     assert planned(estimators) == [(["control_variate"], [*PUBLISHED, "mixture"])]
     averages = load(ONE + "averages: [window]")
     assert planned(averages) == [(["ips", "snips", *BEST], ["window"])]
 
 
-def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_are_named(load: Loader) -> None:
+def test_default_intervals_are_replaced_by_name(load: Loader) -> None:
     def kinds(config: Config) -> list[str]:
         plan = config.evaluator_config()
         return [plan.interval(average).kind for _, averages in plan.products for average in averages]
@@ -142,7 +145,7 @@ def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_
         ("drift: {delta: 0.01}", DriftDetector("ADWIN", {"delta": 0.01})),
     ],
 )
-def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
+def test_drift_detectors_have_names_and_parameters_of_river(
     load: Loader, written: str, detector: DriftDetector | None
 ) -> None:
     assert load(ONE + written).drift == detector
@@ -170,7 +173,7 @@ def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) ->
     assert config.evaluator().config.reward_range == (-1.0, 2.0)
 
 
-def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
+def test_decoder_knows_policies_and_reward(load: Loader) -> None:
     config = load("policies: {candidates: [a], production: p}\nreward: {field: revenue, min: 0, max: 50}")
     event = (
         b'{"event_id": "1", "timestamp": 1, "action": "x", "propensity": 0.5, "revenue": 20, '
@@ -315,7 +318,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
     ],
 )
-def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:
+def test_problem_has_path_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(text)
 
 
@@ -405,16 +408,16 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
         pytest.param(
             ONE + "reward: {min: 1, max: 1}",
-            "reward.max (line 2): expected a number greater than reward.min (1), found 1",
+            "reward.max (line 2): expected a number greater than min (1), found 1",
             id="an empty range",
         ),
     ],
 )
-def test_parts_that_do_not_fit_together_are_named(load: Loader, text: str, complaint: str) -> None:
+def test_sections_that_do_not_fit_together_are_explained(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(text)
 
 
-def test_every_problem_is_reported_at_once_and_the_last_line_is_a_hint(load: Loader) -> None:
+def test_all_problems_are_reported_at_once(load: Loader) -> None:
     report = load.complaint(ONE + "http: {port: x}\nconfidence: 2\nestimatrs: [ips]")
     assert report.startswith("streameval.yaml: 3 problems\n\n")
     paths = ["confidence (line 3)", "http.port (line 2)", "estimatrs (line 4)"]
@@ -440,7 +443,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
         STREAMEVAL_SOURCE__SECURITY_PROTOCOL="SASL_SSL",
         STREAMEVAL_SOURCE__SASL_MECHANISM="PLAIN",
         STREAMEVAL_SOURCE__SASL_PASSWORD="[1]",
-        STREAMEVAL_SOURCE__STALL_TIMEOUT="45",
+        STREAMEVAL_SOURCE__MAX_LATENESS="45",
         STREAMEVAL_HTTP__PORT="9200",
         STREAMEVAL_CONFIDENCE="0.9",
         STREAMEVAL_ESTIMATORS="[snips, {kind: clipped_ips, cap: 5}]",
@@ -449,7 +452,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
     source = config.required_source()
     assert isinstance(source, KafkaSettings)
     assert (source.topic, source.sasl_username, source.sasl_password) == ("y", "me", SecretStr("[1]"))
-    assert source.stall_timeout == 45.0
+    assert source.max_lateness == 45.0
     assert (config.http.port, config.confidence) == (9200, 0.9)
     assert config.estimators == (SNIPS(), ClippedIPS(cap=5))
     assert config.state == StateSettings(interval=60.0)
@@ -467,9 +470,7 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
         (f"source: {{kind: file, path: {__file__}, follow: true}}\nstate: {{}}", True),
     ],
 )
-def test_the_state_of_a_topic_is_kept_unless_it_is_off_and_that_of_others_where_it_is_asked_for(
-    load: Loader, text: str, kept: bool
-) -> None:
+def test_state_is_kept_by_default_for_topics_only(load: Loader, text: str, kept: bool) -> None:
     assert (load(ONE + text).kept_state() is not None) == kept
 
 
@@ -561,49 +562,104 @@ def test_plain_values_are_what_they_look_like() -> None:
     ]
 
 
-def uncommented(text: str) -> dict[str, Any]:
-    return parse_yaml(re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE), "config/streameval.yaml").values
+# --- The annotated file ---
 
 
-def deployed_sources() -> dict[str, dict[str, Any]]:
-    """The source that is active and those that are commented out, by their kind."""
-    text = DEPLOYED.read_text()
-    active = parse_yaml(text, "x").values["source"]
-    commented = re.findall(r"^#source:\n(?:#  .*\n)+", text, flags=re.MULTILINE)
-    others = [uncommented(block)["source"] for block in commented]
-    return {source["kind"]: source for source in (active, *others)}
+def section_of(name: str) -> str:
+    """Return the paragraphs of the annotated file about a section."""
+    return "\n".join(part for part in ANNOTATED.split("\n\n") if re.search(rf"^#?{name}:", part, re.MULTILINE))
 
 
-def defaults(model: type[BaseModel]) -> Mapping[str, Any]:
-    return {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
+def uncommented(name: str) -> list[Any]:
+    """Return the values that commented lines would set a section to, one for each alternative."""
+    blocks = re.findall(rf"^#{name}:.*\n(?:#  .*\n)*", f"{section_of(name)}\n", re.MULTILINE)
+    return [parse_yaml(re.sub("^#", "", block, flags=re.MULTILINE), "x").values[name] for block in blocks]
 
 
-def test_the_deployed_file_loads_and_changes_nothing() -> None:
-    deployed = Config.load(DEPLOYED, {})
+def keys_below(schema: Any, definitions: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of all options that a JSON Schema allows, at any depth."""
+    if isinstance(schema, dict):
+        name = schema.get("$ref", "").rpartition("/")[2]
+        inner = [definitions[name]] if name else []
+        inner += [*schema.get("oneOf", ()), *schema.get("anyOf", ()), schema.get("items")]
+        yield from schema.get("properties", ())
+        for value in (*inner, schema.get("additionalProperties"), *schema.get("properties", {}).values()):
+            yield from keys_below(value, definitions)
+
+
+def test_the_annotated_file_loads_and_changes_nothing() -> None:
     bare = Config.model_validate({"policies": {"candidates": ["challenger"]}, "source": {"topic": "interactions"}})
-    assert deployed == bare
+    assert Config.load(DEPLOYED, {}) == bare
 
 
-@pytest.mark.parametrize("model", [KafkaSettings, FileSettings, SimulatedSettings])
-def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseModel]) -> None:
-    kind = model.model_fields["kind"].default
-    shown = deployed_sources()[kind]
-    assert shown.keys() == model.model_fields.keys()
-    required = {name: shown[name] for name, field in model.model_fields.items() if field.is_required()}
-    assert model.model_validate(shown) == model.model_validate(required)
+@pytest.mark.parametrize("section", Config.model_fields)
+def test_the_annotated_file_shows_every_key_of_a_section(section: str) -> None:
+    shown, schema = section_of(section), without_removed(Config.model_json_schema())
+    general = {"kind", "name", "parameters", "detector"}  # every kind has the first two; drift has the detector's own
+    keys = {*keys_below(schema["properties"][section], schema["$defs"])} - general
+    assert [key for key in sorted(keys) if not re.search(rf"\b{key}:\s", shown)] == []
 
 
-def test_the_deployed_file_shows_every_option_of_every_part() -> None:
-    values = parse_yaml(DEPLOYED.read_text(), "x").values
-    parts = r"^#(?:estimators|averages):\n(?:#  .*\n)+"
-    later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
-    assert (values | later).keys() == Config.model_fields.keys()
-    for part in ("policies", "reward", "http", "state"):
-        model = Config.model_fields[part].annotation
-        assert model is not None
-        assert values[part].keys() == model.model_fields.keys()
-    assert values["promotion"].keys() == Promotion.__pydantic_fields__.keys()  # type: ignore[attr-defined]
-    assert values["promotion"]["trust"].keys() == Trust.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+@pytest.mark.parametrize("section", ["estimators", "averages"])
+def test_the_annotated_file_shows_every_kind_with_its_defaults(section: str) -> None:
+    (choices,) = uncommented(section)
+    kinds: TypeAdapter[Any] = TypeAdapter(get_args(Config.model_fields[section].annotation)[0])
+    shown = [{"kind": choice} if isinstance(choice, str) else choice for choice in choices]
+    assert_defaults([choice for choice in shown if "name" not in choice], kinds)
+    named = {member["properties"]["kind"]["const"] for member in kinds.json_schema()["$defs"].values()}
+    assert {choice["kind"] for choice in shown} == named
+
+
+def test_the_annotated_file_shows_sources_and_reward_models_with_their_defaults() -> None:
+    kafka = parse_yaml(ANNOTATED, "x").values["source"]
+    assert_defaults([kafka, *uncommented("source")], TypeAdapter(Config.model_fields["source"].rebuild_annotation()))
+    models = uncommented("reward_model")
+    assert_defaults(models, TypeAdapter(Config.model_fields["reward_model"].rebuild_annotation()))
+    assert {model["kind"] for model in models} == {"tabular", "river", "python"}
+
+
+def test_the_annotated_file_shows_policies_with_their_defaults() -> None:
+    comment = re.search(r"^  # (\{challenger: (?:.*\n)+?.*\}\})", section_of("policies"), re.MULTILINE)
+    assert comment is not None
+    policies = parse_yaml(re.sub(r"^  #", "", f"x: {comment[1]}", flags=re.MULTILINE), "x").values["x"]
+    mappings = [policy for policy in policies.values() if isinstance(policy, dict)]
+    for policy in mappings:
+        assert policy.pop("file", None) is None
+    assert_defaults(mappings, TypeAdapter(AnyPolicy))
+
+
+def assert_defaults(shown: list[dict[str, Any]], kinds: TypeAdapter[Any]) -> None:
+    """Require that every option shown has its default, unless it has none."""
+    for choice in shown:
+        made = kinds.validate_python(choice)
+        fields = type(made).__pydantic_fields__
+        required = {key: value for key, value in choice.items() if key == "kind" or fields[key].is_required()}
+        assert made == kinds.validate_python(required)
+
+
+# --- Removed options ---
+
+
+@pytest.mark.parametrize("path", REMOVED)
+def test_removed_option_is_refused_with_reason_and_replacement(load: Loader, path: str) -> None:
+    document: Any = 1
+    for step in reversed(path.split(".")):
+        document = {step: document} if step != "*" else {"x": document} if "candidates" in path else [document]
+    report = load.complaint(json.dumps(document))
+    reason, instead = REMOVED[path]
+    assert f": this option was removed: {reason}\nhint: remove it: {instead}" in report
+    assert report.count("this option was removed") == 1
+
+
+def test_removed_option_in_environment_is_refused(load: Loader) -> None:
+    report = load.complaint(ONE + "source: {topic: x}", STREAMEVAL_SOURCE__STALL_TIMEOUT="45")
+    assert "source.stall_timeout (STREAMEVAL_SOURCE__STALL_TIMEOUT): this option was removed: " in report
+
+
+def test_removed_option_does_not_hide_other_problems(load: Loader) -> None:
+    report = load.complaint(ONE + "promotion: {hold: 3, margin: much}")
+    assert "2 problems" in report
+    assert "promotion.margin (line 2): expected a number, found 'much'" in report
 
 
 @pytest.mark.parametrize(
@@ -625,7 +681,7 @@ def test_promotion_may_be_off(load: Loader) -> None:
 
 
 def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
-    """The newest event that can count is as old as the window, however fresh the log is."""
+    """Allow for the window: however fresh the log is, the newest event that can count is as old."""
     policies = "policies: {candidates: [challenger]}"
     source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
     for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
@@ -642,10 +698,12 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
     ("text", "complaint"),
     [
         ("piared", "promotion.rule (line 2): expected one of paired, anytime, sea or bsea"),
-        ("{hold: 0}", "promotion.hold (line 2): expected a number greater than or equal to 1, found 0"),
-        ("{trust: {largest_share: 2}}", "promotion.trust.largest_share (line 2): expected a number less than or equal"),
+        ("{min_events: -1}", "promotion.min_events (line 2): expected a number greater than or equal to 0, found -1"),
+        (
+            "{trust: {rejected_share: 2}}",
+            "promotion.trust.rejected_share (line 2): expected a number less than or equal",
+        ),
         ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
-        ("{tau: 50}", "promotion.tau (line 2): expected a block of 100 events or more, found 50"),
         ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
         ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
         ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is configured twice"),
@@ -655,17 +713,6 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
 )
 def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
-
-
-@pytest.mark.parametrize("part", ["estimators", "averages"])
-def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -> None:
-    text = re.sub(r"^#(?=(?:estimators|averages):|  - kind|    \w+:)", "", DEPLOYED.read_text(), flags=re.MULTILINE)
-    shown = {choice["kind"]: choice.keys() - {"name"} for choice in parse_yaml(text, "x").values[part]}
-    (member, *_) = Config.model_fields[part].annotation.__args__  # type: ignore[union-attr]
-    classes = member.__origin__.__args__
-    assert shown == {
-        cls.__pydantic_fields__["kind"].default: cls.__pydantic_fields__.keys() - {"name"} for cls in classes
-    }
 
 
 def of_candidates(count: int, **sections: Any) -> Config:
@@ -690,7 +737,7 @@ def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in warning
 
 
-def test_the_candidates_of_a_default_configuration_can_be_too_many_for_the_memory(
+def test_too_many_candidates_for_the_memory_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
@@ -727,7 +774,7 @@ def test_100_candidates_of_a_default_configuration_take_at_most_16_mb(lacking: f
 
 
 def varied_events(candidates: int, events: int, lacking: float = 0.0) -> EventBatch:
-    """Events whose rewards differ, of which each candidate lacks this share."""
+    """Return events with different rewards; each candidate lacks this share of them."""
     rng = np.random.default_rng(4)
     target = np.where(rng.random((candidates, events)) < lacking, np.nan, rng.uniform(0.1, 0.5, (candidates, events)))
     policies = {f"candidate-{number}": column for number, column in enumerate(target)}

@@ -1,4 +1,4 @@
-"""The section `engine`: its forms and its limits."""
+"""Read the section `engine`, and refuse what executors cannot compute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_engine_computes_the_defaults_of_one_process() -> None:
     assert config(engine="spark").evaluator_config() == config().evaluator_config()
 
 
-def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_path: Path) -> None:
+def test_command_line_changes_what_it_names(tmp_path: Path) -> None:
     file = tmp_path / "streameval.yaml"
     file.write_text("policies: {candidates: [a]}\nsource: {topic: clicks}\nengine: {kind: spark, trigger: 2s}\n")
     engine = Config.load(file, engine_variables("spark:local[3]")).engine
@@ -53,7 +53,7 @@ def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("sections", "place"),
+    ("sections", "path"),
     [
         ({"source": {"kind": "simulated"}}, "source.kind"),
         ({"source": BASE["source"] | {"rewards": {"topic": "rewards"}}}, "source.rewards"),
@@ -63,13 +63,13 @@ def test_the_command_line_changes_the_engine_of_the_file_where_it_says_so(tmp_pa
         ({"intervals": {"cumulative": "confidence_sequence"}}, "engine"),
     ],
 )
-def test_settings_that_executors_cannot_compute_are_refused_with_a_remedy(
-    tmp_path: Path, sections: dict[str, Any], place: str
+def test_settings_that_executors_cannot_compute_are_refused(
+    tmp_path: Path, sections: dict[str, Any], path: str
 ) -> None:
     file = tmp_path / "streameval.yaml"
     file.write_text(yaml.safe_dump(BASE | {"engine": "spark"} | sections))
     with pytest.raises(ConfigError) as refused:
         Config.load(file, {})
     assert "1 problem" in refused.value.message
-    assert f"\n{place} " in refused.value.message
+    assert f"\n{path} " in refused.value.message
     assert refused.value.hint

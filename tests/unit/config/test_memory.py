@@ -1,4 +1,4 @@
-"""The memory that a process may use, where its control groups limit it."""
+"""Find the memory that a process may use if control groups limit it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_LIMIT_OF_VERSION_1 = 9_223_372_036_854_771_712
 
 
 def usable(folder: Path, groups: str, limits: dict[str, object]) -> int:
-    """With these groups in `/proc/self/cgroup`, and these files in `/sys/fs/cgroup`."""
+    """Return the usable memory for groups in `/proc/self/cgroup` and files in `/sys/fs/cgroup`."""
     for path, limit in limits.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(f"{limit}\n")
@@ -50,9 +50,7 @@ def test_the_lowest_limit_of_a_control_group_is_the_usable_memory(
     assert usable(tmp_path, groups, limits) == (GIB if GIB in limits.values() else machine)
 
 
-def test_windows_of_10_gib_are_refused_where_a_container_may_use_1_gib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_of_10_gib_are_refused_in_a_container_of_1_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = usable(tmp_path, "0::/", {"memory.max": GIB})
     monkeypatch.setattr(model, "usable_memory", lambda: memory)
     window = {"kind": "window", "tau": 2 * 10**9, "resolution": 100}

@@ -1,4 +1,4 @@
-"""Policy files in the section `policies`."""
+"""Read policy files in the section `policies`."""
 
 from __future__ import annotations
 

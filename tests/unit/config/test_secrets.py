@@ -1,4 +1,4 @@
-"""Secrets, planted wherever a person may write one: none comes out again."""
+"""Plant secrets wherever a person may write one, and find none of them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.factories import wait_until
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 MARK = "s3cr3t"
-"""Part of every secret here; of none but them."""
+"""Text that occurs in every secret here, and nowhere else."""
 TOKEN, PASSWORD = f"{MARK}-token-0123456789abcdef", f"{MARK}-of-ada"
 ENVIRONMENT = {
     "STREAMEVAL_SOURCE__SASL_PASSWORD": f"{MARK}-of-kafka",
@@ -57,10 +57,10 @@ def basic(password: str) -> str:
 @pytest.mark.parametrize("format", ["console", "json"])
 def test_debug_logs_of_a_failing_daemon_contain_no_secret(folder: Path, format: str) -> None:
     command = [STREAMEVAL, "run", str(folder / "c.yaml"), "--log-level", "debug", "--log-format", format]
-    place: dict[str, Any] = {"cwd": folder, "env": os.environ | ENVIRONMENT}  # where its state is kept, too
+    options: dict[str, Any] = {"cwd": folder, "env": os.environ | ENVIRONMENT}  # where its state is kept, too
     with (
         (folder / "log").open("w") as log,
-        subprocess.Popen(command, stderr=log, stdout=log, **place) as process,
+        subprocess.Popen(command, stderr=log, stdout=log, **options) as process,
     ):
         try:
             pages = ask_everything(address(folder / "log", process))
@@ -86,7 +86,7 @@ def address(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def ask_everything(url: str) -> list[str]:
-    """Responses to all kinds of logins, on all routes, with secrets in the request as well."""
+    """Return responses to all kinds of logins, on all routes, with secrets in the request as well."""
     pages = []
     with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as client:
         for login in (f"Bearer {TOKEN}", basic(PASSWORD), f"Bearer {MARK}-guessed", MARK):

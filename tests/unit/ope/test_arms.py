@@ -97,7 +97,7 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
     [
         ({"arms": {"production": 0.9, "challenger": 0.2}}, "must sum to 1"),
         ({"arms": {"production": 0.9, "other": 0.1}}, "the arm other is neither production nor a candidate"),
-        ({"arms": ["production"]}, "at least 2"),
+        ({"arms": ["production"]}, "logging.arms: .*at least 2"),
         ({"arms": SHARES, "weights": "other"}, "balanced"),
     ],
 )

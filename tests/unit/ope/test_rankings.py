@@ -296,11 +296,11 @@ def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -
 def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"mrr is not a sum over items.*depends on all items above it"):
         Evaluator(["new"], ranking={"metric": "mrr"})
-    with pytest.raises(ValueError, match="ips needs the probabilities of actions"):
+    with pytest.raises(ValueError, match="found 'ips', which needs the probabilities of actions"):
         Evaluator(["new"], estimators=["ips"], ranking=Ranking())
-    with pytest.raises(ValueError, match="click_ips estimates rankings from clicks"):
+    with pytest.raises(ValueError, match="found 'click_ips', which estimates rankings from clicks"):
         Evaluator(["new"], estimators=["click_ips"])
-    with pytest.raises(ValueError, match="even: policies in code cannot rank"):
+    with pytest.raises(ValueError, match=r"candidates\.even: .* policies in code cannot rank"):
         Evaluator({"even": "uniform"}, ranking=Ranking())
     with pytest.raises(ValueError, match="the events are rankings, and this evaluator takes decisions"):
         Evaluator(["new"]).update(log(1))

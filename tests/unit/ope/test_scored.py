@@ -169,7 +169,7 @@ def test_a_candidate_without_a_value_is_missing_for_itself_alone_and_plain_event
 
 
 def test_production_must_have_values() -> None:
-    with pytest.raises(ValueError, match="production must be a policy that has such values"):
+    with pytest.raises(ValueError, match="found 'scored_snips', which needs values of production"):
         Evaluator(["challenger"], estimators=[ScoredSNIPS()])
     evaluated = evaluator()
     missing = evaluated.missing_fields(batch_of(message(1, policies={"production": 0.5, "challenger": 0.5})))

@@ -377,7 +377,7 @@ def test_only_estimators_that_take_estimates_are_allowed() -> None:
             assert Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
             assert estimator.kind in FOR_ESTIMATES.split(", ")
         elif not estimator.of_clicks:
-            with pytest.raises(ValueError, match=f"needs logged propensities; estimated ones are for {FOR_ESTIMATES}$"):
+            with pytest.raises(ValueError, match=f"found '{estimator.label}', which needs logged propensities"):
                 Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
 
 

@@ -38,18 +38,37 @@ def test_names_and_mappings_stand_for_values() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimators": ["isp"]}, r"estimators\.0: expected one of ips, .*; found 'isp'"),
-        ({"estimators": "ips"}, "estimators must be a list, found 'ips'"),
-        ({"averages": ["cumulative", "widow"]}, r"averages\.1: expected one of cumulative, .*; found 'widow'"),
-        ({"averages": [{"kind": "window", "taus": 5}]}, r"averages\.0: window\.taus: "),
-        ({"intervals": {"cumulative": "nrmal"}}, r"intervals\.cumulative: expected one of .*; found 'nrmal'"),
-        ({"reward_model": "rigde"}, r"reward_model: expected one of ridge, .*; found 'rigde'"),
+        ({"estimators": ["isp"]}, r"estimators\.0: expected one of ips, .* found 'isp'"),
+        ({"estimators": "ips"}, "estimators: expected a list, found 'ips'"),
+        ({"averages": ["cumulative", "widow"]}, r"averages\.1: expected one of cumulative, .* found 'widow'"),
+        (
+            {"averages": [{"kind": "window", "taus": 5}]},
+            r"averages\.0\.taus: expected one of .* found the unknown key 'taus'",
+        ),
+        ({"intervals": {"cumulative": "nrmal"}}, r"intervals\.cumulative: expected one of .* found 'nrmal'"),
+        ({"reward_model": "rigde"}, r"reward_model: expected one of ridge, .* found 'rigde'"),
         ({"estimators": [se.IPS]}, r"estimators\.0: "),
     ],
 )
 def test_a_name_that_is_not_known_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluator(**options)
+
+
+def test_wrong_arguments_are_reported_together_with_paths_and_hints() -> None:
+    with pytest.raises(se.ConfigError) as caught:
+        evaluator(averages=["mixture", {"kind": "window", "tau": 0}], intervals={"mixture": "nrmal"})
+    assert isinstance(caught.value, ValueError)
+    lines = caught.value.report().splitlines()
+    assert [line.partition(" ")[0] for line in lines if "expected" in line] == ["averages.1.tau:", "intervals.mixture:"]
+    assert lines[-1] == "hint: did you mean 'normal'?"
+
+
+def test_arguments_that_do_not_fit_together_are_reported_together() -> None:
+    with pytest.raises(se.ConfigError, match="2 problems") as caught:
+        se.Evaluator(["logging"], intervals={"windw": "normal"})
+    assert "candidates.0: expected the name of a policy, found 'logging'" in caught.value.report()
+    assert caught.value.report().endswith("hint: did you mean 'window'?")
 
 
 def test_single_events_count_like_a_batch() -> None:

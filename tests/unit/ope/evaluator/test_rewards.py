@@ -102,9 +102,12 @@ def test_one_reward_is_labelled_with_its_name() -> None:
     ("settings", "message"),
     [
         ({"click": {"guardrail": {"max_loss": 0.1}}}, "the first of the rewards is the goal"),
-        ({"click": {}, "hide": {"guardrail": {"max_loss": -1}}}, "the largest loss of hide must be 0 or more"),
-        ({"click": {"least": 0}}, "rewards.click has no option least"),
-        ({"click": {"min": 2}}, "reward_range must be two numbers"),
+        (
+            {"click": {}, "hide": {"guardrail": {"max_loss": -1}}},
+            "rewards.hide.guardrail.max_loss: expected a number greater than or equal to 0, found -1",
+        ),
+        ({"click": {"least": 0}}, "rewards.click.least: expected one of min, max, .* found the unknown key"),
+        ({"click": {"min": 2}}, r"rewards.click.max: expected a number greater than min \(2\), found 1"),
     ],
 )
 def test_wrong_rewards_are_refused(settings: Mapping[str, Any], message: str) -> None:

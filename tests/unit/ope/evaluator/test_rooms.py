@@ -74,7 +74,7 @@ ASKED = {
     "ramp": [f"logging: {WITHOUT} ramp"] * 2,
     "propensities": [f"propensity: {WITHOUT} propensities"] * 2,
     "learning": [
-        "Input tag 'learned' found using 'kind' does not match any of the expected tags",
+        "candidates.more: expected one of logged, uniform, ",
         "policies.candidates.more",
         f"policies.candidates.more: {WITHOUT} learning",
     ],

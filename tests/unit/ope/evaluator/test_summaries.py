@@ -177,9 +177,6 @@ def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> 
 def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
     events = batch(logs.plain(20, EVENTS))
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
-        batch(logs.plain(20, EVENTS)),
-        case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"]),
-    )
     found = in_batches(config, parts_of(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
     expected = se.Evaluator.from_config(config)
     expected.update(events)

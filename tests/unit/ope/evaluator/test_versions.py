@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 import streameval as se
-from streameval.config.errors import problems_of
+from streameval.common.problems import problems_of
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -212,7 +212,7 @@ def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], probl
         config(**changes)
     (found,) = problems_of(error.value, Config)
     assert problem in found.message
-    assert found.place[:2] == ("policies", "candidates")
+    assert found.path[:2] == ("policies", "candidates")
     assert "kind: versions_of" in found.hint
 
 

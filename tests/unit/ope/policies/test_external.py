@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from streameval import Evaluator
-from streameval.config.errors import problems_of
+from streameval.common.problems import problems_of
 from streameval.config.model import Config
 from streameval.errors import StateError
 from streameval.events import EventBatch, RawFields
@@ -136,5 +136,5 @@ def test_one_that_cannot_be_made_is_refused(policy: dict[str, Any], option: str,
     with pytest.raises(ValidationError) as error:
         Config.model_validate({"policies": {"candidates": {"apprentice": policy}}})
     (found,) = problems_of(error.value, Config)
-    assert found.place == ("policies", "candidates", "apprentice", option)
+    assert found.path == ("policies", "candidates", "apprentice", option)
     assert problem in found.message

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from streameval.config.errors import problems_of
+from streameval.common.problems import problems_of
 from streameval.config.model import Config, Http
 from streameval.errors import ConfigError
 from streameval.service.http.auth import Security, read_tokens

@@ -1,0 +1,174 @@
+"""Read the options of an evaluator, as Python or YAML writes them: names of kinds, mappings of options, or values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from streameval.common.component import StrictModel, kind_as_mapping
+from streameval.common.problems import Problem, expecting, refuse
+from streameval.events.segments import Segment
+from streameval.ope.candidates import AnyPolicy
+from streameval.ope.core import AnyAverage
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
+from streameval.ope.evidence.arms import Arms
+from streameval.ope.evidence.clicks import Ranking
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.policies.logged import LOGGING
+from streameval.ope.promotion import Promotion
+from streameval.ope.promotion.guardrails import Reward
+from streameval.ope.reward_models import AnyRewardModel, Ridge
+
+KindOrOptions: TypeAlias = Mapping[str, Any] | str
+"""The name of a kind; or a mapping with the kind and its options."""
+
+Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
+"""Names under which events carry probabilities; or policies by name."""
+
+Name = Annotated[str, Field(min_length=1)]
+ByKind = BeforeValidator(kind_as_mapping)
+
+
+# --- Policies ---
+
+
+def _policy_as_mapping(value: object) -> object:
+    return {"kind": "logged"} if value is None else kind_as_mapping(value)
+
+
+NamesOrPolicies = Annotated[
+    Annotated[list[Name], Field(min_length=1), Tag("list")]
+    | Annotated[
+        dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Field(min_length=1), Tag("mapping")
+    ],
+    Discriminator(lambda value: "mapping" if isinstance(value, Mapping) else "list"),
+    Field(
+        description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "
+        "e.g. {challenger: logged, even: uniform}"
+    ),
+]
+
+
+# --- Rewards ---
+
+
+class RewardRange(StrictModel):
+    """Limit a reward to a range."""
+
+    min: float = Field(
+        0.0,
+        ge=-LARGEST_WEIGHT,
+        description="the smallest possible reward; events below are rejected",
+    )
+    max: float = Field(
+        1.0,
+        le=LARGEST_WEIGHT,
+        description="the largest possible reward; events above are rejected",
+    )
+
+    @model_validator(mode="after")
+    def _is_not_empty(self) -> Self:
+        if not self.min < self.max:
+            message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
+            refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])
+        return self
+
+
+class GuardrailSettings(StrictModel):
+    """Limit the loss of a reward with which a candidate may be promotable."""
+
+    max_loss: float = Field(ge=0, description="by how much a candidate may be worse than production, e.g. 0.001")
+
+
+class NamedReward(RewardRange):
+    """Configure one of several rewards: its field, its range, and whether it guards promotion."""
+
+    field: Name | None = Field(None, description="the key of the reward in an event; by default the name of the reward")
+    guardrail: GuardrailSettings | None = Field(
+        None, description="what a promotable candidate may lose of this reward, e.g. {max_loss: 0.001}"
+    )
+
+    def reward(self, name: str) -> Reward:
+        """Return the reward under this name."""
+        return Reward(name, self.min, self.max, None if self.guardrail is None else self.guardrail.max_loss)
+
+
+# --- All options ---
+
+
+def _rules_as_mapping(value: object) -> object:
+    if value is False or value == "off":
+        return None
+    return {"rule": value} if isinstance(value, str | list | tuple) else value
+
+
+def _estimated_or_none(value: object) -> object:
+    mapping = kind_as_mapping(value)
+    return None if mapping == {"kind": "logged"} else mapping
+
+
+class EvaluatorOptions(StrictModel):
+    """Hold the options of an evaluator that Python and YAML write alike. An empty list stands for the default."""
+
+    ranking: Ranking | None = Field(
+        None,
+        description="for rankings with clicks, e.g. {metric: {kind: dcg, at: 10}, examination: {kind: power, eta: 1}}",
+    )
+    logging: Arms | None = Field(
+        None, description="the arms of a ramp, e.g. {arms: {production: 0.9, challenger: 0.1}}, for balanced weights"
+    )
+    segments: dict[Name, Segment] = Field(
+        {}, description="closed lists of values that split estimates, e.g. {country: {values: [de, fr], other: true}}"
+    )
+    propensity: Annotated[EstimatedPropensity | None, BeforeValidator(_estimated_or_none)] = Field(
+        None, description="for logs without propensities, e.g. {kind: estimated, model: {kind: tabular, by: [hour]}}"
+    )
+    estimators: tuple[Annotated[AnyEstimator, ByKind], ...] = Field(
+        (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
+    )
+    averages: tuple[Annotated[AnyAverage, ByKind], ...] = Field(
+        (), min_length=1, description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]"
+    )
+    reward_model: Annotated[AnyRewardModel, ByKind] = Field(
+        Ridge(), description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}"
+    )
+    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
+        DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
+    )
+    intervals: dict[str, Annotated[AnyInterval, ByKind]] = Field(
+        {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")
+    promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
+        Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
+    )
+
+
+def _range_as_mapping(value: object) -> object:
+    return {"min": value[0], "max": value[1]} if isinstance(value, tuple | list) and len(value) == 2 else value
+
+
+class EvaluatorArguments(EvaluatorOptions):
+    """Hold the arguments of `Evaluator`: the options, and what YAML writes in sections of its own."""
+
+    candidates: NamesOrPolicies
+    production: Name = LOGGING
+    reward_range: Annotated[RewardRange, BeforeValidator(_range_as_mapping)] = Field(
+        RewardRange(), description="the smallest and the largest possible reward, e.g. (0, 1)"
+    )
+    rewards: dict[Name, NamedReward] = Field(
+        {}, min_length=1, description="several rewards in place of `reward_range`, the goal first"
+    )
+    block: int = Field(100, ge=1, description="the number of events in a block")
+
+    @property
+    def all_rewards(self) -> tuple[Reward, ...]:
+        """Return the rewards, the goal first."""
+        if self.rewards:
+            return tuple(reward.reward(name) for name, reward in self.rewards.items())
+        return (Reward("reward", self.reward_range.min, self.reward_range.max),)
