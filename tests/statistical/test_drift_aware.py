@@ -62,8 +62,8 @@ def course(kind: DriftKind, *, features: bool) -> Course:
 def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
     """A smaller world of five clusters: the default without features, and its best part with them."""
     world = World.synthetic(20, users=150, items=600, clusters=5, features=8)
-    plan: dict[str, Any] = {"estimators": [StratifiedDR()], "averages": [Mixture()]} if features else {}
-    evaluator = Evaluator(world.candidates, drift=None, **plan)
+    config: dict[str, Any] = {"estimators": [StratifiedDR()], "averages": [Mixture()]} if features else {}
+    evaluator = Evaluator(world.candidates, drift=None, **config)
     estimates: dict[tuple[str, str], list[list[Estimate]]] = {}
     moments = simulate(world, Drift(kind, clusters=5, span=SPAN), EVENTS, seed, action_sets=features)
     truth = []

@@ -26,14 +26,14 @@ AVERAGES: list[Any] = [
 ]
 
 
-def scores(report: Report, plan: EvaluatorConfig, world: World, truth: Array) -> Array:
+def scores(report: Report, config: EvaluatorConfig, world: World, truth: Array) -> Array:
     """Squared errors and the shares of intervals that hold the value now, [2, estimators, averages]."""
     rows = [
         [
             [report.get(policy, *pair) for policy in world.candidates]
-            for pair in ((each, average) for average in plan.averages)
+            for pair in ((each, average) for average in config.averages)
         ]
-        for each in plan.estimators
+        for each in config.estimators
     ]
     numbers = np.array([[[(each.value, each.lower, each.upper) for each in row] for row in of] for of in rows])
     value, lower, upper = np.moveaxis(numbers.astype(float), -1, 0)
@@ -53,9 +53,9 @@ def folded(evaluator: PartitionedEvaluator, batch: EventBatch, offsets: list[int
     evaluator.fold(summaries)
 
 
-def followed(plan: EvaluatorConfig, world: World, drift: Drift, seed: int) -> Iterator[tuple[Array, Array]]:
+def followed(config: EvaluatorConfig, world: World, drift: Drift, seed: int) -> Iterator[tuple[Array, Array]]:
     """The scores of one process and of four partitions, after each `LOOKED_AT` events from the second time on."""
-    one, several = Evaluator.from_config(plan), PartitionedEvaluator.from_config(plan)
+    one, several = Evaluator.from_config(config), PartitionedEvaluator.from_config(config)
     offsets, chance = [0] * PARTITIONS, np.random.default_rng(seed)
     waiting: list[EventBatch] = []
     count = 0
@@ -67,7 +67,7 @@ def followed(plan: EvaluatorConfig, world: World, drift: Drift, seed: int) -> It
             one.update(events)
             folded(several, events, offsets, chance)
             if count % LOOKED_AT == 0 and count > LOOKED_AT:
-                found = [scores(each.report(), plan, world, moment.truth[1:]) for each in (one, several)]
+                found = [scores(each.report(), config, world, moment.truth[1:]) for each in (one, several)]
                 yield found[0], found[1]
 
 
@@ -75,8 +75,8 @@ def followed(plan: EvaluatorConfig, world: World, drift: Drift, seed: int) -> It
 @pytest.mark.parametrize("kind", ["smooth", "abrupt", "stationary"])
 def test_errors_and_coverage_on_four_partitions_are_those_of_one_process(kind: DriftKind) -> None:
     world, drift = World.synthetic(31, users=200, items=800, clusters=4), Drift(kind, clusters=4, span=SPAN)
-    plan = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).config
-    found = np.array([list(followed(plan, world, drift, seed)) for seed in range(4)]).mean(axis=1)
+    config = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).config
+    found = np.array([list(followed(config, world, drift, seed)) for seed in range(4)]).mean(axis=1)
     (error, coverage), (_, coverage_of_several) = found.mean(axis=0)
     difference = found[:, 1, 0] - found[:, 0, 0]
     noise = difference.std(axis=0, ddof=1) / np.sqrt(len(difference))

@@ -1,4 +1,4 @@
-"""Plans and events for candidates that come and go."""
+"""Make configurations and events for candidates that come and go."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streameval.ope.evaluator.evaluator import Evaluator
 NAMES = ("early", "late", "later")
 
 
-def plan(*candidates: str, **options: Any) -> EvaluatorConfig:
+def config(*candidates: str, **options: Any) -> EvaluatorConfig:
     named = options.pop("named", candidates)
     return se.Evaluator(candidates=named, **options).config
 
 
 def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
-    """Events with action sets, whose candidates all differ."""
+    """Return events with action sets, about which all candidates differ."""
     rng = np.random.default_rng(seed)
     distributions = {name: rng.dirichlet(np.ones(4), count) for name in NAMES}
     return se.EventBatch.from_arrays(

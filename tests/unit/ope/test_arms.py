@@ -123,6 +123,6 @@ def test_arms_come_from_messages_and_from_arrays() -> None:
 
 def test_the_configuration_names_the_arms() -> None:
     document = {"policies": {"production": "production", "candidates": ["challenger"]}, "logging": {"arms": SHARES}}
-    plan = Config.model_validate(document).evaluator_config()
-    assert plan.logging == Arms(SHARES)
-    assert type(plan).from_settings(plan.settings()) == plan
+    config = Config.model_validate(document).evaluator_config()
+    assert config.logging == Arms(SHARES)
+    assert type(config).from_settings(config.settings()) == config

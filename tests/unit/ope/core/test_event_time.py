@@ -180,8 +180,8 @@ def test_a_duration_means_time_and_a_number_means_events(written: dict[str, Any]
     adapter: TypeAdapter[Any] = TypeAdapter(AnyAverage)
     assert adapter.validate_python(written) == average
     assert (average.drift is None) == any(isinstance(value, str) and value[0].isdigit() for value in written.values())
-    plan = Evaluator(["a"], averages=[average]).config
-    assert EvaluatorConfig.from_settings(plan.settings()) == plan
+    config = Evaluator(["a"], averages=[average]).config
+    assert EvaluatorConfig.from_settings(config.settings()) == config
 
 
 @pytest.mark.parametrize(

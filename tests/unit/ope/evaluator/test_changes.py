@@ -17,7 +17,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import EventCounts, Report
 from streameval.ope.reward_models import Tabular
 from support import parts
-from support.changes import adopt, events, plan
+from support.changes import adopt, config, events
 
 
 def rows(report: Report, policy: str) -> list[Any]:
@@ -35,9 +35,9 @@ NUMBERS = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "lift_
 @pytest.mark.parametrize("start", [700, 777])
 def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: int, described: bool) -> None:
     batch = events(1234, described=described)
-    changing = Evaluator.from_config(plan("early"))
+    changing = Evaluator.from_config(config("early"))
     changing.update(batch[:start])
-    late = changing.change_candidates(plan("early", "late"))
+    late = changing.change_candidates(config("early", "late"))
     assert late is not None
     changing.activate(late)
     changing.update(batch[start:])
@@ -61,16 +61,16 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
     assert changing.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_of_a_plan_reports_like_a_plain_evaluator() -> None:
-    changing, evaluator = Evaluator.from_config(plan("early", "late")), se.Evaluator(["early", "late"])
+def test_an_evaluator_of_a_configuration_reports_like_a_plain_evaluator() -> None:
+    changing, evaluator = Evaluator.from_config(config("early", "late")), se.Evaluator(["early", "late"])
     for each in (changing, evaluator):
         each.update(events(350))
     assert changing.report() == evaluator.report()
 
 
 def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
-    changing = Evaluator.from_config(plan("early"))
-    late = changing.change_candidates(plan("early", "late"))
+    changing = Evaluator.from_config(config("early"))
+    late = changing.change_candidates(config("early", "late"))
     assert late is not None
     late.update(events(100, seed=2))
     changing.update(events(50))
@@ -83,8 +83,8 @@ def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> N
 
 
 def test_joining_again_forgets_the_earlier_events() -> None:
-    changing = Evaluator.from_config(plan("early"))
-    late = changing.change_candidates(plan("early", "late"))
+    changing = Evaluator.from_config(config("early"))
+    late = changing.change_candidates(config("early", "late"))
     assert late is not None
     late.update(events(100))
     changing.activate(late, from_zero=True)
@@ -93,8 +93,8 @@ def test_joining_again_forgets_the_earlier_events() -> None:
 
 
 def test_joining_twice_counts_once() -> None:
-    changing = Evaluator.from_config(plan("early"))
-    late = changing.change_candidates(plan("early", "late"))
+    changing = Evaluator.from_config(config("early"))
+    late = changing.change_candidates(config("early", "late"))
     assert late is not None
     changing.activate(late)
     changing.activate(late)
@@ -103,32 +103,32 @@ def test_joining_twice_counts_once() -> None:
 
 
 def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
-    changing = Evaluator.from_config(plan("early"))
-    late = changing.change_candidates(plan("early", "late", "later"))
+    changing = Evaluator.from_config(config("early"))
+    late = changing.change_candidates(config("early", "late", "later"))
     assert late is not None
     changing.activate(late)
     changing.update(events(150))
-    assert changing.change_candidates(plan("late")) is None
+    assert changing.change_candidates(config("late")) is None
     changing.update(events(150))
     assert counts(changing.report()) == {"logging": (300, 0), "late": (300, 0)}
     assert {each.policy for each in changing.report().estimates} == {"logging", "late"}
 
 
 def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
-    changing = Evaluator.from_config(plan("early"))
-    late = changing.change_candidates(plan("early", "late"))
+    changing = Evaluator.from_config(config("early"))
+    late = changing.change_candidates(config("early", "late"))
     assert late is not None
-    changing.change_candidates(plan("early"))
+    changing.change_candidates(config("early"))
     assert not changing.is_pending(late)
     changing.activate(late)
     assert changing.policies == ("logging", "early")
 
 
 def test_a_candidate_that_returns_starts_from_zero() -> None:
-    changing = Evaluator.from_config(plan("early", "late"))
+    changing = Evaluator.from_config(config("early", "late"))
     changing.update(events(200))
-    changing.change_candidates(plan("early"))
-    again = changing.change_candidates(plan("early", "late"))
+    changing.change_candidates(config("early"))
+    again = changing.change_candidates(config("early", "late"))
     assert again is not None
     changing.activate(again)
     changing.update(events(10))
@@ -136,9 +136,9 @@ def test_a_candidate_that_returns_starts_from_zero() -> None:
 
 
 def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
-    changing = Evaluator.from_config(plan(named={"early": "uniform", "late": "first"}))
+    changing = Evaluator.from_config(config(named={"early": "uniform", "late": "first"}))
     changing.update(events(100))
-    changed = changing.change_candidates(plan(named={"early": "uniform", "late": "uniform"}))
+    changed = changing.change_candidates(config(named={"early": "uniform", "late": "uniform"}))
     assert changed is not None
     assert changed.policies == ("logging", "late")
     changing.activate(changed)
@@ -147,10 +147,10 @@ def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
 
 
 def test_a_change_that_cannot_be_made_changes_nothing() -> None:
-    changing = Evaluator.from_config(plan("early", "late"))
+    changing = Evaluator.from_config(config("early", "late"))
     broken = PythonPolicy("math:sqrt", options={"no": 1})
     with pytest.raises(ConfigError, match="math:sqrt fails"):
-        changing.change_candidates(replace(plan("early", "code"), computed_policies={"code": broken}))
+        changing.change_candidates(replace(config("early", "code"), computed_policies={"code": broken}))
     assert changing.policies == ("logging", "early", "late")
 
 
@@ -162,7 +162,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
     """An evaluator that has had this many of 2,000 events."""
     batch = events(2000, described=True)
-    changing = Evaluator.from_config(plan("early", **options))
+    changing = Evaluator.from_config(config("early", **options))
     if count:
         changing.update(batch[:count])
     return changing, batch
@@ -182,13 +182,13 @@ FEW = {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Cumulative(), se.Wi
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_parts_that_a_plan_adds_start_from_zero_and_others_continue(saved: bool) -> None:
+def test_parts_that_a_configuration_adds_start_from_zero_and_others_continue(saved: bool) -> None:
     changing, batch = opened(1000, **FEW)
     more = {
         "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)],
         "averages": [*FEW["averages"], se.Decay(half_life=100)],
     }
-    adopt(changing, plan("early", "late", **more))
+    adopt(changing, config("early", "late", **more))
     if saved:
         changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     changing.update(batch[1000:])
@@ -206,9 +206,9 @@ def test_parts_that_a_plan_adds_start_from_zero_and_others_continue(saved: bool)
     assert counts(changing.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
 
 
-def test_parts_that_a_plan_no_longer_has_are_dropped() -> None:
+def test_parts_that_a_configuration_no_longer_has_are_dropped() -> None:
     changing, _ = opened(1000, **FEW)
-    adopt(changing, plan("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
+    adopt(changing, config("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
     assert set(values(changing.report())) == {(policy, "snips", "window") for policy in ("logging", "early")}
     assert changing.report().events.accepted == 1000
 
@@ -216,7 +216,7 @@ def test_parts_that_a_plan_no_longer_has_are_dropped() -> None:
 def test_other_parameters_make_another_average_under_the_same_name() -> None:
     changing, batch = opened(1000, **FEW)
     before = values(changing.report())
-    adopt(changing, plan("early", estimators=FEW["estimators"], averages=[se.Cumulative(), se.Window(tau=100)]))
+    adopt(changing, config("early", estimators=FEW["estimators"], averages=[se.Cumulative(), se.Window(tau=100)]))
     changing.update(batch[1000:1050])
     report = changing.report()
     assert report.get("logging", "ips", "window").effective_sample_size == 50
@@ -226,7 +226,7 @@ def test_other_parameters_make_another_average_under_the_same_name() -> None:
 
 def test_everything_exchanged_leaves_the_counts_of_events() -> None:
     changing, batch = opened(1000, **FEW)
-    adopt(changing, plan("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
+    adopt(changing, config("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
     changing.update(batch[1000:])
     report = changing.report()
     assert report.events.accepted == 2000
@@ -236,7 +236,7 @@ def test_everything_exchanged_leaves_the_counts_of_events() -> None:
 
 def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_values() -> None:
     changing, _ = opened(1000, **FEW)
-    changed = plan("early", **FEW, confidence=0.8, intervals={"window": "empirical_bernstein"})
+    changed = config("early", **FEW, confidence=0.8, intervals={"window": "empirical_bernstein"})
     before = values(changing.report())
     adopt(changing, changed)
     after = changing.report()
@@ -249,11 +249,11 @@ def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_value
 
 def test_the_defaults_continue_next_to_named_estimators_and_vice_versa() -> None:
     changing, batch = opened(1000)
-    adopt(changing, plan("early", **FEW))
+    adopt(changing, config("early", **FEW))
     changing.update(batch[1000:1500])
     assert changing.report().get("logging", "ips", "cumulative").effective_sample_size == 1500
     assert set(values(changing.report())) == set(values(se.Evaluator(["early"], **FEW).report()))
-    adopt(changing, plan("early"))
+    adopt(changing, config("early"))
     changing.update(batch[1500:])
     whole = se.Evaluator(["early"])
     whole.update(batch[:1])
@@ -264,7 +264,7 @@ def test_the_defaults_continue_next_to_named_estimators_and_vice_versa() -> None
 def test_estimators_of_another_reward_model_are_new_ones() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
     changing, batch = opened(1000, **options)
-    adopt(changing, plan("early", **options, reward_model=Tabular()))
+    adopt(changing, config("early", **options, reward_model=Tabular()))
     changing.update(batch[1000:1100])
     report = changing.report()
     assert report.get("logging", "ips", "cumulative").effective_sample_size == 1100
@@ -276,14 +276,14 @@ def test_estimators_of_another_reward_model_are_new_ones() -> None:
 def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
     changing, batch = opened(1000)
     changing.reset_policy("early")
-    adopt(changing, plan("early", "late"))
+    adopt(changing, config("early", "late"))
     changing.update(batch[1000:1010])
     assert counts(changing.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
 
 
-def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
+def test_a_configuration_that_comes_before_the_first_event_is_the_only_one() -> None:
     changing, batch = opened()
-    assert changing.apply_config(plan("late", **FEW)) is None
+    assert changing.apply_config(config("late", **FEW)) is None
     changing.update(batch)
     alone = se.Evaluator(["late"], **FEW)
     alone.update(batch)
@@ -306,12 +306,12 @@ def test_a_new_production_starts_everything_from_zero(production: str, saved: bo
 
 
 def test_a_retrained_production_starts_everything_from_zero() -> None:
-    plan = se.Evaluator(["late"], production="early", **FEW).config
-    changing = Evaluator.from_config(plan)
+    config = se.Evaluator(["late"], production="early", **FEW).config
+    changing = Evaluator.from_config(config)
     changing.update(events(300))
     changing.reset_policy("early")
-    assert changing.restarts(plan)
-    adopt(changing, plan)
+    assert changing.restarts(config)
+    adopt(changing, config)
     changing.update(events(10))
     assert counts(changing.report()) == {"early": (10, 0), "late": (10, 0)}
 
@@ -342,7 +342,7 @@ def test_after_a_restart_without_a_readable_history_the_numbers_since_the_restar
 
 
 def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
-    changing = Evaluator.from_config(plan("early", "late", production="later", **FEW))
+    changing = Evaluator.from_config(config("early", "late", production="later", **FEW))
     changing.update(events(300))
     assert ranks_of(changing) == {"early": 1, "late": 2}
     adopt(changing, se.Evaluator(["late", "later"], production="early", **FEW).config)
@@ -358,7 +358,7 @@ def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() ->
 def test_messages_rejected_before_the_first_event_stay_rejected() -> None:
     changing, batch = opened()
     changing.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
-    changing.apply_config(plan("early", "late"))
+    changing.apply_config(config("early", "late"))
     changing.update(batch[:10])
     assert changing.report().events == EventCounts(10, {"duplicate": 1}, None)
 
@@ -367,7 +367,7 @@ def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
     changing, batch = opened(1000, **FEW, drift=None)
     before = values(changing.report())
     for detector in ("PageHinkley", "ADWIN", None):
-        adopt(changing, plan("early", **FEW, drift=detector))
+        adopt(changing, config("early", **FEW, drift=detector))
         found = [each.drift_detections for each in changing.report().policies]
         assert found == [None if detector is None else 0] * 2
         assert {key: each.value for key, each in values(changing.report()).items()} == {
@@ -381,7 +381,7 @@ def test_other_rules_of_promotion_decide_from_then_on() -> None:
     averages = [se.Cumulative(), se.Mixture()]
     changing, batch = opened(600, averages=averages, promotion="paired")
     for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
-        adopt(changing, plan("early", averages=averages, promotion=rules))
+        adopt(changing, config("early", averages=averages, promotion=rules))
         changing.update(batch[600:900])
         assert {each.rule for each in changing.report().promotion} == set(rules or ())
 
@@ -412,7 +412,7 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
     changing, alone, whole = (se.Evaluator([name], **options) for name in ("early", "late", "early"))
     for each, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
         each.update(batch[first:end])
-    late = changing.change_candidates(plan("early", "late", **options))
+    late = changing.change_candidates(config("early", "late", **options))
     assert late is not None
     late.update(batch[end - history : end])
     changing.activate(late)
@@ -443,7 +443,7 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
 def test_estimators_with_a_history_get_each_event_once() -> None:
     changing, batch = opened(1_030, **FEW)
     more = {**FEW, "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)]}
-    late = changing.apply_config(plan("early", "late", **more))
+    late = changing.apply_config(config("early", "late", **more))
     assert late is not None
     late.update(batch[:1_030])
     changing.activate(late)
@@ -459,15 +459,15 @@ def test_estimators_with_a_history_get_each_event_once() -> None:
 
 
 def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> None:
-    changing = Evaluator.from_config(plan("early"))
+    changing = Evaluator.from_config(config("early"))
     changing.update(events(250))
-    first = changing.change_candidates(plan("early", "late"))
-    second = changing.change_candidates(plan("early", "late", "later"))
+    first = changing.change_candidates(config("early", "late"))
+    second = changing.change_candidates(config("early", "late", "later"))
     assert first is not None
     assert second is not None
     assert second.policies == ("logging", "late", "later")
     assert (changing.is_pending(first), changing.is_pending(second)) == (False, True)
-    assert changing.change_candidates(plan("early", "later")) is None
+    assert changing.change_candidates(config("early", "later")) is None
     changing.activate(second)
     assert changing.policies == ("logging", "early", "later")
     assert changing.config.candidate_order == {"early": 1, "later": 3}

@@ -14,7 +14,7 @@ import streameval as se
 from streameval.common.arrays import from_plain
 from streameval.ope.evaluator.evaluator import Evaluator
 from support import parts
-from support.changes import adopt, events, plan
+from support.changes import adopt, config, events
 from support.logs import Log
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
@@ -208,24 +208,24 @@ def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
-    changing = Evaluator.from_config(plan("early", "late", **FEW))
+    changing = Evaluator.from_config(config("early", "late", **FEW))
     changing.update(events(500))
     size = len(msgspec.msgpack.encode(changing.state()))
     if live:
-        assert changing.change_candidates(plan("late", **FEW)) is None
+        assert changing.change_candidates(config("late", **FEW)) is None
     else:
-        adopt(changing, plan("late", **FEW))
+        adopt(changing, config("late", **FEW))
     assert computed(changing)[0] == ["logging", "late"]
     assert len(msgspec.msgpack.encode(changing.state())) < 0.75 * size
     assert b"early" not in msgspec.msgpack.encode(changing.state())
 
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
-    changing = Evaluator.from_config(plan("early", **FEW))
-    late = changing.change_candidates(plan("early", "late", "later", **FEW))
+    changing = Evaluator.from_config(config("early", **FEW))
+    late = changing.change_candidates(config("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
-    changing.change_candidates(plan("early", "later", **FEW))
+    changing.change_candidates(config("early", "later", **FEW))
     changing.activate(late)
     assert computed(changing)[0] == ["logging", "early", "later"]
     changing.update(events(10))
@@ -233,18 +233,18 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
-    changing = Evaluator.from_config(plan("early", "late", **FEW))
+    changing = Evaluator.from_config(config("early", "late", **FEW))
     changing.update(events(100))
-    changing.change_candidates(plan("late", **FEW))
-    adopt(changing, plan("late", "early", **FEW))
+    changing.change_candidates(config("late", **FEW))
+    adopt(changing, config("late", "early", **FEW))
     assert changing.config.candidate_order == {"late": 2, "early": 3}
 
 
 def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
-    changing, straight = Evaluator.from_config(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    changing, straight = Evaluator.from_config(config("early", **FEW)), se.Evaluator(["early"], **FEW)
     for each in (changing, straight):
         each.update(events(500))
-    adopt(changing, plan("early"))  # the published estimators on the published averages, and the best on the mixture
+    adopt(changing, config("early"))  # the published estimators on the published averages, and the best on the mixture
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
     policies, cells = computed(changing)
@@ -252,16 +252,16 @@ def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
     assert {*published, ("stratified_ips", "mixture")} < set(cells)
     for cell in (*published, ("stratified_ips", "mixture")):
         assert reported(changing, ("early", *cell)) == reported(straight, ("early", *cell))
-    adopt(changing, plan("early", **FEW))
+    adopt(changing, config("early", **FEW))
     assert reported(changing, ("early", "snips", "window")) == reported(straight, ("early", "snips", "window"))
 
 
 def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
-    changing = Evaluator.from_config(plan("early", **options))
+    changing = Evaluator.from_config(config("early", **options))
     changing.update(events(500, described=True))
     model = changing.state()["predictions"]
-    adopt(changing, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
+    adopt(changing, config("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
     changing.update(events(500, described=True))
     after = changing.state()["predictions"]
     assert changing.report().reward_model is None
@@ -271,9 +271,9 @@ def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
-    changing = Evaluator.from_config(plan("early"))
+    changing = Evaluator.from_config(config("early"))
     changing.update(events(150, described=first))
-    adopt(changing, plan("early", "late"))
+    adopt(changing, config("early", "late"))
     changing.update(events(150, described=not first))
     cells = {
         policy: {(each.estimator, each.average) for each in changing.report().estimates if each.policy == policy}
@@ -283,6 +283,6 @@ def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> N
     assert best in cells["early"]
     assert cells["early"] == cells["logging"]
     assert cells["late"] == cells["early"] - ({best} if first else set())
-    adopt(changing, plan("early", "late", **FEW))
-    adopt(changing, plan("early", "late"))
+    adopt(changing, config("early", "late", **FEW))
+    adopt(changing, config("early", "late"))
     assert {each.policy for each in changing.report().estimates} == {"logging", "early", "late"}

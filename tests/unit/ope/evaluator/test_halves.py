@@ -58,8 +58,8 @@ LOGS = {
 
 def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
     """Events as an evaluator weighs them."""
-    plan = evaluator.config
-    return weighing.weighed(plan, evaluator._grids, evaluator._state, events.with_policies(plan.columns))
+    config = evaluator.config
+    return weighing.weighed(config, evaluator._grids, evaluator._state, events.with_policies(config.columns))
 
 
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:

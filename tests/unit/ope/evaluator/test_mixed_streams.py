@@ -119,7 +119,7 @@ ORDERS = {
 }
 
 
-def test_the_plan_is_known_before_the_first_event() -> None:
+def test_rows_and_lifts_are_known_before_the_first_event() -> None:
     evaluator = se.Evaluator(["better"])
     before = {(estimator, average) for _, estimator, average in rows(evaluator.report())}
     assert ("stratified_ips", "mixture") in before

@@ -143,7 +143,7 @@ def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
     assert evaluator.promotion_lifts == cells
 
 
-def plan(*candidates: str, **options: Any) -> EvaluatorConfig:
+def config(*candidates: str, **options: Any) -> EvaluatorConfig:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).config
 
 
@@ -158,23 +158,23 @@ def ranks(changing: Evaluator) -> dict[str, int]:
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    changing = Evaluator.from_config(plan("second"))
+    changing = Evaluator.from_config(config("second"))
     changing.update(log(300))
-    join(changing, plan("second", "third"))
+    join(changing, config("second", "third"))
     assert ranks(changing) == {"second": 1, "third": 2}
-    join(changing, plan("third"))
+    join(changing, config("third"))
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
-    join(changing, plan("third", "same", "second"))
+    join(changing, config("third", "same", "second"))
     assert ranks(changing) == {"third": 2, "same": 3, "second": 4}
     assert changing.config.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
-    changing, batch = Evaluator.from_config(plan("second")), log(8_000)
+    changing, batch = Evaluator.from_config(config("second")), log(8_000)
     changing.update(batch[:6_000])
     before = decisions(changing.report())["second", "sea"]
     assert before.promotable
-    join(changing, plan("second", promotion=replace(EARLY, hold=5)))
+    join(changing, config("second", promotion=replace(EARLY, hold=5)))
     after = decisions(changing.report())["second", "sea"]
     assert (after.promotable, after.held) == (False, 0)
     assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
@@ -183,9 +183,9 @@ def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
 
 
 def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
-    changing, batch = Evaluator.from_config(plan("second", promotion="paired")), log(8_000)
+    changing, batch = Evaluator.from_config(config("second", promotion="paired")), log(8_000)
     changing.update(batch[:6_000])
-    join(changing, plan("second", promotion=["bsea"]))
+    join(changing, config("second", promotion=["bsea"]))
     changing.update(batch[6_000:])
     (decision,) = changing.report().promotion
     assert (decision.rule, decision.events) == ("bsea", 2_000)
@@ -193,12 +193,12 @@ def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -
 
 def test_decisions_come_from_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    changing, batch = Evaluator.from_config(plan("second", **few)), log(8_000)
+    changing, batch = Evaluator.from_config(config("second", **few)), log(8_000)
     changing.update(batch[:1_000])
     nothing = decisions(changing.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith("no lift can decide: add the average mixture, with an estimator such as ")
-    join(changing, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    join(changing, config("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     changing.update(batch[1_000:])
     decision = decisions(changing.report())["second", "paired"]
     assert decision.lift is not None

@@ -154,8 +154,8 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
 
 def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
     log = world(4, 3_000)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
-    by_list = evaluated(plan.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
+    by_list = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
     by_position, by_name = evaluated(log.listed()).report(), evaluated(log.batch()).report()
     assert of_challenger(by_list).value == pytest.approx(of_challenger(by_position).value, rel=1e-12)
     assert of_challenger(by_name).value == pytest.approx(of_challenger(by_position).value, rel=1e-2)
@@ -258,8 +258,8 @@ BY_RIVER: dict[str, Any] = {"kind": "estimated", "model": {"kind": "river", "mod
 
 
 def decoded(log: Log, propensity: Any) -> EventBatch:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
-    return plan.decoder().decode_batch(log.messages())
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
+    return config.decoder().decode_batch(log.messages())
 
 
 def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
@@ -296,8 +296,8 @@ def test_a_state_with_a_classifier_loads_only_for_a_caller_who_names_it() -> Non
     state = learned.state()
     with pytest.raises(StateError, match="a classifier of propensities, which is code"):
         Evaluator.from_state(state)
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
-    evaluator = Evaluator.from_config(plan)
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_RIVER).config
+    evaluator = Evaluator.from_config(config)
     evaluator.update(decoded(world(3, 1_400), BY_RIVER))
     shown = Evaluator.from_state(evaluator.state(), without_code=True)
     assert of_challenger(shown.report()).value is not None
@@ -362,10 +362,10 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
 
 
 def test_by_default_the_estimators_are_those_that_take_them() -> None:
-    plan = Evaluator(["challenger"], propensity="estimated").config
-    assert set(plan.estimators) == {"snips", "dr"}
-    assert len(plan.averages) == 6
-    assert plan.promotion_lifts(plan.grids())
+    config = Evaluator(["challenger"], propensity="estimated").config
+    assert set(config.estimators) == {"snips", "dr"}
+    assert len(config.averages) == 6
+    assert config.promotion_lifts(config.grids())
 
 
 # --- Refusals ---
@@ -405,10 +405,10 @@ def test_events_without_propensities_need_an_evaluator_that_estimates_them() -> 
 
 
 def test_other_propensities_start_an_evaluator_from_zero() -> None:
-    plan = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).config
-    evaluator = Evaluator.from_config(plan)
+    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_COUNTRY).config
+    evaluator = Evaluator.from_config(config)
     evaluator.update(world(0, 300).batch())
-    assert not evaluator.restarts(plan)
+    assert not evaluator.restarts(config)
     assert evaluator.restarts(Evaluator(["challenger"], ["snips"], ["cumulative"], propensity="estimated").config)
 
 

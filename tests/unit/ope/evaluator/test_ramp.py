@@ -216,7 +216,7 @@ def test_rewards_that_drift_while_the_share_grows_pass_the_check() -> None:
     assert row.error_upper < 0, "the plain means differ"
 
 
-def test_the_comparison_continues_on_the_averages_that_a_changed_plan_keeps() -> None:
+def test_the_comparison_continues_on_the_averages_that_a_changed_configuration_keeps() -> None:
     batch = EventBatch.from_arrays(**three_actions(10, 5000))
     changing = Evaluator.from_config(evaluator().config)
     changing.update(batch)

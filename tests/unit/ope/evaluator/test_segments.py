@@ -125,8 +125,8 @@ def test_the_error_share_of_intervals_is_spread_over_all_values(log: EventBatch)
 
 
 def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(log: EventBatch) -> None:
-    plan = Evaluator(CANDIDATES, segments=SEGMENTS).config
-    changing = Evaluator.from_config(plan)
+    config = Evaluator(CANDIDATES, segments=SEGMENTS).config
+    changing = Evaluator.from_config(config)
     changing.update(log[:1_000])
     late = changing.change_candidates(Evaluator(["two", "named"], segments=SEGMENTS).config)
     assert late is not None

@@ -87,8 +87,8 @@ def reported(report: Report) -> Any:
     return msgspec.to_builtins(msgspec.structs.replace(report, calibration=(), trust=tuple(trust)))
 
 
-def one_process(plan: EvaluatorConfig, events: se.EventBatch) -> Any:
-    evaluator = se.Evaluator.from_config(plan)
+def one_process(config: EvaluatorConfig, events: se.EventBatch) -> Any:
+    evaluator = se.Evaluator.from_config(config)
     evaluator.update(events)
     return reported(evaluator.report(now=logs.START))
 
@@ -105,29 +105,29 @@ def differences(one: Any, other: Any, tolerance: float, path: str = "") -> Itera
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_range_gives_the_numbers_of_one_process_to_the_last_bit(name: str) -> None:
-    plan, events = CASES[name]
-    evaluator = PartitionedEvaluator.from_config(plan)
+    config, events = CASES[name]
+    evaluator = PartitionedEvaluator.from_config(config)
     evaluator.fold([summary_of(evaluator, events, start=0, pieces=7)])
-    assert reported(evaluator.report(now=logs.START)) == one_process(plan, events)
+    assert reported(evaluator.report(now=logs.START)) == one_process(config, events)
     assert evaluator.accepted == EVENTS
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_ranges_of_one_partition_give_the_numbers_of_one_process_where_nothing_learns(name: str) -> None:
-    plan, events = CASES[name]
+    config, events = CASES[name]
     products = [
         (tuple(each for each in estimators if "prediction" not in each.needs and not each.start(1)), averages)
-        for estimators, averages in plan.products
+        for estimators, averages in config.products
     ]
-    plan = plan.with_products([product for product in products if product[0]])
-    evaluator = PartitionedEvaluator.from_config(plan)
+    config = config.with_products([product for product in products if product[0]])
+    evaluator = PartitionedEvaluator.from_config(config)
     for start in range(0, EVENTS, 333):
         evaluator.fold([summary_of(evaluator, events[start : start + 333], start)])
         evaluator = PartitionedEvaluator.from_state(
-            written_and_read(evaluator.state()), candidates=plan.computed_policies
+            written_and_read(evaluator.state()), candidates=config.computed_policies
         )
     assert evaluator.offset(0) == EVENTS
-    found, expected = reported(evaluator.report(now=logs.START)), one_process(plan, events)
+    found, expected = reported(evaluator.report(now=logs.START)), one_process(config, events)
     assert list(differences(found, expected, tolerance=1e-9)) == []
 
 
@@ -137,10 +137,10 @@ def parts_of(events: se.EventBatch, partitions: int, seed: int) -> list[se.Event
 
 
 def in_batches(
-    plan: EvaluatorConfig, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]
+    config: EvaluatorConfig, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]
 ) -> PartitionedEvaluator:
     """The evaluator of several partitions in batches of at most `size` events of each, folded in this order."""
-    evaluator, parts = PartitionedEvaluator.from_config(plan), list(parts)
+    evaluator, parts = PartitionedEvaluator.from_config(config), list(parts)
     for start in range(0, max(map(len, parts)), size):
         found = [
             summary_of(evaluator, part[start : start + size], start, number)
@@ -153,9 +153,9 @@ def in_batches(
 
 @pytest.mark.parametrize("name", ["family", "rewards", "late units and named production"])
 def test_the_order_of_summaries_changes_no_bit(name: str) -> None:
-    plan, events = CASES[name]
+    config, events = CASES[name]
     parts = parts_of(events, 3, seed=1)
-    found = [in_batches(plan, parts, 250, order) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))]
+    found = [in_batches(config, parts, 250, order) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))]
     first, *others = [reported(each.report(now=logs.START)) for each in found]
     assert all(each == first for each in others)
     states = [msgspec.msgpack.encode(each.state()) for each in found]
@@ -168,16 +168,17 @@ def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> 
     """Blocks are folded by the time of their last event, whatever came with the same batch."""
     columns = logs.without(logs.plain(19, EVENTS), "unit")
     columns["timestamp"] = np.sort(columns["timestamp"])
-    plan = case(["now", "new"], [se.IPS(), se.SNIPS()], reward_range=(-0.125, 1.125))
+    config = case(["now", "new"], [se.IPS(), se.SNIPS()], reward_range=(-0.125, 1.125))
     parts = parts_of(batch(columns), 3, seed=3)
-    found, expected = (in_batches(plan, parts, each, (0, 1, 2)).report(now=logs.START) for each in (size, EVENTS))
+    found, expected = (in_batches(config, parts, each, (0, 1, 2)).report(now=logs.START) for each in (size, EVENTS))
     assert list(differences(reported(found), reported(expected), tolerance=1e-9)) == []
 
 
 def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
-    events, plan = batch(logs.plain(20, EVENTS)), case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
-    found = in_batches(plan, parts_of(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
-    expected = se.Evaluator.from_config(plan)
+    events = batch(logs.plain(20, EVENTS))
+    config = case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
+    found = in_batches(config, parts_of(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
+    expected = se.Evaluator.from_config(config)
     expected.update(events)
     for row in expected.report().estimates:
         mine = found.get(row.policy, row.estimator, row.average)
@@ -186,8 +187,8 @@ def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
 
 
 def test_each_range_counts_once_and_none_may_be_left_out() -> None:
-    plan, events = CASES["defaults"]
-    evaluator = PartitionedEvaluator.from_config(plan)
+    config, events = CASES["defaults"]
+    evaluator = PartitionedEvaluator.from_config(config)
     first = summary_of(evaluator, events[:500], start=0)
     evaluator.fold([first])
     second = summary_of(evaluator, events[500:900], start=500)
@@ -209,19 +210,19 @@ def replace_range(summary: Summary, start: int, end: int) -> Summary:
 
 
 def test_a_summary_of_another_config_or_no_summary_is_refused() -> None:
-    plan, events = CASES["defaults"]
-    other = PartitionedEvaluator.from_config(replace(plan, confidence=0.9))
+    config, events = CASES["defaults"]
+    other = PartitionedEvaluator.from_config(replace(config, confidence=0.9))
     with pytest.raises(StateError, match="is of config"):
-        PartitionedEvaluator.from_config(plan).fold([summary_of(other, events[:10], start=0)])
+        PartitionedEvaluator.from_config(config).fold([summary_of(other, events[:10], start=0)])
     with pytest.raises(StateError, match="not the Summary of this version"):
         Summary.from_bytes(b"{}")
 
 
 def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all() -> None:
-    plan = case(["now", "new"], PLAIN, reward_range=(-0.125, 1.125))
+    config = case(["now", "new"], PLAIN, reward_range=(-0.125, 1.125))
     events = batch(logs.without(logs.plain(21, 1_200), "unit"))
     ahead, behind = events[600:], events[:600]
-    evaluator = PartitionedEvaluator.from_config(plan)
+    evaluator = PartitionedEvaluator.from_config(config)
     evaluator.fold([summary_of(evaluator, behind[:300], 0, 0), summary_of(evaluator, ahead, 0, 1)])
     assert evaluator.state()["held"] is not None
     assert evaluator.report().events.accepted == 900
@@ -229,7 +230,7 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
     evaluator = PartitionedEvaluator.from_state(written_and_read(evaluator.state()))
     evaluator.fold([summary_of(evaluator, behind[300:], 300, 0)])
     assert evaluator.state()["held"] is not None  # the other partition is still behind the blocks that wait
-    found, one = reported(evaluator.report(now=logs.START)), one_process(plan, events)
+    found, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
     rows = zip(found["estimates"], one["estimates"], strict=True)
     for mine, theirs in rows:  # only coefficients lag
         if theirs["estimator"] in ("ips", "snips", "clipped_ips"):
@@ -238,22 +239,22 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
 
 def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ope.evaluator.summaries.MAX_HELD", 6)
-    plan, events = CASES["defaults"]
-    evaluator = PartitionedEvaluator.from_config(plan)
+    config, events = CASES["defaults"]
+    evaluator = PartitionedEvaluator.from_config(config)
     evaluator.fold([summary_of(evaluator, events[:50], 0, 0), summary_of(evaluator, events[1_000:2_000], 0, 1)])
     assert evaluator._held is not None
     assert len(evaluator._held.times) == 2
 
 
 def test_transitions_name_the_place_of_the_event() -> None:
-    plan = se.Evaluator(
+    config = se.Evaluator(
         ["best"], ["ips"], ["cumulative", "mixture"], promotion={"rule": "paired", "min_events": 100, "hold": 1}
     ).config
     events, rng = 4_000, np.random.default_rng(1)
     columns = {"reward": rng.integers(0, 2, events) * 1.0, "propensity": np.full(events, 0.5)}
     log = se.EventBatch.from_arrays(**columns, policies={"best": np.where(columns["reward"] > 0, 0.9, 0.1)})
     log = replace(log, origin=Origin.of("log", [(0, range(events))]))
-    evaluator = PartitionedEvaluator.from_config(plan)
+    evaluator = PartitionedEvaluator.from_config(config)
     evaluator.fold([summary_of(evaluator, log, start=0)])
     (transition,) = evaluator.take_transitions()
     assert transition.place == ("log", 0, transition.event - 1)

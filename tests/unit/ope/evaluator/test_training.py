@@ -74,9 +74,9 @@ def test_the_first_pass_is_that_of_the_stream_and_the_second_one_continues() -> 
 
 
 def test_the_bounds_of_all_passes_hold_together() -> None:
-    plan = Evaluator({"one": Learned(), "other": Learned(), "even": "uniform"}).config
-    assert Training(plan, SNIPS(), passes=10).confidence == pytest.approx(1 - 0.05 / 20)
-    assert list(Training(plan, SNIPS()).online().policies) == ["logging", "one", "other"]
+    config = Evaluator({"one": Learned(), "other": Learned(), "even": "uniform"}).config
+    assert Training(config, SNIPS(), passes=10).confidence == pytest.approx(1 - 0.05 / 20)
+    assert list(Training(config, SNIPS()).online().policies) == ["logging", "one", "other"]
 
 
 def test_many_passes_over_few_events_overfit_the_propensities_and_move_the_mean_weight() -> None:
@@ -118,8 +118,8 @@ def test_an_objective_with_a_reward_model_learns_in_several_passes(policy: Learn
 
 
 def test_a_candidate_without_weights_is_left_out() -> None:
-    plan = Evaluator({"greedy": OfRewardModel(), "apprentice": Learned()}).config
-    both = Training(plan, SNIPS(), 3, 0)
+    config = Evaluator({"greedy": OfRewardModel(), "apprentice": Learned()}).config
+    both = Training(config, SNIPS(), 3, 0)
     assert list(both.policies) == ["apprentice"]
     assert both.online().policies == ("logging", "apprentice")
     assert len(trained(both, log(1_000)).passes) == 3

@@ -26,7 +26,7 @@ STILL = {"kind": "learned", "weights": [[1.0, -1.0, 0.5]], "step": 0}
 FROZEN = {"kind": "versions_of", "policy": "apprentice", "every": EVERY, "keep": KEEP}
 
 
-def plan(**changes: Any) -> EvaluatorConfig:
+def config(**changes: Any) -> EvaluatorConfig:
     frozen = FROZEN | changes.pop("frozen", {})
     candidates = {"apprentice": {"kind": "learned"}, "frozen": frozen} | changes.pop("candidates", {})
     settings = {"estimators": ["ips", "snips"], "averages": ["cumulative", "mixture"], "drift": "off"} | changes
@@ -48,7 +48,7 @@ def values(report: Report) -> dict[tuple[str, str, str], float]:
 
 
 def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> None:
-    changing, seen = Evaluator.from_config(plan()), {}
+    changing, seen = Evaluator.from_config(config()), {}
     for events in (599, 1, 1, 600, 600, 649):
         changing.update(log(events))
         seen[changing.accepted] = {
@@ -66,7 +66,7 @@ def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> 
 
 def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
     batch = log(1_900)
-    report = given(Evaluator.from_config(plan()), batch, 333).report()
+    report = given(Evaluator.from_config(config()), batch, 333).report()
     apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
     apprentice.update(batch[:1_200])
     state = apprentice.learned("apprentice")
@@ -90,7 +90,7 @@ GREEDY = {"apprentice": {"kind": "of_reward_model", "epsilon": 0.1}}
 
 
 def of_model(model: Any) -> EvaluatorConfig:
-    return plan(candidates=GREEDY, reward_model=asdict(model))
+    return config(candidates=GREEDY, reward_model=asdict(model))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -130,38 +130,38 @@ def weights(changing: Evaluator) -> dict[str, bytes]:
 
 
 def test_versions_share_the_error_of_all_candidates_that_were_ever_added() -> None:
-    changing = given(Evaluator.from_config(plan(candidates={"even": "uniform"})), log(1_900), 500)
+    changing = given(Evaluator.from_config(config(candidates={"even": "uniform"})), log(1_900), 500)
     assert changing.config.candidate_order == {"apprentice": 1, "even": 2, "frozen-2": 4, "frozen-3": 5}
 
 
-def test_a_new_plan_keeps_versions_of_a_policy_that_it_keeps() -> None:
-    changing = given(Evaluator.from_config(plan()), log(1_300), 1_300)
-    assert changing.change_candidates(plan(candidates={"even": "uniform"})) is not None
+def test_a_new_configuration_keeps_versions_of_a_policy_that_it_keeps() -> None:
+    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
+    assert changing.change_candidates(config(candidates={"even": "uniform"})) is not None
     assert changing.policies == ("logging", "apprentice", "frozen-1", "frozen-2")
-    changing.change_candidates(plan(frozen={"keep": 1}))
+    changing.change_candidates(config(frozen={"keep": 1}))
     assert changing.policies == ("logging", "apprentice", "frozen-2")
     resumed = Evaluator.from_state(changing.state())
-    resumed.apply_config(plan(frozen={"keep": 1}, estimators=["ips", "snips", "dm"]))
+    resumed.apply_config(config(frozen={"keep": 1}, estimators=["ips", "snips", "dm"]))
     assert resumed.policies == ("logging", "apprentice", "frozen-2")
     given(changing, log(600), 200)
     assert changing.policies == ("logging", "apprentice", "frozen-3")
-    changing.change_candidates(plan(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
+    changing.change_candidates(config(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
     assert changing.policies == ("logging",)
 
 
 def test_versions_are_forgotten_when_they_are_made_at_other_events() -> None:
-    changing = given(Evaluator.from_config(plan()), log(1_300), 1_300)
-    changing.change_candidates(plan(frozen={"every": 700}))
+    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
+    changing.change_candidates(config(frozen={"every": 700}))
     assert changing.policies == ("logging", "apprentice")
     changing.update(log(100))
     assert changing.policies == ("logging", "apprentice", "frozen-2")
 
 
 def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
-    changing = given(Evaluator.from_config(plan()), log(1_300), 1_300)
+    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
     changing.reset_policy("apprentice")
     assert changing.policies == ("logging",)
-    late = changing.apply_config(plan())
+    late = changing.apply_config(config())
     assert late is not None
     changing.activate(late)
     given(changing, log(600), 100)
@@ -169,9 +169,9 @@ def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
 
 
 def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> None:
-    changing = Evaluator.from_config(plan(candidates={"even": "uniform"}).for_policies(["even"]))
+    changing = Evaluator.from_config(config(candidates={"even": "uniform"}).for_policies(["even"]))
     changing.update(log(250))
-    late = changing.change_candidates(plan(candidates={"even": "uniform"}))
+    late = changing.change_candidates(config(candidates={"even": "uniform"}))
     assert late is not None
     changing.activate(late)
     given(changing, log(700), 700)
@@ -181,7 +181,7 @@ def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> 
 
 def test_transitions_of_a_retired_version_are_still_taken() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
-    settings = plan(frozen={"keep": 1, "every": 3_000}, promotion=rule)
+    settings = config(frozen={"keep": 1, "every": 3_000}, promotion=rule)
     one, other = (Evaluator.from_config(settings) for _ in range(2))
     batch = log(9_500)
     one.update(batch)
@@ -209,7 +209,7 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
 )
 def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as error:
-        plan(**changes)
+        config(**changes)
     (found,) = problems_of(error.value, Config)
     assert problem in found.message
     assert found.place[:2] == ("policies", "candidates")
@@ -217,7 +217,7 @@ def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], probl
 
 
 def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
-    changing = given(Evaluator.from_config(plan()), log(1_250), 250)
+    changing = given(Evaluator.from_config(config()), log(1_250), 250)
     report = changing.report()
     rows = {each.policy: each for each in report.learners}
     assert {name: (row.version, row.steps) for name, row in rows.items()} == {
@@ -240,14 +240,16 @@ def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
 
 def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
-    changing = given(Evaluator.from_config(plan(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
+    changing = given(Evaluator.from_config(config(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
     decisions = {each.policy: each for each in changing.report().promotion if each.promotable}
     assert "`versions_of` makes copies that do not change" in decisions["apprentice"].reason
     assert "versions_of" not in decisions["frozen-1"].reason
 
 
 def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
-    settings = plan(promotion={"rule": "paired", "min_events": 100_000}, candidates={"even": "uniform", "fixed": STILL})
+    settings = config(
+        promotion={"rule": "paired", "min_events": 100_000}, candidates={"even": "uniform", "fixed": STILL}
+    )
     report = given(Evaluator.from_config(settings), log(1_300), 500).report()
     (apprentice, *others) = report.promotion
     assert (apprentice.policy, apprentice.promotable) == ("apprentice", False)

@@ -327,8 +327,8 @@ def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> Non
     n = 150_000
     stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
     evaluator = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
-    plan = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).config
-    assert evaluator.apply_config(plan) is None
+    config = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).config
+    assert evaluator.apply_config(config) is None
     assert evaluator.report().get(CANDIDATE, "ips", "cumulative").lower is None
     evaluator.update(stream[60_000:].batch())
     again = Evaluator.from_state(evaluator.state()).report()

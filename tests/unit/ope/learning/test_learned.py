@@ -263,7 +263,7 @@ def test_a_candidate_that_learns_survives_the_removal_of_another() -> None:
     assert value(two.report()) == pytest.approx(value(one.report()), rel=1e-12)
 
 
-def test_a_plan_of_an_experiment_refuses_a_candidate_that_learns() -> None:
+def test_a_configuration_of_an_experiment_refuses_a_candidate_that_learns() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": Learned()}, (0.0, 1.0))
 

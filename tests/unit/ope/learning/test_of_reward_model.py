@@ -194,8 +194,8 @@ def test_another_reward_model_makes_another_policy() -> None:
 def test_a_state_with_a_foreign_model_forgets_the_policies_that_need_it() -> None:
     mine = PythonModel(target=f"{__name__}:counting")
     candidates = {"apprentice": OfRewardModel(), "plain": Learned()}
-    plan = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
-    changing = Evaluator.from_config(plan)
+    config = Evaluator(candidates, ["ips"], ["cumulative"], reward_model=mine, drift=None).config
+    changing = Evaluator.from_config(config)
     changing.update(log(500))
     resumed = Evaluator.from_state(changing.state(), None, candidates, without_code=True)
     assert resumed.policies == ("logging", "plain")
@@ -213,7 +213,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 
 
-def test_a_plan_of_an_experiment_refuses_it() -> None:
+def test_a_configuration_of_an_experiment_refuses_it() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": OfRewardModel()}, (0.0, 1.0))
 

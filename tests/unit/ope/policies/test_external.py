@@ -78,11 +78,11 @@ def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
     frozen = {"kind": "versions_of", "policy": "apprentice", "every": 600, "keep": 1}
     candidates = {"apprentice": EVERY[name], "frozen": frozen}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
-    plan = Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
+    config = Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
     batch, cuts = log(1_150), ([1_150], [333, 333, 484])
     found = []
     for sizes in cuts:
-        changing, first = Evaluator.from_config(plan), 0
+        changing, first = Evaluator.from_config(config), 0
         for size in sizes:
             changing.update(batch[first : first + size])
             first += size
