@@ -39,10 +39,14 @@ class DriftState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class DriftRateEstimator:
-    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends. Unknown for the first `span` events.
+    """Estimate `k = |V(t) - V(t - span)| / span`, averaged over the last five block ends.
 
-    `V` is smoothed by a window of 10,000 events or a decay of 0.99995. `only_full`: leave out the values of a window
-    that is not full: its events are later than the ones of a full window.
+    It is unknown for the first `span` events. `V` is smoothed by a window of 10,000 events or a decay of 0.99995.
+
+    Attributes:
+        smoothing: `window` or `decay`
+        span: the distance in events
+        only_full: whether to leave out the values of a window that is not full, with later events than a full one
     """
 
     smoothing: Smoothing
@@ -121,19 +125,19 @@ def _bias_per_rate(alpha: Array, fading: Array, t: Array | float, bias: Bias) ->
 
 
 def published_window(scaled_rate: Array) -> Array:
-    """`sqrt(2 / (lambda k))`, the window of the published code, before its limits apply."""
+    """Return `sqrt(2 / (lambda k))`, the window of the published code, before its limits apply."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.sqrt(2.0 / scaled_rate))
 
 
 def published_decay(scaled_rate: Array) -> Array:
-    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code."""
+    """Return `(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code."""
     root = np.sqrt(scaled_rate)
     return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
 
 
 def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
-    """The minimum of `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
+    """Minimise `lambda (k (tau - 1) / 2)^2 + s2 / tau`: return the root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
 
     >>> tau = mse_window(np.array([1e-5, 1 / 3]), np.array([1.0, 1.0]), bias_weight=1.0)
     >>> (tau**2 * (tau - 1) / [2e10, 18.0]).round(9).tolist()
@@ -148,7 +152,7 @@ def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
 
 
 def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Bias) -> Array:
-    """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
+    """Return the alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events.
 
     At a given t the best horizon `1 / (1 - alpha)` depends on `s2 / (lambda k^2)` alone, and grows with it. It is
     interpolated between the values at which two neighbours on a grid of horizons are equally good.

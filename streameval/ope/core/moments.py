@@ -64,10 +64,10 @@ upper_triangle = cache(np.triu_indices)
 
 
 def linear_form(sums: Array, terms: int) -> Array:
-    """One event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method, [..., terms].
+    """Return one event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method [..., terms].
 
-    Of two terms `(u - E v) / mean(v)`, of four that less `(pu - P pv) / mean(pv)`; E and P are the estimates. `sums`:
-    of the weight and of each term.
+    For two terms it is `(u - E v) / mean(v)`. For four terms `(pu - P pv) / mean(pv)` is subtracted. E and P are the
+    estimates. `sums` holds the sums of the weight and of each term.
     """
     form = []
     for first, sign in zip(range(1, terms, 2), (1.0, -1.0), strict=False):
@@ -167,7 +167,7 @@ def pair_weight(moments: Array) -> Array:
 
 
 def difference_of_ratios(pairs: Array) -> Array:
-    """`U / V - PU / PV`, the value of a lift; 0 where it is only rounding."""
+    """Return `U / V - PU / PV`, the value of a lift, or 0 if it is only rounding."""
     own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
     production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
     is_rounding = np.abs(own - production) <= ROUNDING * (np.abs(own) + np.abs(production))
@@ -175,9 +175,10 @@ def difference_of_ratios(pairs: Array) -> Array:
 
 
 def variance(sums: Array) -> Array:
-    """Variance of the term from sums whose first rows are those of `MomentRow` up to `VV`, around their own value.
+    """Return the variance of the term around its own value, from sums of the rows up to `VV`.
 
-    Only rounding is left of a constant. It counts as 0: else an adaptive average would depend on how sums were cut.
+    Only rounding is left of a constant. It counts as 0, because otherwise an adaptive average would depend on how sums
+    were cut.
     """
     value = ratio(sums[..., MomentRow.U], sums[..., MomentRow.V])
     size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]

@@ -152,7 +152,7 @@ def start_history(policies: int, totals: int) -> History:
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """What each block adds to a past: rows of sums, and of squares of contrasts, [B, P, rows].
+    """Hold what each block adds to a past: rows of sums, and of squares of contrasts [B, P, rows].
 
     `inside`, `covered` and `signed` are None without units.
     """
@@ -215,7 +215,7 @@ def _kept(every: Array, count: int) -> Array:
 
 
 class Past(msgspec.Struct):
-    """The sums behind variances, over a long past that fades at block ends: [P, E or 1, rows] each.
+    """Hold the sums behind variances, over a long past that fades at block ends, each [P, E or 1, rows].
 
     The parts about units are None before the first one.
     """
@@ -229,7 +229,7 @@ class Past(msgspec.Struct):
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """Which rows of the steps each part of a past sums up, [E or 1, rows]; and which of these a column reads.
+    """Tell which rows of the steps each part of a past sums up [E or 1, rows], and which of these a column reads.
 
     With one row of the first axis, the columns of a policy fade alike and share their sums.
     """
@@ -241,7 +241,7 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 def tables(layout: Layout, alike: bool) -> Tables:
-    """Build the tables of a layout; `alike`: the columns of a policy fade alike."""
+    """Build the tables of a layout, with one row if the columns of a policy fade alike."""
     *_, squares = layout.compared
     signs = np.arange(SIGNS)
     if not alike:
@@ -332,14 +332,14 @@ def of_moments(moments: Array) -> dict[str, Array]:
 
 
 class RatioPast(msgspec.Struct):
-    """The sums behind the variance of one ratio a policy, over all events; see `start_ratio`."""
+    """Hold the sums behind the variance of one ratio per policy, over all events, see `start_ratio`."""
 
     past: Past
     history: History
 
 
 class _Column(NamedTuple):
-    """The column of a ratio or a mean, as `Layout` reads it."""
+    """Stand for the column of a ratio or a mean, as `Layout` reads it."""
 
     ratio: bool
     label: str = "term"

@@ -83,7 +83,7 @@ class Reading:
 
     @classmethod
     def side_by_side(cls, readings: Sequence[Reading], policies: int) -> Reading:
-        """Return the columns of several readings of values, for the same policies, as those of one without details.
+        """Join the columns of several readings of values for equal policies, without details.
 
         Either all of them keep lifts, or none does.
         """
@@ -172,17 +172,17 @@ class Reading:
 
     @property
     def mean_denominator(self) -> Array:
-        """`V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised one."""
+        """Return `V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised estimate."""
         return self._mean(MomentRow.V)
 
     @property
     def variance(self) -> Array:
-        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        """Return the variance of the term `u`, for a ratio of the linearised term `(u - E v) / mean(v)`."""
         return variance_of(self.moments) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
 
     @property
     def effective_denominators(self) -> Array:
-        """Return the effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
+        """Return the effective number of events by their denominators, 1 if one event is nearly all of a ratio."""
         return effective_denominators(*((self.moments, 2) if self.pairs is None else (self.pairs, len(TERMS))))
 
     @property
@@ -223,17 +223,17 @@ class Reading:
 
     @property
     def term_square(self) -> Array:
-        """Mean of the squared term."""
+        """Return the mean of the squared term."""
         return self._mean(MomentRow.UU)
 
     @property
     def term_times_weight(self) -> Array:
-        """Mean of the product of the term and the importance weight."""
+        """Return the mean of the product of the term and the importance weight."""
         return self._mean(MomentRow.TERM_IMPORTANCE)
 
     @property
     def events_of_largest_weight(self) -> Array:
-        """`S0 / Q`: the number of events if all had the largest averaging weight."""
+        """Return `S0 / Q`, the number of events if all had the largest averaging weight."""
         return ratio(self._row(MomentRow.WEIGHT), self._row(MomentRow.LARGEST_WEIGHT))
 
     @property

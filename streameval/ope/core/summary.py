@@ -42,17 +42,17 @@ class View(msgspec.Struct, frozen=True):
 
 
 class BlockSums(msgspec.Struct, frozen=True):
-    """The sums of some blocks, or of the unfinished one, for the estimators of a layout.
+    """Hold the sums of some blocks, or of the unfinished one, for the estimators of a layout.
 
     Attributes:
         size: the number of events in each block
         rows: see `Layout` [B, P, rows]
-        signed: sums of `Layout.totals` times the signs of units [B, P, T, signs], None without units
-        signed_differences: the same of the differences of whole terms [B, P, E, signs]
+        signed: sums of `Layout.totals` times the signs of units, None without units [B, P, T, signs]
+        signed_differences: likewise for the differences of whole terms [B, P, E, signs]
         covered: whether the events of a block have signs [B]
-        priors: the initial value of each component, and then the second moment assumed for it, as known after each
-            block [B, P, C + 1]; half 2 knows them, see `BlockSums.with_priors`
-        distances: the second moment assumed for differences to production [B, P]; likewise
+        priors: the initial value of each component, then the second moment assumed for it, as known after each block.
+            Half 2 knows them, see `BlockSums.with_priors`. [B, P, C + 1]
+        distances: the second moment assumed for differences to production, likewise [B, P]
         reached: the time that a tenth of the block has reached [B]
         views: what averages need besides, by label
     """
