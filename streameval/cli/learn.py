@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -26,8 +26,10 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.estimators import SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.training import Trained, Training, split_by_time
 from streameval.ope.policies import policy_file
+
+if TYPE_CHECKING:
+    from streameval.ope.evaluator.training import Trained, Training
 
 OVERFITTING_HINT = "learn from more events or in fewer passes, or with variance: 1.0, clip: 20 or objective: snips"
 
@@ -80,6 +82,8 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     if estimator is not None and estimator not in estimators:
         hint = did_you_mean(estimator, estimators) or f"choose one of {', '.join(estimators)}"
         raise InputError(f"--estimator: '{estimator}' is not configured", hint=hint)
+    from streameval.ope.evaluator.training import Training  # part of the room `learning`
+
     training = Training(plan, next(iter(estimators.values())), passes, patience)
     return training if estimator is None else replace(training, estimator=estimators[estimator])
 
@@ -102,6 +106,8 @@ def _trained(
 ) -> Iterator[Trained]:
     collector = _Collector()
     Replay(config, Evaluator.from_config(training.online()), collector.update).read(files, written)
+    from streameval.ope.evaluator.training import split_by_time
+
     earlier, later = split_by_time(collector.batches, share)
     events = sum(map(len, earlier))
     if events < training.config.block or not later:

@@ -404,7 +404,7 @@ def _known_too_late(config: Config) -> Iterator[Problem]:
         if SegmentField(name, segment.field or name).root in rewards:
             yield Problem(("segments", name, "field"), message, hint)
     for index, field in enumerate([] if config.propensity is None else config.propensity.fields):
-        if field.root in rewards:
+        if field.root in rewards and field.root != "reward":  # the evaluator refuses `reward` already
             yield Problem(("propensity", "model", "by", index), message, hint)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from streameval.common.component import StrictModel
-from streameval.common.problems import Problem, refuse
+from streameval.common.problems import Problem, expecting, refuse
 from streameval.errors import InputError
 from streameval.ope.candidates import AnyPolicy, named_policies
 from streameval.ope.candidates.versions import VersionsOf
@@ -29,6 +30,13 @@ class Policies(StrictModel):
         """Return the policies that are copied into new candidates, by the prefix of the names of the copies."""
         named: dict[str, AnyPolicy] = named_policies(self.candidates)
         return {name: policy for name, policy in named.items() if isinstance(policy, VersionsOf)}
+
+    @model_validator(mode="after")
+    def _require_candidates(self) -> Self:
+        if not self.candidates:
+            hint = "name the policies to evaluate, e.g. [challenger]"
+            refuse([Problem(("candidates",), expecting("a list that is not empty", repr(self.candidates)), hint)])
+        return self
 
     @field_validator("candidates", mode="before")
     @classmethod

@@ -135,7 +135,7 @@ def simulated(schedule: Schedule) -> Iterator[None]:
         *((time, name, getattr(clock, name)) for name in ("time", "monotonic", "sleep")),
         (background.Background, "__init__", run_at_once),
         (kafka_source, "Event", partial(VirtualEvent, clock)),
-        (kafka_source, "SLICE", SLICE),
+        (kafka_source, "SLICE_SECONDS", SLICE),
         (KafkaSettings, "open", lambda *arguments: open_source(schedule, *arguments)),
         (startup, "SnapshotStore", partial(RecordedStore, schedule)),
         (startup, "Reload", partial(RecordedReload, schedule)),

@@ -151,7 +151,7 @@ class EvaluatorConfig:
         """Yield what does not fit together; code that the options name does not run."""
         for estimators, averages in self.products:
             yield from _label_problems("estimators", estimators)
-            for index, estimator in enumerate(estimators):
+            for index, estimator in enumerate(() if self.ranking and self.propensity else estimators):
                 yield from self._estimator_problems(estimator, "estimators", index)
             yield from _label_problems("averages", averages)
             for index, average in enumerate(averages):

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
 
-from streameval.common.component import StrictModel, kind_as_mapping
+from streameval.common.component import Component, StrictModel, kind_as_mapping
 from streameval.common.problems import Problem, expecting, refuse
 from streameval.events.segments import Segment
 from streameval.ope.candidates import AnyPolicy
 from streameval.ope.core import AnyAverage
+from streameval.ope.core.base import Average
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.estimators.base import Estimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
+from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Promotion
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
+from streameval.ope.reward_models.base import RewardModel
 
 KindOrOptions: TypeAlias = Mapping[str, Any] | str
 """The name of a kind; or a mapping with the kind and its options."""
@@ -31,7 +35,11 @@ Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities; or policies by name."""
 
 Name = Annotated[str, Field(min_length=1)]
-ByKind = BeforeValidator(kind_as_mapping)
+
+
+def _by_kind(base: type[Component]) -> WrapValidator:
+    """Take the name of a kind, a mapping of its options, or a value of any class that derives from `base`."""
+    return WrapValidator(lambda value, check: value if isinstance(value, base) else check(kind_as_mapping(value)))
 
 
 # --- Policies ---
@@ -42,10 +50,8 @@ def _policy_as_mapping(value: object) -> object:
 
 
 NamesOrPolicies = Annotated[
-    Annotated[list[Name], Field(min_length=1), Tag("list")]
-    | Annotated[
-        dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Field(min_length=1), Tag("mapping")
-    ],
+    Annotated[list[Name], Tag("list")]
+    | Annotated[dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Tag("mapping")],
     Discriminator(lambda value: "mapping" if isinstance(value, Mapping) else "list"),
     Field(
         description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "
@@ -128,19 +134,19 @@ class EvaluatorOptions(StrictModel):
     propensity: Annotated[EstimatedPropensity | None, BeforeValidator(_estimated_or_none)] = Field(
         None, description="for logs without propensities, e.g. {kind: estimated, model: {kind: tabular, by: [hour]}}"
     )
-    estimators: tuple[Annotated[AnyEstimator, ByKind], ...] = Field(
+    estimators: tuple[Annotated[AnyEstimator, _by_kind(Estimator)], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
     )
-    averages: tuple[Annotated[AnyAverage, ByKind], ...] = Field(
+    averages: tuple[Annotated[AnyAverage, _by_kind(Average)], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]"
     )
-    reward_model: Annotated[AnyRewardModel, ByKind] = Field(
+    reward_model: Annotated[AnyRewardModel, _by_kind(RewardModel)] = Field(
         Ridge(), description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}"
     )
     drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
         DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
     )
-    intervals: dict[str, Annotated[AnyInterval, ByKind]] = Field(
+    intervals: dict[str, Annotated[AnyInterval, _by_kind(IntervalMethod)]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")

@@ -182,8 +182,8 @@ def test_plan_needs_logged_propensities(
     [
         (
             {"estimators": ["snips", "ips"]},
-            f"estimated propensities: {FOR_ESTIMATES}, found 'ips'",
-            "take snips, and dr where events have features",
+            "an estimator of estimated propensities, found 'ips', which needs logged propensities",
+            f"take one of {FOR_ESTIMATES}",
         ),
         (
             {"logging": {"arms": {"logging": 0.5, "challenger": 0.5}}},
@@ -197,7 +197,7 @@ def test_plan_needs_logged_propensities(
         ),
         (
             {"propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["reward"]}}},
-            "expected a field that is known before the decision, found a reward",
+            "reward is part of the decision: name a field that is known before it",
             "name fields that the logging policy chose by",
         ),
         (

@@ -409,7 +409,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "http: {port: 70000}": "http.port (line 2): expected a number less than or equal to 65535, found 70000\nhint: ",
     "http: {host: 0.0.0.0}": "because no token is configured, found '0.0.0.0'\n"
     "hint: set http.token_file, or http.insecure",
-    "http: {users_file: c.yaml}": "users and passwords belong to a reverse proxy\nhint: deploy/reverse_proxy",
+    "http: {users_file: c.yaml}": "logins for people belong to a reverse proxy\nhint: remove it: deploy/reverse_proxy",
     "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
     "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
     "source: {kind: kafka}": "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are",

@@ -355,7 +355,9 @@ print(snapshots.write(make_snapshot(3)).name, snapshots.newest(number))
 
 def test_a_quota_of_the_file_system_leaves_the_snapshot_before(tmp_path: Path) -> None:
     command = [sys.executable, "-c", QUOTA, str(tmp_path)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=env)
+    lines = run.stdout.splitlines()
     assert lines == ["File too large", "1 []", "000000000002.snapshot 3"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 

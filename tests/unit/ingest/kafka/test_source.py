@@ -639,7 +639,6 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
             {"bootstrap_servers": "b:1"},
             "'bootstrap_servers' has its own option: set bootstrap_servers instead",
         ),
-        ("kafka-python", {"request_timeout_ms": 5}, "set request_timeout instead"),
         ("kafka-python", {"fetch_wait_max_ms": 5}, "no option 'fetch_wait_max_ms' .* did you mean 'fetch_max_wait_ms'"),
         ("kafka-python", {"fetch_max_wait_ms": "soon"}, "'fetch_max_wait_ms' is by default 500, and cannot be 'soon'"),
         ("kafka-python", {"metrics_enabled": 1}, "'metrics_enabled' is by default True, and cannot be 1"),

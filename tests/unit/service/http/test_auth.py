@@ -241,12 +241,6 @@ def test_this_machine_needs_no_token(host: str) -> None:
     assert Http(host=host).token_file is None
 
 
-def test_users_are_refused_with_a_pointer_to_a_reverse_proxy() -> None:
-    text = complaint(users_file="users")
-    assert text.startswith("http.users_file: expected a bearer token (http.token_file)")
-    assert "\nhint: deploy/reverse_proxy" in text
-
-
 def test_a_certificate_without_its_key_is_refused(pair: tuple[str, str]) -> None:
     assert complaint(tls_certfile=pair[0]).startswith("http.tls_keyfile: expected a PEM file, found nothing\n")
     assert complaint(tls_keyfile=pair[1]).startswith("http.tls_certfile: expected a PEM file, found nothing\n")
