@@ -23,8 +23,6 @@ from support.http_servers import QuietHandler, serving
 from support.ports import free_port
 from support.programs import output, program
 
-pytestmark = [pytest.mark.servers]
-
 RECIPES = DEPLOY / "reverse_proxy"
 TOKEN, LOGIN = "7f3a" * 16, ("ada", "correct horse")
 

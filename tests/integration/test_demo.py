@@ -110,7 +110,6 @@ def test_a_taken_port_is_reported_and_a_free_one_is_used() -> None:
     assert "After 500 events" in output
 
 
-@pytest.mark.servers
 def test_the_configuration_that_the_broker_alone_prints_works_until_ctrl_c(tmp_path: Path) -> None:
     def streameval(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
