@@ -41,7 +41,7 @@ HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection. If both arrive at once, the library drops the reason."""
 UNDECODABLE = "Unable to decode response"
-EMBEDDED = ', as of the embedded broker (`streameval broker`): set api_version to "2.3", with `produce` by --config'
+EMBEDDED = ', as the embedded broker does (`streameval demo`): set api_version to "2.3", with `produce` by --config'
 """The mock cluster of librdkafka (2.16) answers a request for versions in a form that nobody else writes or reads."""
 REQUEST_TIMEOUT_SECONDS = 5.0
 SKIP_SECONDS = 5.0
