@@ -53,7 +53,10 @@ def configuration(rule: str, port: int, actions: int) -> dict[str, Any]:
         "estimators": ["stratified_ips"],
         "averages": ["mixture"],
         "drift": "off",
-        "promotion": {"rule": rule, "min_events": EVERY, "max_weight": actions / EXPLORATION},
+        "promotion": {
+            "rule": {"kind": "sea", "max_weight": actions / EXPLORATION} if rule == "sea" else rule,
+            "min_events": EVERY,
+        },
         "http": {"port": port},
         "state": {"dir": "state", "interval": "1s"},
     }

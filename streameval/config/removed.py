@@ -100,10 +100,6 @@ REMOVED: Mapping[str, tuple[str, str]] = {
         "a classifier that needs no scaled numbers is not harmed by them",
         "numbers are scaled to mean 0 and variance 1",
     ),
-    "promotion.hold": (
-        "min_events and margin already say how careful a rule is",
-        "a rule must hold for 10 blocks in a row",
-    ),
     "promotion.tau": (
         "it belongs to one rule",
         "write rule: {kind: anytime, tau: 50000}",

@@ -300,7 +300,7 @@ class KafkaPythonClient:
         start = offset = self._positions[number]
         records, reason, is_damaged = list[Records](), "", False
         deadline = time.monotonic() + SKIP_SECONDS
-        while offset < end and time.monotonic() < deadline:
+        while offset < end and (offset == start or time.monotonic() < deadline):  # skips at least one
             self._positions[number] = offset
             self._assign_anew([number])
             try:

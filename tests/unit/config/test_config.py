@@ -657,7 +657,7 @@ def test_removed_option_in_environment_is_refused(load: Loader) -> None:
 
 
 def test_removed_option_does_not_hide_other_problems(load: Loader) -> None:
-    report = load.complaint(ONE + "promotion: {hold: 3, margin: much}")
+    report = load.complaint(ONE + "promotion: {tau: 3, margin: much}")
     assert "2 problems" in report
     assert "promotion.margin (line 2): expected a number, found 'much'" in report
 
