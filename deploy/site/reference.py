@@ -27,6 +27,28 @@ SCHEMAS = {
     "decisions": "Transition of a promotion rule",
     "versions": "Frozen copy",
 }
+PARTS = (
+    "errors",
+    "events",
+    "simulation",
+    "ope.core",
+    "ope.core.bank",
+    "ope.core.base",
+    "ope.core.layout",
+    "ope.core.past",
+    "ope.core.summary",
+    "ope.estimators",
+    "ope.evaluator.grid",
+    "ope.evidence",
+    "ope.evidence.largest_weights",
+    "ope.intervals",
+    "ope.intervals.empirical_likelihood",
+    "ope.intervals.sequences",
+    "ope.promotion",
+    "ope.report",
+    "ope.reward_models",
+)
+"""Modules below `streameval` with public names of their own, for those who extend it."""
 GROUPS = {
     "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
     "Events": ("events",),
@@ -52,7 +74,7 @@ def pages(root: Path) -> dict[str, str]:
         "reference/report.md": report(root / "streameval" / "config" / "schemas"),
         "reference/runbooks.md": runbooks(root / "deploy" / "prometheus" / "rules" / "alerts.yml"),
         "reference/python.md": python_names(),
-        "reference/parts.md": parts(root / "CONTRIBUTING.md"),
+        "reference/parts.md": parts(),
     }
 
 
@@ -168,11 +190,11 @@ def python_names() -> str:
     return "\n\n".join(text) + "\n"
 
 
-def parts(contributing: Path) -> str:
-    """The other public names, by their modules: those that CONTRIBUTING.md lists."""
+def parts() -> str:
+    """List the names in `__all__` of packages inside `streameval`, by module."""
     text = ["# Parts of the package"]
     text.append("For those who extend streameval or use its parts alone: public names that `streameval` itself lacks.")
-    for module in public_modules(contributing.read_text()):
+    for module in PARTS:
         loaded = import_module(f"streameval.{module}")
         values = {name: getattr(loaded, name) for name in loaded.__all__ if name not in streameval.__all__}
         documented = [name for name, value in values.items() if isclass(value) or isroutine(value)]
@@ -180,12 +202,6 @@ def parts(contributing: Path) -> str:
         text += [f"## streameval.{module}", summary(loaded), table(("name", "value"), others)]
         text += [f"::: streameval.{module}.{name}" for name in documented]
     return "\n\n".join(text) + "\n"
-
-
-def public_modules(text: str) -> list[str]:
-    """The modules below `streameval` whose `__all__` is public, in the words of CONTRIBUTING.md."""
-    (sentence,) = re.findall(r"Public are the names in `__all__` of `streameval`, (.*?);", text, re.DOTALL)
-    return re.findall(r"`([\w.]+)`", sentence)
 
 
 def content(value: object) -> str:

@@ -128,13 +128,18 @@ class Learned(LearningPolicy):
     """
 
     objective: Annotated[Objective, Field(description="the estimate that it ascends")] = "ips"
-    variance: NonNegativeFloat = 0.0
-    clip: PositiveFloat | None = None
-    step: Annotated[float, Field(ge=0, le=1)] = 0.02
-    start_from: Literal["uniform", "logging"] = "uniform"
-    per_action: bool = False
-    counter_sample: bool = False
-    horizon: Annotated[float, Field(ge=100)] | None = None
+    variance: Annotated[NonNegativeFloat, Field(description="the penalty on the variance of the objective")] = 0.0
+    clip: Annotated[PositiveFloat | None, Field(description="the largest importance weight, required for cab")] = None
+    step: Annotated[float, Field(ge=0, le=1, description="the learning rate; 0 stays as it is")] = 0.02
+    start_from: Annotated[
+        Literal["uniform", "logging"],
+        Field(description="what the softmax multiplies: nothing, or the logged distribution"),
+    ] = "uniform"
+    per_action: Annotated[bool, Field(description="weights for each position in the list of actions")] = False
+    counter_sample: Annotated[bool, Field(description="steps use sampled events in place of weighted ones")] = False
+    horizon: Annotated[
+        Annotated[float, Field(ge=100)] | None, Field(description="events after which weights have faded; null: never")
+    ] = None
     weights: Annotated[
         tuple[tuple[float, ...], ...], Field(description="the weights to start from; `file` reads them")
     ] = field(default=(), repr=False)
