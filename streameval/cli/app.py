@@ -122,7 +122,7 @@ def demo(
 ) -> None:
     """Run a complete demonstration on this machine, until Ctrl-C.
 
-    Starts an embedded Kafka broker, a simulated recommender whose users change their preferences, and the daemon.
+    Starts an embedded Kafka broker, a simulated recommender with changing users, and the daemon.
 
     With --broker-only, starts the broker alone and prints the source for a configuration. The broker takes a free port
     of 127.0.0.1, keeps about 5 MB per partition in memory, and loses all messages when it ends. `streameval produce`
@@ -266,7 +266,7 @@ def simulate(
 ) -> None:
     """Write simulated events with known true values.
 
-    They come from a simulated recommender whose users change their preferences.
+    They come from a simulated recommender with changing users.
     """
     from streameval.ingest.files.lines import write_lines
     from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
@@ -373,7 +373,7 @@ def show(
 ) -> None:
     """Print a snapshot of the daemon.
 
-    When and by which version it was written, the offsets at which it resumes, buffered events, and the estimates.
+    Includes its time and version, the offsets at which it resumes, buffered events, and the estimates.
     """
     from streameval.cli.show import run_show
 

@@ -157,7 +157,7 @@ def calibration_table(shown: Results) -> Table:
 
 
 def guardrails_table(shown: Results) -> Table:
-    """Show whether candidates keep guardrails, and by which bound."""
+    """Show whether candidates keep guardrails, and the bounds that decide."""
     columns: list[Column] = [
         ("policy", lambda row: row[0].policy),
         ("rule", lambda row: row[0].rule),
@@ -171,7 +171,7 @@ def guardrails_table(shown: Results) -> Table:
 
 
 def decisions_table(report: Report) -> Table:
-    """Show when each rule would have promoted each candidate, for how long, and with which lift."""
+    """Show when each rule would have promoted each candidate, its duration and lift."""
     decisions = report.promotion
     decimals = decimals_for(lift for row in decisions for lift in (row.first_lift, row.lift_since))
 

@@ -43,7 +43,7 @@ AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(di
 
 
 class Http(StrictModel):
-    """Address, TLS and token of the HTTP server for metrics, report and status page."""
+    """Configure address, TLS and token of the HTTP server for metrics, report and status page."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
     port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
@@ -96,7 +96,7 @@ class RewardSettings(RewardRange):
 
 
 class StateSettings(StrictModel):
-    """Configure snapshots, from which a restart resumes."""
+    """Configure the snapshots that a restart resumes from."""
 
     dir: Path | None = Field(
         Path("streameval-state"), description="a writable directory that no other daemon uses, or null for none"
@@ -397,14 +397,14 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
 
 def _known_too_late(config: Config) -> Iterator[Problem]:
     """Yield the fields of rewards that split estimates, or that estimated propensities depend on."""
-    rewards = [reward.field for reward in config.reward_fields]
+    rewards = {reward.field for reward in config.reward_fields} - {"reward"}  # an evaluator refuses the field `reward`
     message = expecting("a field that is known before the decision", "a reward")
     hint = "name a field that the decision could depend on, e.g. context.country"
     for name, segment in config.segments.items():
         if SegmentField(name, segment.field or name).root in rewards:
             yield Problem(("segments", name, "field"), message, hint)
     for index, field in enumerate([] if config.propensity is None else config.propensity.fields):
-        if field.root in rewards and field.root != "reward":  # the evaluator refuses `reward` already
+        if field.root in rewards:
             yield Problem(("propensity", "model", "by", index), message, hint)
 
 

@@ -151,7 +151,7 @@ class EvaluatorConfig:
         """Yield what does not fit together; code that the options name does not run."""
         for estimators, averages in self.products:
             yield from _label_problems("estimators", estimators)
-            for index, estimator in enumerate(() if self.ranking and self.propensity else estimators):
+            for index, estimator in enumerate(estimators):
                 yield from self._estimator_problems(estimator, "estimators", index)
             yield from _label_problems("averages", averages)
             for index, average in enumerate(averages):
@@ -174,6 +174,9 @@ class EvaluatorConfig:
     def _estimator_problems(self, estimator: AnyEstimator, *path: str | int) -> Iterator[Problem]:
         def problem(expected: str, reason: str, hint: str) -> Problem:
             return Problem(path, expecting(f"an estimator of {expected}", f"'{estimator.label}', which {reason}"), hint)
+
+        if self.ranking is not None and self.propensity is not None:
+            return  # no estimator fits both: they are a problem of their own
 
         if "scored" in estimator.needs and self.policies[0] == LOGGING:
             hint = "write policies: {production: NAME}, a name in scored.values"

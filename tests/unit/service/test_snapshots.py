@@ -334,6 +334,14 @@ def test_a_write_that_fails_at_any_step_leaves_the_snapshot_before_and_no_remain
     assert newest(snapshots) == 3
 
 
+def printed_lines(program: str, directory: Path, timeout: float) -> list[str]:
+    """Run a program that may import helpers of tests, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, str(directory)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout, env=environment)
+    return run.stdout.splitlines()
+
+
 QUOTA = """
 import os, resource, sys
 from pathlib import Path
@@ -354,10 +362,7 @@ print(snapshots.write(make_snapshot(3)).name, snapshots.newest(number))
 
 
 def test_a_quota_of_the_file_system_leaves_the_snapshot_before(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", QUOTA, str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=env)
-    lines = run.stdout.splitlines()
+    lines = printed_lines(QUOTA, tmp_path, timeout=120)
     assert lines == ["File too large", "1 []", "000000000002.snapshot 3"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
@@ -507,10 +512,7 @@ for _ in range(5):
 
 @pytest.mark.slow
 def test_taking_100_megabytes_of_state_holds_up_the_loop_no_longer_than_three_plain_copies(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TAKEN, str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=env)
-    lines = run.stdout.splitlines()
+    lines = printed_lines(TAKEN, tmp_path, timeout=300)
     rounds = [line.split() for line in lines if "snapshot_written" not in line]
     assert {int(size) > 100_000_000 for size, *_ in rounds} == {True}
     taken, copied = (min(float(line[place]) for line in rounds) for place in (1, 2))  # without new pages of memory
