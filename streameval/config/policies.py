@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from streameval.common.component import StrictModel
-from streameval.common.problems import Problem, expecting, refuse
+from streameval.common.problems import Problem, expecting, refuse, shown
 from streameval.errors import InputError
 from streameval.ope.candidates import AnyPolicy, named_policies
 from streameval.ope.candidates.versions import VersionsOf
@@ -34,8 +34,9 @@ class Policies(StrictModel):
     @model_validator(mode="after")
     def _require_candidates(self) -> Self:
         if not self.candidates:
+            shape = "mapping" if isinstance(self.candidates, dict) else "list"
             hint = "name the policies to evaluate, e.g. [challenger]"
-            refuse([Problem(("candidates",), expecting("a list that is not empty", repr(self.candidates)), hint)])
+            refuse([Problem(("candidates",), expecting(f"a {shape} that is not empty", shown(self.candidates)), hint)])
         return self
 
     @field_validator("candidates", mode="before")
