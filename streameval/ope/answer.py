@@ -61,7 +61,7 @@ def by_policy(report: Report) -> dict[str, Report]:
 
 
 def recommended(report: Report, policy: str) -> Estimate | None:
-    """Return the row that decides about a candidate; without a decision, its last row with enough evidence."""
+    """Return the row that decides about a candidate. Without a decision, return its last row with enough evidence."""
     report, decision = report.of_goal(), _decision(report, policy)
     rows = [row for row in report.estimates if row.policy == policy and row.lift is not None]
     if decision and decision.estimator:

@@ -468,7 +468,7 @@ def _expanded_path(path: Past, tables: Tables) -> State:
 
 @plain_dataclass(frozen=True)
 class DecayReading:
-    """Read a bank of decays now, [P, C] each; see `Mixture` for the formulas.
+    """Read a bank of decays now, [P, C] each. `Mixture` has the formulas.
 
     `candidates`: the policies that share what is learned about drift.
     """
@@ -515,7 +515,7 @@ class DecayReading:
 
     @cached_property
     def trend(self) -> tuple[Array, Array]:
-        """Return the present drift per event and its sampling variance; NaN before a second block.
+        """Return the present drift per event and its sampling variance, or NaN before a second block.
 
         The estimate of a mixture in which the next shorter decay replaces each decay, less the one in which the next
         longer decay does, over the difference of the mean ages of their events. Pseudo-events do not count.
@@ -529,7 +529,7 @@ class DecayReading:
 
     @property
     def drift_square(self) -> Array:
-        """Return the square of the drift per event, `max(b^2 - f n, d^2)`; NaN before a second block.
+        """Return the square of the drift per event, `max(b^2 - f n, d^2)`, or NaN before a second block.
 
         `b`: the trend; `n`: its sampling variance. `d`, the usual drift, is learned: `d^2` is the mean of `b^2 - n`
         over the last 100,000 events, weighted by `1 / n`, and over candidates. `f` is the share of these events that
@@ -560,7 +560,7 @@ class DecayReading:
 
     @property
     def moments(self) -> Array:
-        """The moments under the mixed kernel; of an estimator's components, under the one with the largest squares.
+        """Return the moments under the mixed kernel, or under the one with the largest squares if there are components.
 
         The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and
         weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
@@ -592,7 +592,7 @@ class DecayReading:
 
 
 def _moved(share: Array) -> Array:
-    """Give the share of each decay to the next one; the last keeps its own."""
+    """Give the share of each decay to the next one. The last keeps its own."""
     moved = np.concatenate([np.zeros_like(share[..., :1]), share[..., :-1]], axis=-1)
     moved[..., -1] += share[..., -1]
     return moved

@@ -25,7 +25,7 @@ PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
 
 
 class PairRow(IntEnum):
-    """Places on the last axis of an array of pair sums; ten products follow the first five, in the order of PRODUCTS.
+    """Index the last axis of an array of pair sums. Ten products follow the first five, in the order of PRODUCTS.
 
     Events count `q` times; `w` is the importance weight of the policy.
     """
@@ -79,7 +79,7 @@ def linear_form(sums: Array, terms: int) -> Array:
 
 
 def sum_of_squares(form: Array, products: Array) -> Array:
-    """Sum of the squares of a linear form [..., k] from the sums of the products of its terms; rounding counts as 0."""
+    """Sum the squares of a linear form [..., k] from the sums of the products of its terms, with rounding as 0."""
     first, second = upper_triangle(form.shape[-1])
     twice = np.where(first == second, 1.0, 2.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -102,7 +102,7 @@ def squares_of_denominators(sums: Array, terms: int) -> Array:
 
 
 def effective_denominators(sums: Array, terms: int) -> Array:
-    """Kish's effective number of events by their denominators; of a pair, the lesser one of both policies."""
+    """Return Kish's effective number of events by their denominators, for a pair the smaller of both policies."""
     total = sums[..., 2 : 1 + terms : 2]
     return np.asarray(ratio(total**2, squares_of_denominators(sums, terms)).min(axis=-1))
 

@@ -174,7 +174,7 @@ def compare(
     signed: Array | None,
     covered: Array,
 ) -> Steps:
-    """Compare blocks with earlier ones; the history moves on.
+    """Compare blocks with earlier ones, and move the history on.
 
     Args:
         sums: rows of the blocks [B, P, rows]
@@ -379,7 +379,7 @@ def read_ratio(state: RatioPast, has_denominator: bool) -> tuple[dict[str, Any],
 
 
 def steps_of(history: History, sums: BlockSums, layout: Layout) -> Steps:
-    """Return what blocks add to the pasts of a layout's columns; the history moves on."""
+    """Return what blocks add to the pasts of a layout's columns, and move the history on."""
     squares = [layout.squares_row(both) for both in (False, True)]
     return compare(
         history,
@@ -399,7 +399,7 @@ def tail_rows(sums: BlockSums, layout: Layout) -> Array:
 
 
 def read(state: Mapping[str, Array], tail: Array | None, of_lift: bool = False) -> dict[str, Any]:
-    """Read the numbers of a past by name, [columns] each; NaN if unknown.
+    """Read the numbers of a past by name, [columns] each, NaN if unknown.
 
     `variance`: of the term `u`, or of the linearised term `(u - E v) / mean(v)` of a ratio. `count`: the number of
     equally weighted events with the same variance of their mean. `effective_denominators`: see `Reading`.
@@ -432,7 +432,7 @@ def _side(sums: Array, of_lift: bool) -> tuple[Array, int]:
 
 
 def never_varied(rows: Array, terms: int) -> Mask:
-    """Return whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
+    """Return whether the term has always been the same: of a ratio the linearised term, of a lift both terms.
 
     False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
     """

@@ -111,7 +111,7 @@ class Reading:
 
     @cached_property
     def design_effect(self) -> Array:
-        """Return the factor by which dependent events inflate the variance; of finished blocks only."""
+        """Return the factor by which dependent events inflate the variance, from finished blocks only."""
         effect: Array = self.spread["design_effect"]
         return effect
 
@@ -187,7 +187,7 @@ class Reading:
 
     @property
     def effective_sample_size(self) -> Array:
-        """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
+        """Return Kish's `n_eff mean(w)^2 / mean(w^2)`, for averaging and importance weights together."""
         return ratio(
             self._row(MomentRow.WEIGHT) * self._row(MomentRow.IMPORTANCE) ** 2,
             self._row(MomentRow.WEIGHT_SQUARE) * self._row(MomentRow.IMPORTANCE_SQUARE),
@@ -195,7 +195,7 @@ class Reading:
 
     @property
     def reward_effective_sample_size(self) -> Array:
-        """Kish's of the terms, `n_eff mean(u)^2 / mean(u^2)`: with weights of 1, the number of clicks among clicks."""
+        """Return Kish's `n_eff mean(u)^2 / mean(u^2)` of the terms: with weights of 1, the number of clicks."""
         return ratio(
             self._row(MomentRow.U) ** 2 * self._row(MomentRow.WEIGHT),
             self._row(MomentRow.UU) * self._row(MomentRow.WEIGHT_SQUARE),
@@ -213,7 +213,7 @@ class Reading:
 
     @property
     def importance_weight_max(self) -> Array:
-        """Return the largest importance weight, however old the event; NaN without events."""
+        """Return the largest importance weight, however old the event, or NaN without events."""
         return np.where(self.count > 0, self._row(MomentRow.LARGEST_IMPORTANCE), np.nan)
 
     @property

@@ -141,7 +141,7 @@ FINEST, COARSER = 200, 100
 
 
 def start_ladder(policies: int, rows: int, blocks: int) -> Ladder:
-    """Start without buckets; at least `blocks` blocks fit."""
+    """Start without buckets, with room for `blocks` blocks or more."""
     kept, count, level = FINEST, 1, 0
     while kept < blocks:
         level += 1
@@ -160,7 +160,7 @@ def _limit(level: int) -> int:
 
 
 def _put(ladder: Ladder, level: int, buckets: Array, maxima: Mask) -> None:
-    """Add buckets [buckets, P, rows] to a level, a circle; if it is full, its oldest two become one a level higher."""
+    """Add buckets [buckets, P, rows] to a level. If its circle is full, its oldest two become one a level higher."""
     limit, number, kept = _limit(level), ladder.numbers[level], ladder.levels[level]
     after = number + len(buckets)
     if kept.shape[1] < min(after, limit):

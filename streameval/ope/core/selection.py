@@ -16,7 +16,7 @@ from streameval.ope.core.past import SIGNS, History, Past
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Which policies and columns of a bank another bank has.
+    """Select the policies and columns of a bank that another bank has.
 
     Args:
         whole: the larger bank

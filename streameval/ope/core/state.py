@@ -153,7 +153,7 @@ class Company(NamedTuple):
 
 
 def joined(state: Any, late: Any, company: Company) -> Any:
-    """Return a state with the new policies of a late one behind its own; what policies share stays as it is.
+    """Return a state with the new policies of a late one behind its own. What policies share stays as it is.
 
     An array of candidates alone is one shorter than `company` says. Entries that only one of both has are kept.
 
@@ -179,7 +179,7 @@ def joined(state: Any, late: Any, company: Company) -> Any:
 
 
 def select_policies(state: Any, index: Sequence[int]) -> Any:
-    """Return a state for some of its policies, which are axis 0 of every array; all else is shared by policies.
+    """Return a state for some of its policies, which are axis 0 of every array. All else is shared by policies.
 
     >>> select_policies({"events": 7, "sums": np.array([1.0, 2.0, 3.0])}, [0, 2])
     {'events': 7, 'sums': array([1., 3.])}

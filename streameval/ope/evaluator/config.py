@@ -276,7 +276,7 @@ class EvaluatorConfig:
 
     @property
     def scores(self) -> tuple[str, ...] | None:
-        """Return the fields of events that policies in code read; None if nothing reads more than the columns."""
+        """Return the fields of events that policies in code read, or None if nothing reads more than the columns."""
         read = fields_read(self.computed_policies.values())
         needed = self.reward_model.needs_raw_fields or self.propensity is not None
         return () if read is None and needed else read
@@ -312,11 +312,11 @@ class EvaluatorConfig:
 
     @property
     def margin(self) -> float | None:
-        """Return the lift that a candidate must exceed to be promotable; None without promotion."""
+        """Return the lift that a candidate must exceed to be promotable, or None without promotion."""
         return None if self.promotion is None else self.promotion.margin
 
     def columns_of(self, events: EventBatch) -> SegmentColumns | None:
-        """Return the columns of `fields`, even if the events lack them; None without fields."""
+        """Return the columns of `fields`, even if the events lack them, or None without fields."""
         names = [each.name for each in self.fields]
         if not names:
             return None
@@ -350,7 +350,7 @@ class EvaluatorConfig:
         return any(policy.needs_prediction for policy in self.learned_policies.values())
 
     def policy(self, name: str) -> tuple[EvaluatedPolicy | None, AnyRewardModel | None]:
-        """Return the policy that computes probabilities, and the reward model that it needs; None for logged ones."""
+        """Return the policy that computes probabilities, and the reward model it needs, or None for logged ones."""
         policy = self.computed_policies.get(name)
         is_modelled = learns(policy) and (policy.needs_prediction or policy.keeps_model)
         return policy, self.reward_model if is_modelled else None
@@ -472,7 +472,7 @@ class EvaluatorConfig:
         return tuple(chosen)
 
     def monitor(self, lifts: Sequence[Pair]) -> PromotionMonitor | None:
-        """Return the monitor of promotion that decides by these lifts; None if there is nothing to decide."""
+        """Return the monitor of promotion that decides by these lifts, or None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
         return PromotionMonitor.of(

@@ -86,7 +86,7 @@ class RewardRange(StrictModel):
 
 
 class GuardrailSettings(StrictModel):
-    """Limit the loss of a reward with which a candidate may be promotable."""
+    """Limit the loss of a reward: a candidate with a larger loss is not promotable."""
 
     max_loss: float = Field(ge=0, description="by how much a candidate may be worse than production, e.g. 0.001")
 

@@ -144,7 +144,7 @@ def _key(context: Identity, action: Identity) -> Identity:
 
 
 class ClassifierState(Struct, frozen=True, eq=False):
-    """Hold a classifier, None before the first event, and the number of events with which it failed."""
+    """Hold a classifier, which is None before the first event, and the number of events with which it failed."""
 
     classifier: Any = None
     failures: int = 0
