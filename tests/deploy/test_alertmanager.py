@@ -1,4 +1,4 @@
-"""The receivers of each alert, checked by Alertmanager's own tool."""
+"""Check the receivers of each alert with Alertmanager's own tool."""
 
 from __future__ import annotations
 

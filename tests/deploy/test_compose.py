@@ -1,4 +1,4 @@
-"""deploy/compose.yaml: of the published schema, closed to the network, pinned; its mounted files exist and work."""
+"""Check that deploy/compose.yaml fits its schema, is closed to the network and pinned, and mounts files that exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ours = pytest.mark.parametrize("name", OURS)
 
 
 def mounts(service: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Source, target, whether it is only read."""
+    """Return source, target, and whether it is only read, for each mount."""
     for text in service.get("volumes", ()):
         source, target, *mode = text.split(":")
         yield source, target, mode == ["ro"]
@@ -58,7 +58,7 @@ def test_our_own_image_has_the_version_of_the_package(name: str) -> None:
 
 
 def test_one_service_builds_the_image_and_none_pulls_it() -> None:
-    """Several that build the same name at once fail each other where it does not exist yet."""
+    """Several that build the same name at once fail each other if it does not exist yet."""
     assert [name for name, service in SERVICES.items() if "build" in service] == ["secrets"]
     assert (DEPLOY / OURS["secrets"]["build"]["context"] / OURS["secrets"]["build"]["dockerfile"]).samefile(
         DEPLOY / "Dockerfile"

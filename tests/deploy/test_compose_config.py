@@ -1,4 +1,4 @@
-"""deploy/compose.yaml as `docker compose config` reads it: all of it resolved; and what that refuses is refused."""
+"""Check that deploy/compose.yaml resolves as `docker compose config` reads it, and that faults are refused."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ services = pytest.mark.parametrize("name", NAMES)
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A program around the library that is `docker compose config`."""
+    """Build a program around the library that is `docker compose config`."""
     return str(built(READER, tmp_path_factory.mktemp("reader")))
 
 
 @pytest.fixture(scope="module")
 def project(reader: str) -> dict[str, Any]:
-    """All that the file means, with every default and every path."""
+    """Return all that the file means, with every default and every path."""
     document = json.loads(output(reader, str(COMPOSE)))
     assert isinstance(document, dict)
     return document

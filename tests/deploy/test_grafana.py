@@ -1,4 +1,4 @@
-"""The dashboards: in step with their code, understood by promtool, and about metrics that exist.
+"""Check that dashboards agree with their code, that promtool reads them, and that their metrics exist.
 
 Their types are those of the builders of Grafana's SDK, which mypy checks.
 """
@@ -44,21 +44,21 @@ def named(panel: Panel) -> str:
 
 
 def everything_asked(board: dict[str, Any]) -> list[str]:
-    """The expressions of panels, annotations and variables."""
+    """Return the expressions of panels, annotations and variables."""
     of_panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     asked = [variable["query"]["query"] for variable in variables(board).values() if variable["type"] == "query"]
     return [*of_panels, *annotations(board), *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked)]
 
 
 def asked_by(title: str) -> str:
-    """The first expression of the panel, filled in."""
+    """Return the first expression of the panel, filled in."""
     return filled_in(next(panel for panel in PANELS if panel.title == title).queries[0], {})
 
 
 def assert_counts(
     folder: Path, expression: str, by: str, series: dict[str, str], expected: dict[int, dict[str, int]]
 ) -> None:
-    """How many results the expression has by the label `by` at some minutes, of series with one value a minute."""
+    """Compare the number of results by the label `by` at some minutes, of series with one value a minute."""
     tests = [
         {
             "expr": f"count by ({by}) (({expression}) >= 0)",

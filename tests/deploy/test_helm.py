@@ -1,4 +1,4 @@
-"""deploy/helm: Helm renders the objects of kustomize and finds no fault, and each value has an effect."""
+"""Check that Helm renders the objects of kustomize and finds no fault, and that each value has an effect."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ MARKS = {"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kuberne
 
 
 def comparable(objects: Objects) -> Objects:
-    """The objects without the marks of Helm: its labels, its checksum, and its order of the configuration."""
+    """Return the objects without the marks of Helm: its labels, its checksum, and its order of the configuration."""
     plain = {name: without_marks(part) for name, part in objects.items()}
     for part in plain.values():
         if COMPONENT not in part["metadata"].get("labels", {}):
@@ -118,7 +118,7 @@ def without_marks(part: Any) -> Any:
 
 
 def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all values except non-empty mappings."""
+    """Return the paths of all values except non-empty mappings."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, (*path, key))
@@ -127,7 +127,7 @@ def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def merged(base: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """The values with another value at a path."""
+    """Return the values with another value at a path."""
     key, *rest = path
     return base | {key: merged(base.get(key, {}), tuple(rest), value) if rest else value}
 
@@ -140,7 +140,7 @@ def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize("https", [False, True], ids=["http", "https"])
 def test_the_chart_makes_the_objects_of_kustomize(helm: Helm, https: bool) -> None:
-    """All of them, and every field: image, ports, probes, security, volumes, labels that select."""
+    """Compare all objects and every field: image, ports, probes, security, volumes, labels that select."""
     expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if https}
     assert comparable(helm.objects(TLS if https else {})) == comparable(expected)
 

@@ -1,4 +1,4 @@
-"""The container image: its Dockerfile keeps the rules, and its steps make a daemon that runs."""
+"""Check that the Dockerfile keeps the rules, and that its steps make a daemon that runs."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Health(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (None, 1)])
@@ -167,13 +167,13 @@ def test_the_health_check_agrees_with_the_daemon(status: int | None, code: int) 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """The image of the Dockerfile, in a directory."""
+    """Make the image of the Dockerfile in a directory."""
     return build(DOCKERFILE, ROOT, tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="module")
 def running(image: Stage) -> Iterator[subprocess.Popen[str]]:
-    """The image's program with a simulated source, in a home that cannot be written; it ends on SIGTERM."""
+    """Run the image's program with a simulated source, in a home that cannot be written, until SIGTERM."""
     config = image.place("/etc/streameval/streameval.yaml")
     config.parent.mkdir(parents=True)
     state = image.place("/var/lib/streameval/state")

@@ -1,4 +1,4 @@
-"""deploy/kubernetes: kubeconform accepts it, it is restricted, and its parts fit together and to the program."""
+"""Check that kubeconform accepts deploy/kubernetes, that it is restricted, and that its parts fit together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKEN_FILE = {"STREAMEVAL_HTTP__TOKEN_FILE": __file__}
 
 
 def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
-    """Whether it means these, and is about streameval and no other program."""
+    """Return whether it selects these labels, and nothing of another program."""
     return "app.kubernetes.io/name" in selector and selector.items() <= labels.items()
 
 
@@ -48,7 +48,7 @@ def test_kubeconform_accepts_every_manifest_and_refuses_a_misspelt_key(tmp_path:
 
 @pytest.mark.parametrize("components", [[], ["base/tls"]], ids=["http", "https"])
 def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None:
-    """Where there is a kubectl that has a kustomize of this decade; the reading above stands in for it elsewhere."""
+    """Compare with kubectl if it has a kustomize of this decade. Elsewhere, the reading above stands in for it."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl: the tests read the kustomization themselves")
     shutil.copytree(KUBERNETES, tmp_path / "base")
@@ -228,7 +228,7 @@ def test_the_network_is_closed_but_for_prometheus_names_and_kafka() -> None:
 
 @pytest.fixture
 def export(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program that `make manifests` runs."""
+    """Load the program that `make manifests` runs."""
     monkeypatch.syspath_prepend(KUBERNETES)
     return import_module("prometheusrule")
 

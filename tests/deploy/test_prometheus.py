@@ -1,4 +1,4 @@
-"""The rules that deploy/prometheus hands to Prometheus, checked by Prometheus itself."""
+"""Check the rules in deploy/prometheus with Prometheus itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def promtool() -> str:
 
 @cache
 def expectations() -> list[dict[str, Any]]:
-    """The expectations of the unit tests of alerts."""
+    """Return the expectations of the unit tests of alerts."""
     tests = [test for path in UNIT_TESTS for test in yaml.safe_load(path.read_text())["tests"]]
     return [expected for test in tests for expected in test["alert_rule_test"]]
 

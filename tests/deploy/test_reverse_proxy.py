@@ -84,7 +84,7 @@ def require_stream(client: httpx.Client, **options: object) -> None:
 
 
 def nginx_with(recipe: str, folder: Path, port: int, upstream: str, oauth: str = "") -> list[str]:
-    """Return the command of nginx with a recipe, whose paths and addresses are replaced."""
+    """Return the command of nginx with a recipe after paths and addresses are replaced."""
     text = (RECIPES / recipe).read_text().replace("/etc/nginx/streameval", str(folder))
     text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl").replace("streameval.example.org", "_")
     text = text.replace("127.0.0.1:9108", upstream).replace("127.0.0.1:4180", oauth)

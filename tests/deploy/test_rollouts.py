@@ -1,4 +1,4 @@
-"""deploy/argo-rollouts and deploy/flagger: kubeconform accepts them, and their metric is exported."""
+"""Check that kubeconform accepts deploy/argo-rollouts and deploy/flagger, and that their metric is exported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRIC: dict[str, Any] = yaml.safe_load(METRIC_FILE.read_text())
 
 
 def shown(file: Path) -> Any:
-    """The part of another resource that the comment at the start of a template shows between backticks."""
+    """Return the part of another resource that the comment at the start of a template shows between backticks."""
     lines = (line.removeprefix("# ") for line in file.read_text().splitlines() if line.startswith("#"))
     (part,) = re.findall(r"`(analysis: .*?)`", " ".join(lines))
     return yaml.safe_load(part)["analysis"]

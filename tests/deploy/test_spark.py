@@ -1,4 +1,4 @@
-"""The files in deploy/spark: they fit each other, the lock and the configuration."""
+"""Check that the files in deploy/spark fit each other, the lock and the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unit of systemd: accepted by systemd, hardened, and in step with the program and its configuration."""
+"""Check that systemd accepts the unit, that it is hardened, and that it fits the program and its configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HARDENED = {
 
 
 def directives() -> dict[str, list[str]]:
-    """All values of each directive."""
+    """Return all values of each directive."""
     found = defaultdict(list)
     for line in UNIT.read_text().splitlines():
         if re.match(r"\w+=", line):

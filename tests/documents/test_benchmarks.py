@@ -1,4 +1,4 @@
-"""Each benchmark runs on few events and finds ratios; `make bench` measures them, and runs the one on Spark."""
+"""Run each benchmark on few events: it finds ratios. `make bench` measures them, and runs the one on Spark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The coverage study, on fewer runs: its fast reading agrees with evaluators, and its time-uniform kinds keep their
-coverage."""
+"""Run the coverage study on fewer runs: its fast reading agrees with evaluators, and its kinds keep their coverage."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def worlds() -> Iterator[ModuleType]:
 
 
 def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Evaluator, str]]:
-    """An evaluator for each kind of interval, and the name of the kind in the study."""
+    """Make an evaluator for each kind of interval, with the name of the kind in the study."""
     settings = {"candidates": ["one", "two"], "production": production, "promotion": None, "drift": None}
     for kind, bound in {**intervals.kinds(world), "confidence_sequence": ConfidenceSequence()}.items():
         averages = intervals.WATCHED if kind == "confidence_sequence" else intervals.AVERAGES + intervals.ADAPTIVE
@@ -189,7 +188,7 @@ def test_the_claims_of_the_study_hold_in_the_stored_results(worlds: ModuleType) 
     ["still, heavy, 0.3", "exploration falls from 0.2 to 0.02, 0.3", "slates of three slots as one action, 0.3"],
 )
 def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleType, name: str) -> None:
-    """One run, whose counts are laid out as events: production is the policy deployed, or the logging policy."""
+    """Lay out the counts of one run as events: production is the policy deployed, or the logging policy."""
     limits, events = import_module("limits"), 2_000
     log = limits.LOGS[name]._replace(looks=(events,))
     rows, batch = one_run(limits, log)
@@ -211,7 +210,7 @@ def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleT
 
 
 def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float], EventBatch]:
-    """The widths on `cumulative` by quantity and kind of a single run, and its events."""
+    """Return the widths on `cumulative` by quantity and kind of a single run, and its events."""
     parts, laid_out = [], limits.Step.of
 
     def noting(cells: Any, counted: Any, rewarded: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The experiment with handwritten digits, on fewer logs: what its pictures show must be so."""
+"""Run the experiment with handwritten digits on fewer logs: what its pictures show must be so."""
 
 from __future__ import annotations
 

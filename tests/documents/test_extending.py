@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md work: complete parts of each kind, used as the built-in ones are."""
+"""Use the recipes of CONTRIBUTING.md as built-in parts are used."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_part_that_is_added_to_its_union_is_configured_by_its_kind(
 
 @pytest.fixture(scope="module")
 def events() -> dict[str, Any]:
-    """The columns of a log, with a candidate whose importance weights are up to 2.2."""
+    """Return the columns of a log, with a candidate of importance weights up to 2.2."""
     rng = np.random.default_rng(1)
     propensity = rng.uniform(0.2, 0.8, EVENTS)
     reward = (rng.random(EVENTS) < 0.2 + 0.5 * propensity).astype(float)
@@ -76,7 +76,7 @@ def reported(events: dict[str, Any], size: int = EVENTS) -> se.Report:
 
 
 def by_definition(terms: Any, eta: float = 3.0) -> float:
-    """Average terms by polynomial decay, event by event; the events of a block share their weight."""
+    """Average terms by polynomial decay, event by event. The events of a block share their weight."""
     kernel = np.zeros(EVENTS)
     for event in range(EVENTS):
         newest = (eta + 1) / (event + 1 + eta)

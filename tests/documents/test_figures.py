@@ -1,4 +1,4 @@
-"""`make figures` writes tables and pictures that equal the stored ones."""
+"""Check that `make figures` writes tables and pictures that equal the stored ones."""
 
 from __future__ import annotations
 

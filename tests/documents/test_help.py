@@ -1,4 +1,4 @@
-"""`help(streameval)` explains every public name, and `dir` lists the options of a configurable class."""
+"""Check that `help(streameval)` explains every public name, and `dir` lists the options of a configurable class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description on a package index: its links lead to the repository that STREAMEVAL_REPOSITORY names."""
+"""Check the description on a package index: its links lead to the repository that STREAMEVAL_REPOSITORY names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPOSITORY = "https://example.org/owner/streameval"
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the build hooks; it imports their base classes from the build backend."""
+    """Load the module of the build hooks. It imports their base classes from the build backend."""
     bases = {"hatchling.metadata": "MetadataHookInterface", "hatchling.builders.hooks": "BuildHookInterface"}
     for package, base in bases.items():
         interface = ModuleType(f"{package}.plugin.interface")

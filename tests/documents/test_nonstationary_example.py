@@ -1,4 +1,4 @@
-"""The experiment on a moving world, on a small synthetic one: it runs, resumes where it stopped, and scores rightly."""
+"""Run the experiment on a small synthetic moving world: it resumes at the last stored run, and scores rightly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AVERAGES = ("--average", "cumulative", "--average", "{kind: decay, half_life: 20
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small world in a file, as `prepare` would write it."""
+    """Write a small world to a file, as `prepare` would."""
     world = World.synthetic(5, clusters=4, users=80, items=300, likes=12, features=6)
     path = tmp_path_factory.mktemp("world") / "small.npz"
     np.savez(

@@ -1,4 +1,4 @@
-"""Every cell of a notebook runs, and shows the output that is stored with it."""
+"""Run every cell of a notebook, and compare its output with the stored one."""
 
 from __future__ import annotations
 

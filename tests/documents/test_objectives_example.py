@@ -1,4 +1,4 @@
-"""The studies of objectives in `examples/safe_exploration`: their stored results, and each of them in small."""
+"""Check the stored results of the studies of objectives in `examples/safe_exploration`, and run a small one of each."""
 
 from __future__ import annotations
 

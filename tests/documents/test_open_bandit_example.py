@@ -1,4 +1,4 @@
-"""The example with real logs gives the numbers that the dataset's own software gives."""
+"""Compare the example with real logs with the numbers of the dataset's own software."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ POLICIES, CAMPAIGNS = ("random", "bts"), ("all", "men")
 
 
 def rewards(log: str) -> list[float]:
-    """The rewards of a log."""
+    """Read the rewards of a log."""
     with gzip.open(EXAMPLE / "data" / f"{log}.ndjson.gz") as lines:
         return [json.loads(line)["reward"] for line in lines]
 
 
 def replayed(config: str, log: str, capfd: pytest.CaptureFixture[str]) -> dict[str, float]:
-    """The candidate's cumulative value by each estimator, as `replay --json` prints it."""
+    """Return the candidate's cumulative value by each estimator, as `replay --json` prints it."""
     outcome = command(capfd, "replay", str(EXAMPLE / config), str(EXAMPLE / "data" / f"{log}.ndjson.gz"), "--json")
     assert outcome.code == 0
     warnings = [line for line in outcome.err.splitlines() if not line.startswith("hint: ")]

@@ -1,4 +1,4 @@
-"""The package as it is installed: its exports, files and dependencies."""
+"""Check the exports, files and dependencies of the installed package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = {"google": "protobuf", "markupsafe": "jinja2", "py4j": "pyspark", "pydan
 
 
 def shipped(root: Path) -> set[Path]:
-    """The files of the package without those that are compiled."""
+    """List the files of the package without the compiled ones."""
     compiled = {".pyc", ".so"}
     return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix not in compiled}
 
@@ -32,7 +32,7 @@ def sources() -> list[Path]:
 
 
 def wanted(*groups: str, apart: Collection[str] = ("spark",)) -> Iterator[Requirement]:
-    """The dependencies, those of these groups, and those of all extras but `apart`."""
+    """Return the dependencies of the package, of these groups, and of all extras but `apart`."""
     project = PYPROJECT["project"]
     extras = (lines for name, lines in project["optional-dependencies"].items() if name not in apart)
     for lines in (project["dependencies"], *extras):

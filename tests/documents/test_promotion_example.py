@@ -1,4 +1,4 @@
-"""The study of promotion rules: it scores rightly, its tables are those of its results, it runs on a small world."""
+"""Check the study of promotion rules: its scores, the tables of its results, and a run in a small world."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stretch(candidate: int, start: int, end: int | None, rule: str = "paired") -
 
 @pytest.fixture(scope="module")
 def turning() -> tuple[World, Drift]:
-    """Two clusters in turn, and the candidates of a small world."""
+    """Return two clusters in turn, and the candidates of a small world."""
     world = World.synthetic(5, clusters=2, users=40, items=200, likes=12, features=6)
     return world, Drift("abrupt", clusters=2, span=50_000, cycle=True)
 

@@ -1,4 +1,4 @@
-"""The study of `examples/rankings`: what its stored results show, and its world in small."""
+"""Check what the stored results of `examples/rankings` show, and run a small world."""
 
 from __future__ import annotations
 

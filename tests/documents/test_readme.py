@@ -1,4 +1,4 @@
-"""Code in the documents produces the output shown there; documents.py describes the markup."""
+"""Run the code in the documents and compare its output. `documents.py` describes the markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example recommender logs what it says, and its values are found from its log."""
+"""Run the example recommender: its log agrees with what it prints, and has the values of its policies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recommender() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its standard output."""
+    """Return its standard output."""
     path = tmp_path_factory.mktemp("log") / "log.ndjson"
     with path.open("wb") as file:
         command = [sys.executable, str(EXAMPLE / "recommender.py"), "--events", str(EVENTS)]

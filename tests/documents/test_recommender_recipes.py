@@ -1,4 +1,4 @@
-"""The recipes in other languages: each logs events that are accepted, and the probabilities by which it draws."""
+"""Run the recipes in other languages: each logs accepted events and the probabilities of its draws."""
 
 from __future__ import annotations
 

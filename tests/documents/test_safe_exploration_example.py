@@ -1,4 +1,4 @@
-"""Safe exploration on digits: its tables are those of its results, which are safe, and a run repeats a stored one."""
+"""Check safe exploration on digits: the tables of its results, their safety, and a run that repeats a stored one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site of `make docs`: built strictly, which checks its links; everything public is in it; search finds it."""
+"""Build the site of `make docs` with strict checks of links: everything public is in it, and search finds it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. A warning, such as one about a link that leads nowhere, fails the build."""
+    """Build the site. A warning, such as one about a link that leads nowhere, fails the build."""
     program = ROOT / ".venv-docs" / "bin" / "mkdocs"
     if not program.exists():
         missing = f"{program} is missing; `make test-all` installs it"
@@ -61,7 +61,7 @@ def text(site: Path, page: str) -> str:
 
 
 def rows(html: str) -> list[list[str]]:
-    """The texts of the cells of all tables."""
+    """Return the texts of the cells of all tables."""
     found = re.findall(r"<tr>\s*(<td>.*?)</tr>", html, re.DOTALL)
     return [[unescape(re.sub(r"<.*?>", "", cell)).strip() for cell in re.split(r"</td>", row)[:-1]] for row in found]
 

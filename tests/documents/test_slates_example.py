@@ -1,4 +1,4 @@
-"""The simulation of `examples/slates`, small: its exact parts exactly, and what its figures show."""
+"""Run a small simulation of `examples/slates`: its exact parts exactly, and what its figures show."""
 
 from __future__ import annotations
 

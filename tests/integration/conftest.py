@@ -21,14 +21,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """One broker for the whole run; a test that stops it starts it again."""
+    """Start one broker for the whole run. A test that stops it starts it again."""
     with ExitStack() as stack:
         yield open_broker(stack, request.config)
 
 
 @pytest.fixture(params=["kafka-python", pytest.param("confluent", marks=pytest.mark.slow)])
 def client(request: pytest.FixtureRequest, broker: Broker) -> Iterator[str]:
-    """The client library of all connections to the broker."""
+    """Name the client library of all connections to the broker."""
     broker.client = request.param
     yield request.param
     broker.client = "kafka-python"
@@ -36,13 +36,13 @@ def client(request: pytest.FixtureRequest, broker: Broker) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kafka(broker: Broker) -> str:
-    """`host:port` of the broker."""
+    """Return `host:port` of the broker."""
     return broker.bootstrap
 
 
 @pytest.fixture
 def stoppable_broker(broker: Broker) -> Iterator[Broker]:
-    """A broker that the test may stop and start."""
+    """Return a broker that the test may stop and start."""
     if isinstance(broker, ExternalBroker):
         skip_unless_ci("the broker at STREAMEVAL_TEST_KAFKA is not ours to stop")
     yield broker
@@ -51,7 +51,7 @@ def stoppable_broker(broker: Broker) -> Iterator[Broker]:
 
 @pytest.fixture
 def leaving_broker(client: str) -> Iterator[MockBroker]:
-    """A broker that goes away and comes back within milliseconds, where a real one restarts its Java."""
+    """Start a broker that goes away and comes back within milliseconds, while a real one restarts its Java."""
     with MockBroker() as broker:
         broker.client = client
         yield broker

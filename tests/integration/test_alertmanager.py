@@ -31,7 +31,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory, webhook: Webhook) -> Itera
 
 
 def fire(manager: httpx.Client, *alerts: str, **labels: str) -> None:
-    """Sends Alertmanager the firing alerts; `labels` are those of all of them."""
+    """Send Alertmanager the firing alerts, all with these `labels`."""
     ends = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
     bodies = [
         {"labels": {"alertname": alert, "severity": ALERTS[alert]["labels"]["severity"], **labels}, "endsAt": ends}
@@ -41,7 +41,7 @@ def fire(manager: httpx.Client, *alerts: str, **labels: str) -> None:
 
 
 def held_back(manager: httpx.Client, *alerts: str, **labels: str) -> set[str]:
-    """Which of the alerts are inhibited by the others, when all of them fire."""
+    """Return the alerts that the others inhibit when all of them fire."""
     where = {"job": "streameval", "instance": f"host:{next(INSTANCES)}"}
     fire(manager, *alerts, **where, **labels)
     settle(manager)
@@ -51,7 +51,7 @@ def held_back(manager: httpx.Client, *alerts: str, **labels: str) -> set[str]:
 
 
 def settle(manager: httpx.Client) -> None:
-    """Wait until the alerts until now hold back what they hold back: it learns of them in their order, and not at once.
+    """Wait until Alertmanager has learned of the alerts until now, in their order, and inhibits by them.
 
     Two that come after them are the last of which it learns.
     """
@@ -61,7 +61,7 @@ def settle(manager: httpx.Client) -> None:
 
 
 def states_of(manager: httpx.Client, instance: str) -> dict[str, str]:
-    """Alertmanager's handling of each alert of an instance."""
+    """Return Alertmanager's handling of each alert of an instance."""
     answer = manager.get("/api/v2/alerts", params={"filter": f'instance="{instance}"'}).raise_for_status()
     return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in answer.json()}
 

@@ -45,7 +45,7 @@ def chances(change: int) -> Chances:
 
 @contextmanager
 def observed(folder: Path, change: int, seed: int) -> Iterator[tuple[httpx.Client, Recommender]]:
-    """A daemon that follows a log, and the recommender that will write it."""
+    """Start a daemon that follows a log, with the recommender that will write it."""
     folder.mkdir()
     recommender = Recommender(folder / "log.ndjson", POLICIES, chances(change), seed)
     config = {
@@ -67,13 +67,13 @@ def address(client: httpx.Client) -> str:
 
 
 def decision(client: httpx.Client) -> dict[str, Any]:
-    """The daemon's decision on the challenger; nothing before the first Report."""
+    """Return the daemon's decision on the challenger, or nothing before the first Report."""
     report = report_of(client)
     return dict(report["promotion"][0]) if report else {"promotable": False}
 
 
 def promoted(client: httpx.Client) -> dict[str, Any]:
-    """The first decision that is seen by which the challenger is promotable."""
+    """Return the first decision with a promotable challenger."""
     seen: list[dict[str, Any]] = []
 
     def found() -> bool:
@@ -85,7 +85,7 @@ def promoted(client: httpx.Client) -> dict[str, Any]:
 
 
 class Story(NamedTuple):
-    """The record: the decision when the challenger became promotable, its time, and the outcome.
+    """Record the decision when the challenger became promotable, its time, and the outcome.
 
     `better`, `same` and `shipping` are the instances.
     """
@@ -102,7 +102,7 @@ class Story(NamedTuple):
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Three daemons: the challenger of one becomes better, that of another one only chooses otherwise.
+    """Run three daemons: the challenger of one becomes better, the challenger of another only chooses otherwise.
 
     Meanwhile, one of the candidates of the third is shipped, and becomes worse.
     """

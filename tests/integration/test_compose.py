@@ -1,4 +1,4 @@
-"""What deploy/compose.yaml starts, started by hand: its broker, its recommender, its daemon."""
+"""Start by hand what deploy/compose.yaml starts: its broker, its recommender, its daemon."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_daemon_of_compose_reads_what_its_recommender_writes(compose_broker:
 
 
 def everything(client: httpx.Client) -> str:
-    """The metrics once all events are in them."""
+    """Return the metrics once all events are in them."""
     deadline = time.monotonic() + PATIENCE
     metrics = ""
     while time.monotonic() < deadline:

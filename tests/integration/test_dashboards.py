@@ -1,4 +1,4 @@
-"""Every panel of the dashboards, asked of a real Prometheus that scrapes a real daemon."""
+"""Ask a real Prometheus, which scrapes a real daemon, for every panel of the dashboards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.integration.monitoring import query
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Prometheus, which has scraped daemons for a while, with the token that they ask for."""
+    """Run Prometheus until it has scraped daemons for a while, with the token that they ask for."""
     with monitored_daemons(tmp_path_factory.mktemp("dashboards")) as client:
         yield client
 
@@ -57,7 +57,7 @@ def test_the_table_of_rewards_has_a_row_for_each_reward_of_a_candidate(monitored
 
 
 def has_choice(client: httpx.Client, expression: str, label: str, chosen: str | None) -> bool:
-    """Whether the label has this value in some series, or any where none is chosen."""
+    """Return whether the label has this value in some series, or any value if none is chosen."""
     offered = {labels[label] for labels, _ in query(client, expression)}
     return chosen in offered if chosen else bool(offered)
 

@@ -27,7 +27,7 @@ def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
 
 
 def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
-    """The messages of partition 0, this many at least."""
+    """Return the messages of partition 0, this many at least."""
     options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
     found: list[Any] = []
     with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
@@ -58,7 +58,7 @@ def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: B
 
 
 def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: Broker) -> None:
-    """A tombstone has none, and a reward that was waited with is gone by the time it is late."""
+    """A tombstone has no message, and a reward that waited is gone by the time it is late."""
     topic = f"rejected-{uuid4().hex[:8]}"
     queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
     queue.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])

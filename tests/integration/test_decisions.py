@@ -54,7 +54,7 @@ main()
 
 
 def config(broker: Broker, topic: str, client: str) -> dict[str, Any]:
-    """A daemon that reads slowly and writes snapshots often, so that kills are everywhere in the log."""
+    """Configure a daemon that reads slowly and writes snapshots often, so that kills are everywhere in the log."""
     address = {"kind": "kafka", "bootstrap_servers": broker.bootstrap, "topic": topic, "client": client}
     return {
         "source": address | {"max_poll_records": 200},
@@ -70,7 +70,7 @@ def config(broker: Broker, topic: str, client: str) -> dict[str, Any]:
 
 
 def messages_in(broker: Broker, topic: str) -> list[Any]:
-    """All messages of partition 0."""
+    """Return all messages of partition 0."""
     options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
     found: list[Any] = []
     with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
@@ -90,7 +90,7 @@ def expected(settings: dict[str, Any], events: EventBatch) -> list[tuple[int, bo
 
 
 def written(broker: Broker, topic: str, transitions: int) -> EventBatch:
-    """The events of a log with this many transitions, which are in the topic."""
+    """Write the events of a log with this many transitions to the topic, and return them."""
     given = columns(transitions)
     rows = zip(given["timestamp"].tolist(), given["policies"]["challenger"].tolist(), strict=True)
     values = [
@@ -103,7 +103,7 @@ def written(broker: Broker, topic: str, transitions: int) -> EventBatch:
 
 
 def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
-    """The different messages, by their id."""
+    """Return the different messages by their id."""
     found: dict[str, set[bytes]] = {}
     for message in messages:
         found.setdefault(msgspec.json.decode(message.value)["id"], set()).add(message.value)
@@ -111,7 +111,7 @@ def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
 
 
 def killed(folder: Path, settings: dict[str, Any], events: int, kills: int) -> DaemonRuns:
-    """A daemon that is killed this often, and then reads all events."""
+    """Kill a daemon this often, and let it then read all events."""
     runs, doomed, chance = DaemonRuns(folder, settings), DaemonRuns(folder, settings, KILLED_AT), random.Random(kills)
     for _ in range(kills):
         doomed.start(str(chance.randrange(10, 60)))
@@ -150,7 +150,7 @@ EVERY, KEEP = 300, 2
 
 
 def learned_from(broker: Broker, topic: str, versions: int) -> EventBatch:
-    """The events of a log from which a policy learns, until this many copies are made; they are in the topic."""
+    """Write the events from which a policy learns, until this many copies are made, and return them."""
     batch = log(EVERY * versions + 50)
     sets = batch.action_sets
     assert sets is not None

@@ -28,7 +28,7 @@ def logger_of(broker: Broker, topics: Sequence[str], client: Any) -> EventLogger
 
 
 def ids(messages: Reading) -> list[int]:
-    """Return the ids of all messages; the id of a message that came twice is there twice."""
+    """Return the ids of all messages. The id of a message that came twice is there twice."""
     return sorted(json.loads(value or b"")["event_id"] for value in messages.seen.elements())
 
 

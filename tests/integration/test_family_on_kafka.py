@@ -1,4 +1,4 @@
-"""Every estimator on every average, in the daemon, on events with twenty actions read from Kafka."""
+"""Read events with twenty actions from Kafka in the daemon, with every estimator on every average."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERLESS = {"ips", "snips", "clipped_ips", "pseudo_inverse", "weighted_pseudo_i
 
 
 def messages() -> list[bytes]:
-    """Events of a softmax log over twenty actions with features, and two candidates."""
+    """Make events of a softmax log over twenty actions with features, and two candidates."""
     rng = np.random.default_rng(20260211)
     features = rng.normal(size=(EVENTS, ACTIONS, 3))
     scores = features @ rng.normal(size=(3, 3))

@@ -1,4 +1,4 @@
-"""The quick start of the README with a log of 200,000 rows: the answer, a picture, and a daemon with an alert."""
+"""Follow the quick start of the README with a log of 200,000 rows: answer, picture, and a daemon with an alert."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the log and the files that the README names, and a free port in place of the usual one."""
+    """Prepare a directory with the log, the files that the README names, and a free port."""
     chance = random.Random(17)
     with gzip.open(tmp_path / "log.csv.gz", "wt") as file:
         file.write("action,propensity,reward,challenger\n")
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands() -> Iterator[str]:
-    """The commands of the quick start about the log, in their order."""
+    """Return the commands of the quick start about the log, in their order."""
     console = [block.text for block in blocks((ROOT / "README.md").read_text()) if block.language == "console"]
     for text in console:
         if "log.csv.gz" in text:

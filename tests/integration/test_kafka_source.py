@@ -383,7 +383,7 @@ def test_a_topic_recreated_between_two_runs_is_reported_whatever_its_length(
 
 @pytest.mark.slow  # `make test` tests one run below, and truncations before a restart on a fake cluster
 def test_a_log_truncated_and_grown_past_the_position_is_read_from_there(real_kafka: RealBroker, topic: str) -> None:
-    """The broker's disk loses messages that were read, and messages written later get their offsets."""
+    """Let the broker's disk lose messages that were read, and give their offsets to messages written later."""
     produce(numbers(400), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
@@ -432,7 +432,7 @@ def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(
 
 
 def test_a_log_truncated_while_nothing_comes_is_read_from_there(real_kafka: RealBroker, topic: str) -> None:
-    """A client that has fetched nothing for a while then finds other messages."""
+    """Let a client that has fetched nothing for a while find other messages."""
     produce(numbers(400), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic) as first:
         first.poll_until(lambda: first.seen.total() >= 400)

@@ -1,4 +1,4 @@
-"""A million events in transactions, by both clients and all codecs, for daemons that are killed again and again.
+"""Kill daemons again and again that read a million events in transactions, with both clients and all codecs.
 
 Counts are exact, and so are sums, except for rounding.
 """
@@ -62,7 +62,7 @@ CLIENTS = get_args(KafkaSettings.model_fields["client"].annotation)
 
 
 class TransactionalProducer(Protocol):
-    """A producer of one client library, with one codec, that writes in transactions."""
+    """Write in transactions with one client library and one codec."""
 
     def __init__(self, broker: Broker, topic: str, codec: str) -> None: ...
 
@@ -130,7 +130,7 @@ class KafkaPythonProducer(TransactionalProducer):
 
 
 def message(number: int, timestamp: float, propensity: float, reward: float, early: float, late: float) -> bytes:
-    """An event with these FIELDS."""
+    """Make an event with these FIELDS."""
     policies = f'{{"early":{early},"late":{late}}}'
     return (
         f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
@@ -140,7 +140,7 @@ def message(number: int, timestamp: float, propensity: float, reward: float, ear
 
 @dataclass(frozen=True)
 class Log:
-    """A topic full of events, and their sums."""
+    """Hold a topic full of events, and their sums."""
 
     broker: Broker
     topic: str
@@ -164,7 +164,7 @@ class Log:
 
     @cached_property
     def length(self) -> int:
-        """The number of messages, with those of aborted transactions and markers."""
+        """Return the number of messages, with aborted transactions and markers."""
         with closing(Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none"})) as consumer:
             places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
             return sum(consumer.get_watermark_offsets(place, PATIENCE)[1] for place in places)
@@ -202,7 +202,7 @@ class Log:
 
     @cached_property
     def state_in_order_of_time(self) -> Any:
-        """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
+        """Return the state of an evaluator that was given all events by (timestamp, partition, offset)."""
         changing = Evaluator.from_config(Config.model_validate(self.config()).evaluator_config())
         decoder, columns = changing.config.decoder(), self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
@@ -251,7 +251,7 @@ def shorter(broker: Broker) -> Log:
 
 @pytest.fixture(scope="module")
 def undisturbed(shorter: Log, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The state of a daemon that has read the shorter log in event time, and was never disturbed."""
+    """Return the state of a daemon that has read the shorter log in event time, and was never disturbed."""
     runs = DaemonRuns(tmp_path_factory.mktemp("undisturbed"), shorter.config(order="event_time"))
     runs.finish(FEWER)
     return final_state(runs.state)
@@ -309,7 +309,7 @@ later. Neither depends on how fast the machine is: a daemon that is killed after
 
 
 def read_in(runs: DaemonRuns) -> int:
-    """The number of messages before the offsets of the newest snapshot."""
+    """Return the number of messages before the offsets of the newest snapshot."""
     paths = runs.snapshots()
     states = read_snapshot(paths[-1]).offsets.values() if paths else []
     return sum(sum(Offsets.from_state(state).positions.values()) for state in states)
@@ -331,7 +331,7 @@ def kill_again_and_again(log: Log, runs: DaemonRuns, chance: random.Random) -> N
 def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
     log: Log, tmp_path: Path, client: str
 ) -> None:
-    """A second daemon is refused meanwhile, and the last one is stopped for a minute."""
+    """Refuse a second daemon meanwhile, and stop the last one for a minute."""
     runs = DaemonRuns(tmp_path / "disturbed", log.config(order="event_time", client=client), SIGNALLED)
     kill_again_and_again(log, runs, random.Random(1))
     runs.start(str(round(STOPPED_AT * log.length)), "3", str(signal.SIGSTOP.value))
@@ -423,7 +423,7 @@ def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB where mounting is permitted."""
+    """Mount a file system of 12 MB if mounting is permitted."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
@@ -451,7 +451,7 @@ def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
 def test_the_daemon_continues_on_a_full_disk_and_snapshots_resume_once_there_is_room(
     shorter: Log, tmp_path: Path, small_disk: Path
 ) -> None:
-    """Older snapshots make room for new ones where that helps; else those that exist are kept."""
+    """Let older snapshots make room for new ones if that helps. Otherwise, existing ones are kept."""
     runs = DaemonRuns(tmp_path / "full", shorter.config(order="event_time"))
     ballast = small_disk / "ballast"
     if small_disk.exists():

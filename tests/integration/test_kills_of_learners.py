@@ -1,4 +1,4 @@
-"""A policy that learns, and its frozen copies, in a daemon that is killed again and again."""
+"""Kill a daemon again and again while a policy learns and makes frozen copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate that comes while `streameval run` reads a topic: with its history or without, each event once."""
+"""Add a candidate while `streameval run` reads a topic, with its history or without: each event counts once."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def text(number: int) -> bytes:
 
 
 def messages(first: int, last: int) -> list[bytes]:
-    """Events with distinct rewards: the sum over any of them is exact, and identifies them."""
+    """Make events with distinct rewards: the sum over any of them is exact, and identifies them."""
     return [text(number) for number in range(first, last)]
 
 
 class Running:
-    """The daemon as a process, its configuration, and its log."""
+    """Hold the daemon as a process, its configuration, and its log."""
 
     def __init__(self, folder: Path, source: dict[str, Any]) -> None:
         self.path, self._log = folder / "streameval.yaml", folder / "log"
@@ -100,7 +100,7 @@ class Running:
         return report_of(self._client) or {"policies": [], "estimates": []}
 
     def seen(self) -> dict[str, tuple[int, float]]:
-        """For each policy its number of events, and the sum of their rewards."""
+        """Return the number of events of each policy, and the sum of their rewards."""
         report = self.report()
         values = {each["policy"]: each["value"] for each in report["estimates"]}
         return {
@@ -134,7 +134,7 @@ def kafka(broker: Broker, topic: str, **options: Any) -> dict[str, Any]:
 
 @contextmanager
 def events_arriving(broker: Broker, topic: str, first: int, pace: int = 500) -> Iterator[list[int]]:
-    """Messages come all the while, in small lots; the list ends with the number of the next one."""
+    """Write messages all the while, in small lots. The list ends with the number of the next one."""
     following, stopping = [first], threading.Event()
 
     def send() -> None:

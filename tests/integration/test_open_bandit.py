@@ -1,4 +1,4 @@
-"""The same real log, replayed from its file and read back from Kafka by the daemon."""
+"""Replay a real log from its file, and read it back from Kafka by the daemon."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def written(path: str, *events: dict[str, Any]) -> str:
 
 
 def configured(broker: Broker, topic: str, **others: Any) -> str:
-    """Write a configuration with this topic; JSON is YAML."""
+    """Write a configuration with this topic as JSON, which is YAML."""
     source = broker.connection.model_dump(exclude_defaults=True) | {"topic": topic}
     parts = {"source": source, "policies": {"candidates": ["challenger"]}, "reward": {"max": 1}} | others
     Path("streameval.yaml").write_text(json.dumps(parts, default=str))

@@ -1,4 +1,4 @@
-"""A daemon that learns from a recommender's log, and a recommender that deploys what the daemon has proven better."""
+"""Let a daemon learn from a recommender's log, and a recommender deploy what the daemon has proven better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minute of `make soak`, and one of `make soak-engine`."""
+"""Run a minute of `make soak`, and one of `make soak-engine`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ PATIENCE = 300.0
 
 @dataclass
 class Topic:
-    """A topic, its configuration without an engine, and what one process makes of its events."""
+    """Hold a topic, its configuration without an engine, and what one process makes of its events."""
 
     config: dict[str, Any]
     ends: dict[int, int]
@@ -58,13 +58,13 @@ class Topic:
         return self.config | {"engine": {"kind": "spark", "trigger": "10ms", "options": options} | engine}
 
     def in_one_process(self) -> Report:
-        """The cumulative values of all events, by the evaluator of a daemon without an engine."""
+        """Return the cumulative values of all events, by the evaluator of a daemon without an engine."""
         evaluator = Evaluator(CANDIDATES, ["ips", "snips"], ["cumulative"], drift=None, promotion=None)
         evaluator.update(JsonDecoder(policies=CANDIDATES).decode_batch(self.values))
         return evaluator.report()
 
     def in_one_range(self) -> Report:
-        """Every number, from one range of each partition."""
+        """Return every number, from one range of each partition."""
         config = Config.model_validate(self.with_engine())
         plan, pipeline = config.evaluator_config(), pipeline_of(config, located=True)
         assert config.source is not None
@@ -78,7 +78,7 @@ class Topic:
         return evaluator.report()
 
     def require(self, report: dict[str, Any]) -> None:
-        """Counts are exact; values are those of one process, and every number that of one range."""
+        """Require exact counts, the values of one process, and every number of one range."""
         assert report["events"]["accepted"] == EVENTS - EVENTS // REJECTED
         assert report["events"]["rejected"] == {"malformed": EVENTS // REJECTED}
         found = {(row["policy"], row["estimator"], row["average"]): row for row in report["estimates"]}
@@ -219,7 +219,7 @@ def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(
 
 
 def spark_submit() -> list[str]:
-    """The command of deploy/README that runs streameval by spark-submit, with the same Python."""
+    """Return the command of deploy/README that runs streameval by spark-submit, with the same Python."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None

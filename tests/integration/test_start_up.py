@@ -1,4 +1,4 @@
-"""What `streameval` imports before it answers: most of the time of a start goes into imports."""
+"""Check what `streameval` imports before it answers: most of the time of a start goes into imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of a ramp: silent while propensities and shares are right, and loud where they are wrong."""
+"""Check that the checks of a ramp stay silent while propensities and shares are right, and find wrong ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_sessions_with_propensities_wrong_by_a_fifth_fail_the_check_in_at_least_
 
 @pytest.mark.parametrize("active", [None, 20], ids=["events", "sessions"])
 def test_intervals_of_the_seen_value_of_its_lift_and_of_the_error_cover_the_truth(active: int | None) -> None:
-    """The error is 0 where propensities are right, whatever the average.
+    """Expect an error of 0 if propensities are right, whatever the average.
 
     In sessions, the seen value rests on the 70 or so that the candidate had.
     """

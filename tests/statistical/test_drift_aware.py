@@ -31,7 +31,7 @@ TOLERATED = 1.15
 
 
 class Course(NamedTuple):
-    """The candidates at successive moments: the estimates by label, [moments][candidates], and the truth."""
+    """Hold the candidates at successive moments: the estimates by label, [moments][candidates], and the truth."""
 
     estimates: dict[tuple[str, str], list[list[Estimate]]]
     truth: Array
@@ -52,7 +52,7 @@ class Course(NamedTuple):
 
 @cache
 def course(kind: DriftKind, *, features: bool) -> Course:
-    """All seeds, one after the other."""
+    """Run all seeds one after the other."""
     courses = [one_course(kind, seed, features=features) for seed in SEEDS]
     labels = courses[0].estimates
     estimates = {label: [moment for each in courses for moment in each.estimates[label]] for label in labels}
@@ -60,7 +60,7 @@ def course(kind: DriftKind, *, features: bool) -> Course:
 
 
 def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
-    """A smaller world of five clusters: the default without features, and its best part with them."""
+    """Run a smaller world of five clusters: the default without features, and its best part with them."""
     world = World.synthetic(20, users=150, items=600, clusters=5, features=8)
     config: dict[str, Any] = {"estimators": [StratifiedDR()], "averages": [Mixture()]} if features else {}
     evaluator = Evaluator(world.candidates, drift=None, **config)
@@ -83,7 +83,7 @@ def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
 
 
 def batched(moments: Iterator[Moment], size: int) -> Iterator[list[Moment]]:
-    """This many at a time."""
+    """Yield batches of this many items."""
     while some := list(islice(moments, size)):
         yield some
 
@@ -119,7 +119,7 @@ def test_intervals_cover_the_value_of_the_moment(kind: DriftKind) -> None:
 
 
 def seasonal(seed: int, events: int) -> tuple[EventBatch, dict[str, Array]]:
-    """A log of four actions, whose rewards oscillate by 60 % in turn, and the values of two candidates."""
+    """Make a log of four actions with rewards that oscillate by 60 % in turn, and the values of two candidates."""
     rng = np.random.default_rng([50, seed])
     policies = {"one": np.array([0.375, 0.375, 0.125, 0.125]), "two": np.array([0.375, 0.125, 0.375, 0.125])}
     time = np.arange(events)[:, None] * 2 * np.pi / 24_000
@@ -167,7 +167,7 @@ def test_intervals_cover_in_a_world_that_moves_fast(kind: DriftKind) -> None:
 
 @cache
 def early(features: bool) -> dict[int, Array]:
-    """Whether the interval covers, by number of events, over all settings, worlds and candidates."""
+    """Return whether the interval covers, by number of events, over all settings, worlds and candidates."""
     best = StratifiedDR() if features else StratifiedIPS()
     covered: dict[int, list[bool]] = {}
     for seed in range(4):

@@ -1,4 +1,4 @@
-"""Bias and noise of estimators over many simulated logs whose true value is known."""
+"""Measure bias and noise of estimators over many simulated logs with a known true value."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_model_lessens_the_noise_and_a_cap_lessens_it_further() -> None:
 
 
 def third_supported(seed: int) -> Bandit:
-    """Nine actions of which the logging policy takes three; the target prefers others too."""
+    """Make a world of nine actions: the logging policy takes three, and the target prefers others too."""
     rng = np.random.default_rng(seed)
     contexts, actions = 3, 9
     logging = np.zeros((contexts, actions))

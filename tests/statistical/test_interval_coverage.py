@@ -25,14 +25,14 @@ STILL: list[AnyAverage] = [Cumulative(), Window(tau=1_000), Decay(alpha=0.998)]
 
 
 def still_world(rng: np.random.Generator, n: int = 2_000) -> Stream:
-    """Weights of mean 1 and standard deviation 0.7; clicks, likelier where the weight is large. E[w r] = 0.35."""
+    """Draw weights of mean 1 and standard deviation 0.7, and clicks, likelier for large weights: E[w r] = 0.35."""
     weight = rng.gamma(2.0, 0.5, n)
     chance = np.clip(0.2 + 0.1 * weight, 0, 1)
     return from_weights(weight, (rng.uniform(size=n) < chance) * 1.0)
 
 
 def coverage(kind: str, seed: int, repeats: int) -> dict[tuple[str, str], float]:
-    """Share of repeats whose interval holds the truth, by estimator and average."""
+    """Return the share of repeats with an interval that holds the truth, by estimator and average."""
     rng, covered = np.random.default_rng(seed), Counter[tuple[str, str]]()
     sample = rng.gamma(2.0, 0.5, 4_000_000)
     truth = float(np.mean(sample * np.clip(0.2 + 0.1 * sample, 0, 1)))
@@ -63,14 +63,14 @@ def test_empirical_bernstein_covers_at_least_as_often_as_its_confidence() -> Non
 
 
 def sessions(rng: np.random.Generator, count: int, size: int, correlation: float) -> Stream:
-    """Sessions of `size` events whose rewards have this intra-class correlation; mean 1/2, weights 1."""
+    """Draw sessions of `size` events with this intra-class correlation of rewards, mean 1/2, and weights of 1."""
     shared = np.repeat(rng.normal(0, math.sqrt(correlation), count), size)
     own = rng.normal(0, math.sqrt(1 - correlation), count * size)
     return from_weights(np.ones(count * size), 0.5 + 0.1 * (shared + own))
 
 
 def design_effects(rng: np.random.Generator, block: int, correlation: float) -> list[float]:
-    """Of eight streams of 600 sessions of 20 events."""
+    """Return the design effects of eight streams of 600 sessions of 20 events."""
     found = []
     for _ in range(8):
         stream = sessions(rng, 600, 20, correlation)

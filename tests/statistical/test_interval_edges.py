@@ -23,14 +23,14 @@ CASES = [
 
 
 def shares_missed(edge: str, kind: str, seeds: range) -> list[float]:
-    """The share of intervals in each column that miss; the candidates of one log share its rewards."""
+    """Return the share of intervals in each column that miss. The candidates of one log share its rewards."""
     found = missed(EDGES[edge], kind, seeds)
     without = CORRECTING if (edge, kind) in NEEDS_SUPPORT else set()
     return [float(np.mean(found[column])) for column in found if column[0] not in without]
 
 
 def by_chance(seeds: range) -> float:
-    """The share beyond 5 % that chance explains in this many logs."""
+    """Return the share beyond 5 % that chance explains in this many logs."""
     return 3 * float(np.sqrt(PROMISED * (1 - PROMISED) / len(seeds)))
 
 

@@ -24,13 +24,13 @@ CHANCE = 1 / (1 + np.exp(-2 * FEATURES @ np.array([1.0, -1.0, 0.5])))
 
 
 def value(weights: np.ndarray) -> float:
-    """The true value of a policy with these weights, in the world of `support.learning.log`."""
+    """Return the true value of a policy with these weights, in the world of `support.learning.log`."""
     shares = softmax(FEATURES @ weights[0], axis=1) if weights.size else np.full(CHANCE.shape, 1 / ACTIONS)
     return float((shares * CHANCE).sum(axis=1).mean())
 
 
 def missed(seed: int) -> set[tuple[str, str]]:
-    """The candidates and estimators whose sequence was ever away from the mean value of what the candidate was."""
+    """Return the candidates and estimators with a sequence that ever missed the candidate's mean value."""
     sequence = {"cumulative": "confidence_sequence"}
     estimators = [IPS(), DR()]
     evaluator = Evaluator(CANDIDATES, estimators, [Cumulative()], intervals=sequence, drift=None, promotion=None)

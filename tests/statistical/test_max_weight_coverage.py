@@ -1,4 +1,4 @@
-"""Coverage of the default interval, whose largest weight comes from the log, where the log hides it at first."""
+"""Measure coverage of the default interval when the log hides its largest weight at first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def falling(context: Array, number: Array) -> Array:
 
 
 def rare_contexts(context: Array, number: Array) -> Array:
-    """All actions but one have 1e-4 in every tenth context, elsewhere .02."""
+    """Make a log in which all actions but one have 1e-4 in every tenth context, and .02 in the others."""
     rare = np.where(context < 0.1, 1e-4, 0.02)[:, None]
     return (1 - rare * ACTIONS) * np.eye(ACTIONS)[0] + rare
 
@@ -38,19 +38,19 @@ def log_uniform(context: Array, number: Array) -> Array:
 
 
 def even_but_in_few_contexts(context: Array) -> Array:
-    """The candidate takes all actions evenly, and one rarely shown action in every tenth context."""
+    """Let the candidate take all actions evenly, and one rarely shown action in every tenth context."""
     return np.where(context[:, None] < 0.1, np.eye(ACTIONS)[1], 1 / ACTIONS)
 
 
 def favouring(context: Array) -> Array:
-    """The candidate favours a rarely shown action."""
+    """Let the candidate favour a rarely shown action."""
     return np.broadcast_to(0.9 * np.eye(ACTIONS)[1] + 0.1 / ACTIONS, (len(context), ACTIONS))
 
 
 def missed(
     run: int, logging: Callable[[Array, Array], Array], candidate: Callable[[Array], Array]
 ) -> list[tuple[bool, ...]]:
-    """Whether the intervals of the value on both averages miss, look by look; the value is .36."""
+    """Return whether the intervals of the value, .36, miss on both averages, look by look."""
     rng = np.random.default_rng([11, run])
     context, number = rng.random(EVENTS), np.arange(EVENTS)
     shares = logging(context, number)
@@ -84,7 +84,7 @@ def test_the_default_interval_covers_where_small_propensities_show_late(
 
 @pytest.mark.parametrize("max_weight", ["auto", "none", 201.0])
 def test_lifts_cover_before_production_has_taken_an_action_that_is_rarely_logged(max_weight: Any) -> None:
-    """In one context of five, production favours an action of propensity .004; the candidate takes all evenly."""
+    """In one context of five, production favours an action of propensity .004, and the candidate takes all evenly."""
     events, runs, actions, missed = 1_000, 300, 50, 0
     logging = 0.8 * np.eye(actions)[0] + 0.2 / actions
     mean = np.where(np.arange(actions) == 1, 0.42, 0.3)

@@ -1,4 +1,4 @@
-"""The memory that the mixture chooses in worlds that drift, and in one that does not."""
+"""Check the memory that the mixture chooses in worlds that drift, and in one that does not."""
 
 from __future__ import annotations
 

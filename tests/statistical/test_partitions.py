@@ -54,7 +54,7 @@ def folded(evaluator: PartitionedEvaluator, batch: EventBatch, offsets: list[int
 
 
 def followed(config: EvaluatorConfig, world: World, drift: Drift, seed: int) -> Iterator[tuple[Array, Array]]:
-    """The scores of one process and of four partitions, after each `LOOKED_AT` events from the second time on."""
+    """Return the scores of one process and of four partitions, from the second multiple of `LOOKED_AT` events on."""
     one, several = Evaluator.from_config(config), PartitionedEvaluator.from_config(config)
     offsets, chance = [0] * PARTITIONS, np.random.default_rng(seed)
     waiting: list[EventBatch] = []

@@ -1,4 +1,4 @@
-"""Whether a lift is shown as often as the forecast of its power promises."""
+"""Check that a lift is shown as often as the forecast of its power promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often sound candidates and logs are promoted or blamed by chance, and how soon wrong propensities are found."""
+"""Measure how often chance promotes or blames candidates, and how soon wrong propensities are found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.promotion import BLOCK, greedy_weights, make_monitor, smooth_weight
 
 
 def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
-    """The share of streams promoted by `anytime`, each as the only candidate; rewards do not depend on the action."""
+    """Return the share of streams with a promotion by `anytime`. Rewards do not depend on the action."""
     rng = np.random.default_rng(seed)
     monitor = make_monitor(candidates=streams, rule="anytime", family_size=1)
     state = monitor.start()
@@ -36,7 +36,7 @@ def test_another_policy_of_the_same_value_is_promoted_by_anytime_no_more_often_t
 
 
 def ever_proven(make: Any, events: int, streams: int, tau: int, seed: int) -> float:
-    """The share of streams whose lift the proof over recent events ever finds, at an error of 5 % each."""
+    """Return the share of streams with a lift that the proof over recent events ever finds, at an error of 5 % each."""
     rng, proof = np.random.default_rng(seed), LiftTest((0.0, 1.0), span=Restarted(tau, BLOCK))
     state, largest = proof.start(1 + streams), np.full(streams, -np.inf)
     for _ in range(0, events, 6000):
@@ -51,13 +51,14 @@ def ever_proven(make: Any, events: int, streams: int, tau: int, seed: int) -> fl
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [smooth_weights, greedy_weights])
 def test_a_proof_that_restarts_forty_times_finds_lifts_of_0_no_more_often_than_promised(make: Any) -> None:
-    """It finds them in .2 and .4 % of the streams; with the whole error for each restart it would in 19 and 16 %."""
+    """Find lifts in .2 and .4 % of the streams. With the whole error for each restart it would be 19 and 16 %."""
     assert ever_proven(make, 36_000, streams=1000, tau=900, seed=23) <= 0.05
 
 
 def events_until_blamed(make: Any, events: int, streams: int, wrong: float, seed: int) -> Array:
-    """After how many events each of many streams is blamed for its mean weight, propensities being `wrong` times
-    what they should be; infinite where it never is."""
+    """Return after how many events the mean weight of each stream is blamed, infinite for never. Propensities are
+    `wrong` times the true ones.
+    """
     rng, first = np.random.default_rng(seed), np.full(streams, np.inf)
     monitor = make_monitor(candidates=streams - 1, rule="bsea", trust=Trust(), logged=False)
     state, nothing = monitor.start(), np.full(6000, np.nan)

@@ -1,4 +1,4 @@
-"""Whether logged propensities are right: silent on correct ones over a whole stream, and loud where one is wrong."""
+"""Check that correct propensities pass over a whole stream, and that wrong ones are found."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ GAIN = 1 / np.log2(1 + np.arange(1.0, RANKS + 1))
 
 
 def truths() -> dict[tuple[str, str], float]:
-    """The value of production and of the opposite order, by estimator."""
+    """Return the value of production and of the opposite order, by estimator."""
     found = {}
     for policy, gain in (("logging", GAIN), ("new", GAIN[::-1])):
         found[policy, "click_ips"] = float(ATTRACTIVENESS @ gain)

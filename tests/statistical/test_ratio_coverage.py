@@ -22,7 +22,7 @@ def log(events: int, seed: int) -> se.EventBatch:
 
 
 def coverage(average: str, interval: str, streams: int, events: int, first_seed: int) -> dict[str, tuple[float, float]]:
-    """By estimator, the shares of streams whose interval has the true ratio, and the true lift."""
+    """Return the shares of streams with an interval that has the true ratio, and the true lift, by estimator."""
     lift = CHALLENGER - PRODUCTION
     hits: dict[str, list[tuple[bool, bool]]] = {}
     for seed in range(first_seed, first_seed + streams):

@@ -1,4 +1,4 @@
-"""How often confidence sequences ever miss, by simulation: not more often than they promise.
+"""Check by simulation that confidence sequences ever miss no more often than they promise.
 
 A run is a row: whole streams are drawn side by side, and looked at 60 times.
 """
@@ -26,7 +26,7 @@ ERROR = 0.05
 
 
 class Weights(NamedTuple):
-    """The importance weights that occur, how often, and what rewards are multiplied by where they do."""
+    """Hold the importance weights that occur, their probabilities, and the factors of their rewards."""
 
     weight: Array
     probability: Array
@@ -38,12 +38,12 @@ class Weights(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Of the candidate, where the mean reward is 1 before it is multiplied."""
+        """Return the value of the candidate if the mean reward before the factors is 1."""
         return float(self.probability @ (self.weight * self.better))
 
     @property
     def logged(self) -> float:
-        """Of the policy that logs."""
+        """Return the value of the logging policy."""
         return float(self.probability @ self.better)
 
 
@@ -63,7 +63,7 @@ def drifting(value: float) -> Array:
 
 
 def observations(weight: Array, reward: Array) -> Array:
-    """For the lower and upper bounds of the value and of the lift over the logging policy, [4, runs, events]."""
+    """Draw observations for the lower and upper bounds of the value and of the lift, [4, runs, events]."""
     gained, lost = weight * reward, weight * (1 - reward)
     return np.stack([gained, lost, gained + 1 - reward, lost + reward])
 
@@ -71,8 +71,7 @@ def observations(weight: Array, reward: Array) -> Array:
 def ever_missed(
     engine: WealthProcess, span: RestartSchedule, weights: Weights, mean: Array, runs: int, scale: float = 1.0
 ) -> tuple[Array, float]:
-    """In how many runs the lower and the upper bound of value and lift ever miss, [4]; and how wide the interval of the
-    value is in the end."""
+    """Return in how many runs the bounds of value and lift ever miss, [4], and the last width of the interval."""
     rng = np.random.default_rng(20_261_121)
     step = len(mean) // LOOKS
     before, state = np.zeros((4 * runs, 1, 2)), span.start(np.zeros((4 * runs, engine.width)))
@@ -96,13 +95,13 @@ def ever_missed(
 
 
 def _by_block(values: Array) -> Array:
-    """[4, runs, events] as [blocks, rows, 1, events of a block]."""
+    """Reshape [4, runs, events] to [blocks, rows, 1, events of a block]."""
     rows = values.reshape(4 * values.shape[1], -1, BLOCK)
     return np.ascontiguousarray(rows.swapaxes(0, 1)[:, :, None])
 
 
 def as_promised(missed: Array, runs: int) -> bool:
-    """Whether no end missed too often for half the error, at a level of one in a thousand each."""
+    """Return whether no bound missed too often for half the error, at a level of one in a thousand each."""
     return bool((missed <= binom.ppf(0.999, runs, ERROR / 2)).all())
 
 
@@ -170,7 +169,7 @@ STREAMS, CANDIDATES, LOOKS, BETWEEN = 15, 40, 60, 100
 
 
 def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[float, ...]) -> dict[str, float]:
-    """Through an evaluator: the shares of candidates whose intervals ever miss, by average and what they are about.
+    """Return the shares of candidates with intervals of an evaluator that ever miss, by average and covered value.
 
     Rewards drift and do not depend on the action: every candidate is worth what production is.
     """
@@ -209,7 +208,7 @@ def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[floa
 def test_in_an_evaluator_watched_intervals_seldom_ever_miss(
     weights: tuple[float, ...], chances: tuple[float, ...]
 ) -> None:
-    """600 candidates; those of one stream share its rewards, so that streams, not candidates, are counted apart."""
+    """Count streams apart, not the 600 candidates: the candidates of one stream share its rewards."""
     streams = [missed_on_the_way(seed, weights, chances) for seed in range(STREAMS)]
     for name in streams[0]:
         shares = np.array([stream[name] for stream in streams])

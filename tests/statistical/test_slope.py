@@ -1,4 +1,4 @@
-"""The error of `cap: auto` next to that of every fixed cap, in worlds with mild and with heavy-tailed weights."""
+"""Compare the error of `cap: auto` with every fixed cap, in worlds with mild and with heavy-tailed weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGS = {(1_000, tuple(KINDS)): 40, (5_000, tuple(KINDS)): 20, (50_000, ("clipped
 
 
 def errors(bandit: Bandit, events: int, kinds: tuple[str, ...]) -> Iterator[list[float]]:
-    """For each kind the root mean squared errors of `auto` and of all caps."""
+    """Return the root mean squared errors of `auto` and of all caps for each kind."""
     estimators: list[AnyEstimator] = [KINDS[kind](cap="auto") for kind in kinds]
     estimators += [KINDS[kind](cap=cap, name=f"{kind} {cap:g}") for kind in kinds for cap in CAPS]
     settings: dict[str, Any] = {"reward_model": Tabular(), "drift": None, "promotion": None}
