@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
     """Replace figures, each before `<!-- =name -->`."""
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(results: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The experiment of "When people change their mind", with the published estimators and those of streameval.
+"""Repeat the experiment of "When people change their mind" with the published estimators and streameval's.
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
@@ -122,9 +122,9 @@ def figures(
     from figures import after_jumps, estimates, forgetting
 
     stage = scene(world)
-    found = stored(results / f"{stage.name}.json")
-    forgetting(found, results / f"{stage.name}_forgetting.png")
-    after_jumps(found, results / f"{stage.name}_jumps.png", stage.span)
+    means = stored(results / f"{stage.name}.json")
+    forgetting(means, results / f"{stage.name}_forgetting.png")
+    after_jumps(means, results / f"{stage.name}_jumps.png", stage.span)
     estimates(stage, results / f"{stage.name}_estimates.png", events)
 
 
@@ -134,7 +134,7 @@ def _progress(what: str) -> Progress:
 
 
 def _contestants(estimators: list[str] | None, averages: list[str] | None) -> tuple[Contestant, ...]:
-    """Every estimator on every average, written as in a configuration."""
+    """Combine every estimator with every average, both written as in a configuration."""
     on = [TypeAdapter(AnyAverage).validate_python(_spelled(text)) for text in averages or ["mixture"]]
     return tuple(
         Contestant(TypeAdapter(AnyEstimator).validate_python(_spelled(text)), average)

@@ -160,9 +160,9 @@ def fill_in(
         "long": _long(long),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = {**figures(rows_of(scores)), **figures_of_streams(long)}
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = {**figures(rows_of(scores)), **figures_of_streams(long)}
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:

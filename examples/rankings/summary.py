@@ -20,8 +20,8 @@ def fill_in(document: str, results: Mapping[str, Any]) -> str:
     for name, lines in (("candidates", candidates(results)), ("errors", errors(results))):
         head = f"<!-- table: {name} -->\n"
         document = re.sub(rf"{head}(?:\|[^\n]*\n)*", head + lines, document)
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def candidates(results: Mapping[str, Any]) -> str:

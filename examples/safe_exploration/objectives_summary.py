@@ -30,10 +30,10 @@ def fill_in(
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {"objectives": _objectives(digits), "moving": _moving(moving)}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(digits, heavy, moving) | of_copies(copies) | of_longer_steps(longer)
-    known |= {"more": short(min(each.accuracy for each in more), 3), "more_events": f"{more[0].events:,}"}
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = figures(digits, heavy, moving) | of_copies(copies) | of_longer_steps(longer)
+    texts |= {"more": short(min(each.accuracy for each in more), 3), "more_events": f"{more[0].events:,}"}
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequence[Course]) -> dict[str, str]:

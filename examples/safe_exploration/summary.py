@@ -27,9 +27,9 @@ def fill_in(document: str, runs: Sequence[Run], overfitting: Mapping[str, Any]) 
         "overfitting": _fits(overfitting),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(runs, overfitting)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = figures(runs, overfitting)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, str]:

@@ -27,9 +27,9 @@ def fill_in(document: str, results: Mapping[str, Any]) -> str:
         for panel, errors in results["errors"].items()
     )
     table = r"(<!-- table: errors -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(table, lambda found: f"{found[1]}{head}{body}", document)
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(table, lambda match: f"{match[1]}{head}{body}", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(results: Mapping[str, Any]) -> dict[str, str]:
