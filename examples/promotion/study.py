@@ -1,4 +1,4 @@
-"""Error rates and delays of the promotion rules, on drifting worlds and on candidates with the same value.
+"""Measure error rates and delays of the promotion rules, on drifting worlds and on equally good candidates.
 
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
@@ -121,7 +121,7 @@ def long(
 
 @app.command()
 def table(
-    world: Annotated[str, typer.Option(help="whose results, by the name of its file")] = "lastfm",
+    world: Annotated[str, typer.Option(help="world of the results, by the name of its file")] = "lastfm",
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
