@@ -179,7 +179,7 @@ def rare_contexts(rate: float, whole: bool = False) -> Cells:
 
 
 def _falling(rate: float, runs: int, rng: np.random.Generator) -> Phases:
-    """Yield events whose exploration falls from .2 to .02 after half of 10,000 events."""
+    """Yield events with an exploration of .2 that falls to .02 after half of 10,000 events."""
     for exploration, steps in ((0.2, 50), (0.02, 50)):
         logging = greedy([0] * CONTEXTS, 10, exploration)
         cells = Cells.of(logging, *rare_action(10, 0.2, rate)[1:])

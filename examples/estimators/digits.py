@@ -30,7 +30,7 @@ FOR_LOGGING, FOR_TARGET = 40, 400
 
 @dataclass(frozen=True)
 class Digits:
-    """Hold the images from which events are drawn.
+    """Hold images as contexts of events, with the distributions of both policies.
 
     Args:
         label: Digit of each image, [images].

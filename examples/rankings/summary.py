@@ -46,7 +46,7 @@ def errors(results: Mapping[str, Any]) -> str:
 
 
 def slope(row: Mapping[str, Any]) -> float:
-    """Return the exponent with which the error changes with the number of clicks."""
+    """Return the exponent of the error as a power of the number of clicks."""
     return float(np.polyfit(np.log(row["clicks"]), np.log(row["corrected"]), 1)[0])
 
 

@@ -30,7 +30,7 @@ PRODUCTION = "production"
 
 @dataclass(frozen=True)
 class Digits:
-    """Hold the images from which events are drawn.
+    """Hold images as contexts of events, with the distributions of the baseline.
 
     Args:
         features: A constant and the pixels, [images, d].
