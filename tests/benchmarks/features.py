@@ -1,4 +1,4 @@
-"""Events with features, from their messages: the default estimate against the simplest one, and the whole family."""
+"""Measure events with features, from their messages: the default estimate, the simplest one, and the whole family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three segments of ten values in the context against none, in the daemon's loop and after decoding."""
+"""Compare three segments of ten values in the context with none, in the daemon's loop and after decoding."""
 
 from __future__ import annotations
 

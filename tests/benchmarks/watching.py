@@ -1,4 +1,4 @@
-"""Scrapes and Reports of a daemon with many candidates, and its start-up."""
+"""Measure scrapes and Reports of a daemon with many candidates, and its start-up."""
 
 from __future__ import annotations
 
