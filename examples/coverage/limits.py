@@ -1,4 +1,4 @@
-"""Compare `max_weight: auto`, no limit and the right limit, on logs whose propensities reveal the limit or hide it.
+"""Compare `max_weight: auto`, no limit and the right limit, on logs with propensities that reveal the limit or hide it.
 
 Events of one kind (a context and an action) are counted instead of drawn one by one. The counts give the sums that an
 interval needs for hundreds of runs at once. Time passes in blocks of 100 events.
@@ -29,7 +29,7 @@ Z = NormalDist().inv_cdf(0.975)
 KINDS = ("normal", "none", "auto", "right")
 QUANTITIES = ("value", f"lift over {LOGGING}", f"lift over {DEPLOYED}")
 CONTEXTS, VARIED = 100, 10
-"""Number of contexts, and the number in logs whose contexts are all different."""
+"""Number of contexts, and the number in logs with contexts that are all different."""
 
 
 class Cells(NamedTuple):
@@ -157,8 +157,10 @@ def slates(rate: float, by_slot: bool) -> Cells:
 
 
 def log_uniform(rate: float) -> Cells:
-    """Return cells with log-uniform propensities between 1e-4 and 1. Rarely shown actions are worth three times as
-    much."""
+    """Return cells with log-uniform propensities between 1e-4 and 1.
+
+    Rarely shown actions are worth three times as much.
+    """
     rng = np.random.default_rng(5)
     logging = np.exp(rng.uniform(np.log(1e-4), 0, (VARIED, 10)))
     logging[:, 0] = 1.0
@@ -443,8 +445,10 @@ def interval(kind: str, quantity: str, log: Log, step: Step, log_limits: Floats,
 
 
 def _likely(step: Step, terms: TermRange) -> Floats:
-    """Return the largest likely weight of the deployed policy under its limits from the log, the first column of
-    `terms`."""
+    """Return the largest likely weight of the deployed policy under its limits from the log.
+
+    These limits are in the first column of `terms`.
+    """
     weight, square = step.deployed / step.events
     means = Means(np.full_like(weight, step.events), weight, square, weight, square, square)
     return heaviest_likely(means, TermRange._make(column[0] for column in terms))

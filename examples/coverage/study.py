@@ -36,9 +36,9 @@ Results = Annotated[Path, typer.Option(help="directory of the results")]
 
 @app.command()
 def run(
-    worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds; default all")] = None,
+    worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds (default all)")] = None,
     runs: Annotated[int, typer.Option(min=CHUNK, help=f"runs of each, a multiple of {CHUNK}")] = RUNS,
-    parts: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; default all")] = None,
+    parts: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)} (default all)")] = None,
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     results: Results = RESULTS,
 ) -> None:
@@ -75,7 +75,7 @@ def table(
 
 @app.command()
 def limits(
-    names: Annotated[list[str] | None, typer.Argument(help="names of logs; default all")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="names of logs (default all)")] = None,
     runs: Annotated[int, typer.Option(min=0, help="runs of each (0 only fills in the table)")] = 4_000,
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose table is filled in")] = HERE / "README.md",

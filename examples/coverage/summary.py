@@ -292,8 +292,10 @@ def _replaced(document: str, tables: Mapping[str, str], figures: Mapping[str, st
 
 
 def promised(row: Row) -> bool:
-    """Return whether the interval claims to cover its reference. On a mixture, only `drift_aware` claims the current
-    value."""
+    """Return whether the interval claims to cover its reference.
+
+    On a mixture, the reference is the current value, and only `drift_aware` claims to cover it.
+    """
     return row.average != "mixture" or row.kind == "drift_aware"
 
 

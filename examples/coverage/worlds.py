@@ -73,8 +73,10 @@ def _heavy() -> Stage:
 
 
 def _heavy_to_learn() -> Stage:
-    """Return four actions for a policy that learns with 8 % exploration. An action that it has abandoned has a weight
-    of 50."""
+    """Return four actions for a policy that learns with 8 % exploration.
+
+    An action that it has abandoned has a weight of 50.
+    """
     policies = {
         LOGGING: np.full((1, 4), 0.25),
         DEPLOYED: np.array([[0.5, 0.5, 0.0, 0.0]]),

@@ -1,8 +1,8 @@
-"""Turn handwritten digits into a bandit: an image is the context, the ten digits are the actions, the right one earns
-1.
+"""Turn handwritten digits into a bandit.
 
-A small part of the images trains the logging policy, another part the target policy. Events are drawn from the rest.
-Only the reward of the logged action is observed, but the true value is known, because every image has a label.
+An image is the context, the ten digits are the actions, and the right one earns 1. A small part of the images trains
+the logging policy, another part the target policy. Events are drawn from the rest. Only the reward of the logged action
+is observed, but the true value is known, because every image has a label.
 """
 
 from __future__ import annotations

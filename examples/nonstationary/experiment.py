@@ -73,8 +73,10 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def scored_batches(events: int) -> range:
-    """Return the batches after which a run of this many events is scored: 100, 110, ... (after 10,100, 11,100, ...
-    events)."""
+    """Return the batches after which a run of this many events is scored.
+
+    These are 100, 110, ..., so a run is scored after 10,100, 11,100, ... events.
+    """
     return range(100, events // BATCH, 10)
 
 

@@ -43,8 +43,10 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, report: Report, candidates: Sequence[str], production: str) -> Look:
-        """Read the numbers on the mixture. A squared error adds the disagreement of the decays to the sampling
-        variance."""
+        """Read the numbers on the mixture.
+
+        A squared error is the sampling variance plus the squared disagreement of the decays.
+        """
         value, lift, error = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()
         for label in (estimator.label for estimator in ESTIMATORS):
             rows = [report.get(name, label, "mixture") for name in candidates]
@@ -55,8 +57,9 @@ class Look(NamedTuple):
 
 
 def shrunk(value: Floats, model: Floats, error: Floats) -> Floats:
-    """Shrink the corrections of the model towards their mean, as far as chance explains their differences (James-
-    Stein).
+    """Shrink the corrections of the model towards their mean, as far as chance explains their differences.
+
+    This is the estimator of James and Stein.
 
     Args:
         value: Values of the candidates, [candidates].

@@ -34,7 +34,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 DOCUMENTS = [HERE / "README.md", HERE.parents[1] / "README.md"]
@@ -66,7 +66,7 @@ def run(
     average: Annotated[
         list[str] | None, typer.Option(help="... on averages, e.g. '{kind: decay, alpha: .999}'")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt or stationary (default all)")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
     events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = os.cpu_count() or 1,

@@ -21,7 +21,7 @@ INTERVALS = {
     "ips / window, normal with drift": "normal, drift included",
     "ips / window, Bernstein": "empirical_bernstein",
 }
-"""Contestants whose intervals are in the tables, and the kind of interval."""
+"""Kind of interval of the contestants with intervals in the tables."""
 PUBLISHED = {
     "ips, cumulative": ("ips / cumulative",),
     "ips, window 10,000": ("ips / window",),

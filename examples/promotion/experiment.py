@@ -10,7 +10,7 @@ from streameval.simulation import Drift, World, simulate
 
 RULES: tuple[str, ...] = ("paired", "anytime", "sea", "bsea")
 AT_ONCE = 60
-"""Batches between two Reports. Rules see every block; Reports only show the results."""
+"""Batches between two Reports. Rules see every block. Reports only show the results."""
 
 
 class Stretch(NamedTuple):

@@ -42,7 +42,7 @@ from streameval import InputError
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 CHOOSING = 2
 """Seeds from 100 on, for the predictors of errors."""
 STREAMS = 50
@@ -59,7 +59,7 @@ Processes = Annotated[int, typer.Option(min=1, help="runs at a time")]
 @app.command()
 def run(
     world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
-    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt or stationary (default all)")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
     events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
     processes: Processes = CORES,
@@ -77,7 +77,7 @@ def run(
 def errors(
     world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
     settings: Annotated[
-        list[str] | None, typer.Option(help="smooth, abrupt, stationary; default the first two")
+        list[str] | None, typer.Option(help="smooth, abrupt or stationary (default the first two)")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="100, 101 and so on")] = CHOOSING,
     events: Annotated[int, typer.Option(min=100_000, help="of one run")] = 1_000_000,

@@ -1,4 +1,4 @@
-"""Define candidates as code. streameval calls them, so neither the recommender nor the log needs them."""
+"""Define candidates as code. streameval calls them, so the recommender and the log do not need them."""
 
 from collections.abc import Callable, Sequence
 

@@ -92,7 +92,7 @@ def decide(context: Context, rng: random.Random) -> dict[str, Any]:
 # From here on: simulated users.
 
 PERIOD = 1800.0
-"""Seconds in which most people move from news to sport to music and back."""
+"""Seconds that most people take to move from news to sport to music and back."""
 
 
 def tastes(moment: float) -> list[float]:

@@ -1,8 +1,8 @@
-"""Turn handwritten digits into a bandit: an image is the context, the ten digits are the actions, the right one earns
-1.
+"""Turn handwritten digits into a bandit.
 
-The baseline is a classifier that has seen few images. Only the reward of the chosen digit is observed, but the true
-value of every policy is known, because every image has a label.
+An image is the context, the ten digits are the actions, and the right one earns 1. The baseline is a classifier that
+has seen few images. Only the reward of the chosen digit is observed, but the true value of every policy is known,
+because every image has a label.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from streameval import Evaluator, EventBatch, Learned, Ridge
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SEEDS = 20
-"""Seeds 0 to 19, fixed before the first run; no run was discarded."""
+"""Seeds 0 to 19, fixed before the first run. No run was discarded."""
 
 CANDIDATES: Mapping[str, Any] = {
     "ips": Learned(per_action=True),

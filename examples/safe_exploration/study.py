@@ -22,7 +22,7 @@ from summary import fill_in
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Results = Annotated[Path, typer.Option(help="directory of the results")]

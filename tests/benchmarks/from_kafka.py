@@ -157,5 +157,5 @@ def benchmark(events: int = 200_000) -> Benchmark:
         Ratio("confluent", "kafka-python"),
         *(Ratio(f"live, {client}", "a core", 0.15) for client in POLLS),
     ]
-    title = f"The daemon from a broker: {PARTITIONS} partitions; live: {EVENTS_PER_SECOND} events a second"
+    title = f"The daemon from a broker: {PARTITIONS} partitions, and live with {EVENTS_PER_SECOND} events a second"
     return Benchmark(title, works, ratios)

@@ -10,7 +10,7 @@ from support.fake_kafka import TOPIC, FakeCluster
 
 REWARDS = "rewards"
 WINDOW = 5.0
-"""Seconds after a decision in which its rewards count."""
+"""Seconds after a decision while its rewards count."""
 START = 1_700_000_000.0
 DAY = 86_400.0
 PROPENSITY = 0.5
@@ -110,7 +110,7 @@ class Producers:
 
     @property
     def have_sent_all(self) -> bool:
-        """Return whether neither events nor rewards wait to be written."""
+        """Return whether no events and no rewards wait to be written."""
         return not self._due and not any(self._unsent.values())
 
     def become_punctual(self) -> None:

@@ -71,14 +71,14 @@ up in large portions, and the allocator keeps their memory."""
 MANY = 500
 """Scrapes that are enough for a 99th percentile. If there are fewer, the 90th is used."""
 LEAKED = 3
-"""Number by which open descriptors may grow without a leak, because connections come and go."""
+"""Open descriptors that a daemon may gain without a leak, because connections come and go."""
 SETTLING = 60.0
 """Seconds within which a daemon has closed what it opened for the last fault."""
 GROWN = 2.0
-"""MiB by which memory may grow: two steps, because the interpreter takes memory for small objects by the MiB."""
+"""MiB that memory may grow: two steps, because the interpreter takes memory for small objects by the MiB."""
 AVERAGES_OF_ENGINE = ["cumulative", {"kind": "window", "span": "1m"}, {"kind": "decay", "half_life": "1m"}]
 SLOWER_ON_SPARK = 2.0
-"""Factor by which a scrape may take longer, because all executors want the same processors at once in each batch."""
+"""A scrape may take this many times longer, because all executors want the same processors at once in each batch."""
 AHEAD = 100_000
 """Events that wait in the log if they are sent as fast as the daemon takes them."""
 
@@ -378,12 +378,12 @@ def _slope(runs: list[list[Sample]], memory: Callable[[Sample], float]) -> tuple
 def complaints(results: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
     """Return the failed criteria of the results.
 
-    Memory may grow within the noise (three standard errors) and by `grown` MiB in the measured time. If others work on
-    the same processors, everything may take longer.
+    Memory may grow within the noise (three standard errors) and by some MiB in the measured time. If others work on the
+    same processors, everything may take longer.
 
     Args:
         results: Results of `Soak.run`.
-        grown: MiB by which memory may grow.
+        grown: Growth of memory in MiB that is allowed.
         slower: How many times longer everything takes than on an idle machine, if the load does not show it.
     """
     grows = {
