@@ -53,7 +53,7 @@ def page(text: str, directory: Path) -> str:
     Links lead to indexes of directories, lists follow an empty line, and comments are left out.
     """
 
-    def to_index(link: re.Match[str]) -> str:
+    def index_link(link: re.Match[str]) -> str:
         path = link["path"].rstrip("/")
         return f"{path}/index.md" if (directory / path).is_dir() else link[0]
 
@@ -62,14 +62,14 @@ def page(text: str, directory: Path) -> str:
     for line in COMMENT.sub("", text).splitlines():
         fenced ^= bool(FENCE.match(line))
         if not fenced:
-            line = LINK.sub(to_index, line)
-            if ITEM.match(line) and lines and lines[-1].strip() and not within_list(lines):
+            line = LINK.sub(index_link, line)
+            if ITEM.match(line) and lines and lines[-1].strip() and not ends_in_list(lines):
                 lines.append("")
         lines.append(line)
     return "\n".join(lines)
 
 
-def within_list(lines: list[str]) -> bool:
+def ends_in_list(lines: list[str]) -> bool:
     """Return whether the last paragraph is a list."""
     for line in reversed(lines):
         if not line.strip():

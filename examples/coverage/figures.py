@@ -42,13 +42,15 @@ def misses(rows: Sequence[Row], path: Path) -> None:
     }
     shown = [row for row in rows if row.kind in KINDS and promised(row)]
     for index, (shape, message) in enumerate(SHAPES.items()):
-        some = [row for row in shown if WORLDS[row.world].shape == shape]
-        height = np.array([-KINDS.index(row.kind) + (2 - index) * NUDGE for row in some])
+        shape_rows = [row for row in shown if WORLDS[row.world].shape == shape]
+        height = np.array([-KINDS.index(row.kind) + (2 - index) * NUDGE for row in shape_rows])
         widths = [
             row.half_width / (normal.get((row.world, row.average, row.estimator, row.quantity)) or np.nan)
-            for row in some
+            for row in shape_rows
         ]
-        for axes, numbers in zip(panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True):
+        for axes, numbers in zip(
+            panels, ([row.miss for row in shape_rows], [row.ever for row in shape_rows], widths), strict=True
+        ):
             axes.plot(
                 numbers, height, ".", color=COLOURS[index], alpha=0.45, markersize=5, markeredgewidth=0, label=message
             )

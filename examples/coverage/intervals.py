@@ -119,7 +119,7 @@ Stated = tuple[Sequence[str], str, str, Target, Ends, Ends]
 """Estimators, average, kind, true values, and the bounds of values and of lifts."""
 
 
-def _on_fixed(run: Run) -> Iterator[Stated]:
+def _fixed_intervals(run: Run) -> Iterator[Stated]:
     """Yield intervals on averages with a fixed kernel."""
     for average in AVERAGES:
         readings = _read(average, run)
@@ -128,7 +128,7 @@ def _on_fixed(run: Run) -> Iterator[Stated]:
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
 
-def _watched(run: Run) -> Iterator[Stated]:
+def _tracked_intervals(run: Run) -> Iterator[Stated]:
     """Yield the confidence sequences, which are valid under continuous monitoring."""
     labels, every = _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
@@ -142,7 +142,7 @@ def _watched(run: Run) -> Iterator[Stated]:
             yield labels, average.kind, OF_WINDOW, target, *ends
 
 
-def _on_adaptive(run: Run) -> Iterator[Stated]:
+def _adaptive_intervals(run: Run) -> Iterator[Stated]:
     for average in ADAPTIVE:
         averaging = Averaging(average, run.policies)
         after_blocks = list(averaging.read(run.evidence, every=1))
@@ -154,7 +154,7 @@ def _on_adaptive(run: Run) -> Iterator[Stated]:
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
 
-def _on_mixture(run: Run) -> Iterator[Stated]:
+def _mixture_intervals(run: Run) -> Iterator[Stated]:
     """Yield intervals on the mixture, all compared with the current value."""
     readings = _read(Mixture(), run, MIXED)
     now = Target.of(run.truth, partial(_at, run.look_indices), len(MIXED))
@@ -168,10 +168,10 @@ def _read(average: AnyAverage, run: Run, estimators: tuple[AnyEstimator, ...] = 
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Stated]]] = {
-    "fixed": _on_fixed,
-    "watched": _watched,
-    "mixture": _on_mixture,
-    "adaptive": _on_adaptive,
+    "fixed": _fixed_intervals,
+    "watched": _tracked_intervals,
+    "mixture": _mixture_intervals,
+    "adaptive": _adaptive_intervals,
 }
 """The parts of a run, each computed and stored separately."""
 
@@ -235,7 +235,7 @@ def _ends(
     count, policy_columns = len(estimators), run.looks * len(estimators)
     heaviest, limits = run.heaviest, run.limits if bound.limited_by_log else None
     columns = TermRange.by_column(estimators, REWARDS, bound.largest_weight(heaviest), limits)
-    terms = TermRange._make(_look_by_look(column, count) for column in columns)
+    terms = TermRange._make(_join_looks(column, count) for column in columns)
     denominator = readings.value.mean_denominator
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
@@ -243,22 +243,22 @@ def _ends(
     if (limit := bound.heaviest(readings.value, terms)) is not None:
         production = np.maximum(production, np.minimum(limit, _lacking_weight(readings.value))[:policy_columns])
     differences = terms.over_production(policy_columns, np.resize(production, scaled.shape), scaled)
-    tracked = None if kept is None else [_look_by_look(end, count) for end in (*kept.value, *kept.lift)]
+    tracked = None if kept is None else [_join_looks(end, count) for end in (*kept.value, *kept.lift)]
     tracked_value, tracked_lift = (None, None) if tracked is None else (np.stack(tracked[:4]), np.stack(tracked[4:]))
     value = bound.bounds(readings.value, terms, CONFIDENCE, tracked_value)
     lift = bound.bounds(
         readings.lift, differences, CONFIDENCE, None if tracked_lift is None else tracked_lift[:, policy_columns:]
     )
     value, lift = extended_to(readings.value.value, *value), extended_to(readings.lift.value, *lift)
-    return _by_column(value, count, run.looks), _by_column(lift, count, run.looks)
+    return _split_columns(value, count, run.looks), _split_columns(lift, count, run.looks)
 
 
-def _look_by_look(columns: NDArray[Any], estimators: int) -> NDArray[Any]:
+def _join_looks(columns: NDArray[Any], estimators: int) -> NDArray[Any]:
     """Reorder numbers [columns, looks] as in a reading of all looks, [policies, looks, estimators]."""
     return columns.reshape(-1, estimators, columns.shape[-1]).swapaxes(1, 2).ravel()
 
 
-def _by_column(ends: Ends, estimators: int, looks: int) -> Ends:
+def _split_columns(ends: Ends, estimators: int, looks: int) -> Ends:
     """Reorder the numbers of a reading of all looks to [columns, looks]."""
     lower, upper = (end.reshape(-1, looks, estimators).swapaxes(1, 2).reshape(-1, looks) for end in ends)
     return lower, upper

@@ -331,7 +331,7 @@ def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> 
         if len(new):
             best = np.argsort(-occurring[new], axis=1)[:, :WEIGHTS_KEPT]
             value, count = (np.take_along_axis(array[new], best, axis=1) for array in (occurring, counted))
-            repeated = [np.where(count >= place, value, 0.0) for place in range(1, WEIGHTS_KEPT + 1)]
+            repeated = [np.where(count >= rank, value, 0.0) for rank in range(1, WEIGHTS_KEPT + 1)]
             kept[new, kind] = np.sort(np.concatenate([kept[new, kind], *repeated], axis=1), axis=1)[:, -WEIGHTS_KEPT:]
 
 
@@ -366,8 +366,8 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
         if last in log.looks:
             limit_values = limits(LargestState(0, largest), [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
             recent = steps[0]
-            for each in steps[1:]:
-                recent = recent + each
+            for later in steps[1:]:
+                recent = recent + later
             for average, part in {"cumulative": total, "window": recent}.items():
                 yield from _rates(log, average, part, limit_values, seen, last)
         if last < log.looks[-1]:

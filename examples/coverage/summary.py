@@ -70,8 +70,8 @@ class Row(NamedTuple):
 def rows_of(lines: Sequence[Line]) -> Iterator[Row]:
     """Yield the rows of one world from all of its lines."""
     for part in PARTS:
-        if some := [line for line in lines if line.part == part]:
-            yield from _rows_of_part(some)
+        if part_lines := [line for line in lines if line.part == part]:
+            yield from _rows_of_part(part_lines)
 
 
 def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
@@ -246,9 +246,9 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
             quantity: One of QUANTITIES.
             but: Words in the titles of logs to leave out.
         """
-        some = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
-        some = [row for row in some if row.events >= SOON and not any(words in row.log for words in but)]
-        return [row.width / width[row.log, quantity, "right", row.events] for row in some]
+        selected = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
+        selected = [row for row in selected if row.events >= SOON and not any(words in row.log for words in but)]
+        return [row.width / width[row.log, quantity, "right", row.events] for row in selected]
 
     spreads, evenly, slates = "candidate takes", "takes 50 actions evenly", "slates of three slots as one"
     deployed = f"lift over {DEPLOYED}"
@@ -318,10 +318,10 @@ def _worst(
         choose: Returns whether to include a row.
     """
 
-    def worst_of(some: Sequence[Row]) -> str:
-        if not some:
+    def worst_of(rows: Sequence[Row]) -> str:
+        if not rows:
             return NONE
-        worst = max(some, key=number)
+        worst = max(rows, key=number)
         return f"{_share(number(worst))} ± {_share(error(worst))}"
 
     def table(rows: Sequence[Row]) -> str:
@@ -434,7 +434,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
 
 
 def _grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
-    return {name: list(some) for name, some in groupby(sorted(rows, key=key), key=key)}
+    return {name: list(group) for name, group in groupby(sorted(rows, key=key), key=key)}
 
 
 def _text(world: World) -> str:

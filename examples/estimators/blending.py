@@ -49,7 +49,7 @@ def mean_squared_errors(estimates: Mapping[str, Array], truth: float) -> dict[st
     return {label: float(np.mean((values - truth) ** 2)) for label, values in estimates.items()}
 
 
-def with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
+def estimates_with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
     """Return digits with a logging policy that takes only the likeliest actions, and estimates on their logs.
 
     Args:

@@ -65,7 +65,7 @@ class Digits:
             label[rest],
             _exploring(_sharpened(logging.predict_proba(images[rest]), 2.0), exploration, supported),
             _sharpened(target.predict_proba(images[rest]), 1.5),
-            _by_name(seen),
+            _digit_features(seen),
         )
 
     @cached_property
@@ -107,7 +107,7 @@ def _exploring(probabilities: Array, exploration: float, supported: int) -> Arra
     return np.minimum(mixed, 1.0)  # rounding
 
 
-def _by_name(seen: Array) -> Array:
+def _digit_features(seen: Array) -> Array:
     """Return features for a linear model per digit.
 
     An indicator of the digit and the features of the image stand in the columns of that digit.

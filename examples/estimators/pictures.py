@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blending import CAPS, SUPPORTED, TAUS, Array, estimates, mean_squared_errors, with_support
+from blending import CAPS, SUPPORTED, TAUS, Array, estimates, estimates_with_support, mean_squared_errors
 from digits import DIGITS, Digits
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ def supports(path: Path) -> dict[str, Any]:
     """Draw and return mean estimates and errors against the number of supported actions."""
     shown = {"cab": f"cab {CAP:g}", "switch": f"switch {CAP:g}", "dr": "dr", "dm": "dm", "ips": "ips"}
     logs, events = 30, EVENTS
-    runs = [with_support(supported, logs, events, CAP) for supported in SUPPORTED]
+    runs = [estimates_with_support(supported, logs, events, CAP) for supported in SUPPORTED]
     truth, missing = runs[0][0].value, [digits.unsupported for digits, _ in runs]
     figure = Figure(figsize=(8.6, 4.6), dpi=150, facecolor="white")
     left, right = figure.add_axes((0.08, 0.26, 0.4, 0.62)), figure.add_axes((0.58, 0.26, 0.4, 0.62))

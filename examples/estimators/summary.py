@@ -20,7 +20,7 @@ def fill_in(document: str, results: Mapping[str, Any]) -> str:
 def figures(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of the text by name: errors at the best cap of `cab`, and values with three of ten actions."""
     errors, support = results["errors"], results["support"]
-    cab, cab_dr = by_cap(errors, "cab"), by_cap(errors, "cab_dr")
+    cab, cab_dr = errors_by_cap(errors, "cab"), errors_by_cap(errors, "cab_dr")
     best = min(cab, key=lambda cap: cab[cap])
     better = [cap for cap, error in cab_dr.items() if error < errors["dr"]]
     three = support["supported"].index(3)
@@ -39,7 +39,7 @@ def figures(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def by_cap(errors: Mapping[str, float], label: str) -> dict[float, float]:
+def errors_by_cap(errors: Mapping[str, float], label: str) -> dict[float, float]:
     """Return the errors of an estimator by its cap."""
     names = {name: name.split(" ") for name in errors}
     return {float(parts[1]): errors[name] for name, parts in names.items() if parts[0] == label}

@@ -98,7 +98,7 @@ def forgetting(means: Sequence[Mean], path: Path) -> None:
     figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(means).encode()):08x}"})
 
 
-def after_jumps(means: Sequence[Mean], path: Path, span: int) -> None:
+def jumps(means: Sequence[Mean], path: Path, span: int) -> None:
     """Draw error and coverage in the abrupt setting by the time since the last jump."""
     abrupt = {mean.contestant: mean for mean in means if mean.setting == "abrupt"}
     names = ("ips / adaptive_decay, published", "ips / window", DEFAULT)

@@ -38,11 +38,11 @@ class Store:
         lines = self._whole().splitlines()
         return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Score])
 
-    def add(self, some: Iterable[Score]) -> None:
+    def add(self, scores: Iterable[Score]) -> None:
         """Append scores, and replace a truncated last line."""
         with self.path.open("ab") as file:
             file.truncate(len(self._whole()))
-            file.write(b"".join(msgspec.json.encode(score) + b"\n" for score in some))
+            file.write(b"".join(msgspec.json.encode(score) + b"\n" for score in scores))
 
     def _whole(self) -> bytes:
         """Return the complete lines."""

@@ -119,12 +119,12 @@ def figures(
     results: Results = RESULTS,
 ) -> None:
     """Draw the figures from the tables and from one more run."""
-    from figures import after_jumps, estimates, forgetting
+    from figures import estimates, forgetting, jumps
 
     stage = scene(world)
     means = stored(results / f"{stage.name}.json")
     forgetting(means, results / f"{stage.name}_forgetting.png")
-    after_jumps(means, results / f"{stage.name}_jumps.png", stage.span)
+    jumps(means, results / f"{stage.name}_jumps.png", stage.span)
     estimates(stage, results / f"{stage.name}_estimates.png", events)
 
 

@@ -85,24 +85,26 @@ def means(scores: Iterable[Score]) -> list[Mean]:
     return [_mean_of(*key, group) for key, group in order.items()]
 
 
-def _mean_of(world: str, setting: str, contestant: str, events: int, some: Sequence[Score]) -> Mean:
-    mse, spread = _mean_and_error([score.mse for score in some])
-    published = [score.published_mse for score in some if score.published_mse is not None]
+def _mean_of(world: str, setting: str, contestant: str, events: int, scores: Sequence[Score]) -> Mean:
+    mse, spread = _mean_and_error([score.mse for score in scores])
+    published = [score.published_mse for score in scores if score.published_mse is not None]
     published_mse, published_spread = _mean_and_error(published) if published else (None, None)
     columns = {
-        name: tuple(_mean_of_present(column) for column in zip(*(getattr(score, name) for score in some), strict=True))
+        name: tuple(
+            _mean_of_present(column) for column in zip(*(getattr(score, name) for score in scores), strict=True)
+        )
         for name in ("early_coverage", "early_half_width", "coverage_from", "phase_mse", "phase_coverage")
     }
     return Mean(
         world,
         setting,
         contestant,
-        len(some),
+        len(scores),
         events,
         mse,
         spread,
-        _mean_of_present([score.coverage for score in some]),
-        _mean_of_present([score.half_width for score in some]),
+        _mean_of_present([score.coverage for score in scores]),
+        _mean_of_present([score.half_width for score in scores]),
         **columns,
         published_mse=published_mse,
         published_mse_se=published_spread,
@@ -183,7 +185,7 @@ def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str,
         best = min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse)
         texts[f"default_{setting}"] = _ratio(default.mse / best.mse)
         for name in ("cumulative", "window", "decay", "mixture", "adaptive_decay, published"):
-            texts[f"{name.partition(',')[0]}_{setting}"] = _without_zero(by[f"ips / {name}", setting], False)
+            texts[f"{name.partition(',')[0]}_{setting}"] = _error_text(by[f"ips / {name}", setting], False)
         for name in ("window", "decay"):
             texts[f"{name}_over_cumulative_{setting}"] = _ratio(by[f"ips / {name}", setting].mse / cumulative.mse)
             shown = [mean for mean in worlds["lastfm"] if mean.contestant.startswith(f"ips / {name} ")]
@@ -191,9 +193,9 @@ def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str,
             texts[f"best_{name}_{setting}"] = f"{_horizon(least.contestant):,}"
     for alpha in ("0.9995", "0.9999", "0.99998"):
         name = f"ips / decay {alpha}"
-        texts[f"decay_of_{_horizon(name)}"] = _without_zero(by[name, "smooth"], False)
+        texts[f"decay_of_{_horizon(name)}"] = _error_text(by[name, "smooth"], False)
     cumulative = by["ips / cumulative", "stationary"]
-    texts["spread_stationary"] = _without_zero(cumulative, True).partition("± ")[2]
+    texts["spread_stationary"] = _error_text(cumulative, True).partition("± ")[2]
     texts["default_over_cumulative"] = f"{by[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
     texts["coverage_after_jump"] = f"{100 * (by[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
     notes = {f"{name}_{index}": figure for name, row in variants["notes"] for index, figure in enumerate(row)}
@@ -213,9 +215,7 @@ def _ratio(share: float) -> str:
 def _errors(means: Sequence[Mean]) -> Iterable[list[str]]:
     by = {(mean.contestant, mean.setting): mean for mean in means}
     for row, names in ERRORS.items():
-        cells = [
-            " / ".join(_without_zero(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS
-        ]
+        cells = [" / ".join(_error_text(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS]
         yield [row, *(f"**{cell}**" if names == (DEFAULT,) else cell for cell in cells)]
 
 
@@ -225,13 +225,13 @@ def _published(means: Sequence[Mean], reported: Sequence[Sequence[str]]) -> Iter
     for name, *errors in reported:
         if errors:
             yield [name, "thesis", *errors]
-        yield ["" if errors else name, "here", *(_on_published_grid(by[name, setting]) for setting in SETTINGS)]
+        yield ["" if errors else name, "here", *(_published_error(by[name, setting]) for setting in SETTINGS)]
 
 
-def _on_published_grid(mean: Mean) -> str:
+def _published_error(mean: Mean) -> str:
     if mean.published_mse is None:
         return NONE
-    return _without_zero(msgspec.structs.replace(mean, mse=mean.published_mse, mse_se=mean.published_mse_se), True)
+    return _error_text(msgspec.structs.replace(mean, mse=mean.published_mse, mse_se=mean.published_mse_se), True)
 
 
 def _covered(means: Sequence[Mean]) -> Iterable[list[str]]:
@@ -245,14 +245,14 @@ def _synthetic(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
     """Yield the best published form in each setting, and the mixtures."""
     by = {(mean.contestant, mean.setting): mean for mean in means}
     best = [min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse) for setting in SETTINGS]
-    forms = [f"{_without_zero(mean, False)} ({mean.contestant.removeprefix('ips / ')})" for mean in best]
+    forms = [f"{_error_text(mean, False)} ({mean.contestant.removeprefix('ips / ')})" for mean in best]
     yield [world, "best published", *forms]
     for name in ("stratified_ips / mixture", DEFAULT):
-        yield ["", name, *(_without_zero(by[name, setting], True) for setting in SETTINGS)]
+        yield ["", name, *(_error_text(by[name, setting], True) for setting in SETTINGS)]
     yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(by[DEFAULT, setting]) for setting in SETTINGS)]
 
 
-def _without_zero(mean: Mean, spread: bool) -> str:
+def _error_text(mean: Mean, spread: bool) -> str:
     """Format an error in thousandths, such as `.133 ± .003`."""
     return re.sub(r"\b0\.", ".", _error(mean) if spread else _error(msgspec.structs.replace(mean, mse_se=None)))
 
@@ -264,10 +264,10 @@ def markdown(means: Sequence[Mean]) -> str:
     for seeds in sorted(set(seeds_of.values()), reverse=True):
         rows = {row: "" for row, its_seeds in seeds_of.items() if its_seeds == seeds and row not in ONLY_INTERVALS}
         parts.append(f"## Mean squared error, thousandths (± standard error), seeds 0 to {seeds - 1}")
-        parts.append(_by_setting("", means, _error, rows))
+        parts.append(_setting_table("", means, _error, rows))
     if any(mean.contestant in INTERVALS for mean in means):
         parts.append("## Coverage of the value now, and half-width of the 95% interval")
-        parts.append(_by_setting("interval", means, _interval, INTERVALS))
+        parts.append(_setting_table("interval", means, _interval, INTERVALS))
         parts.append("## Coverage early, all settings together")
         parts.append(_early(means, INTERVALS))
     return "\n\n".join(parts) + "\n"
@@ -277,7 +277,7 @@ def _rows(means: Iterable[Mean]) -> list[str]:
     return list(dict.fromkeys(mean.contestant for mean in means))
 
 
-def _by_setting(note: str, means: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
+def _setting_table(note: str, means: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
     """Return a table with one line per contestant and one column per setting.
 
     Args:

@@ -33,11 +33,11 @@ class Store(Generic[Line]):
         """Return all lines, without a last line that an interruption truncated."""
         return [msgspec.json.decode(line, type=self.kind) for line in self._whole().splitlines()]
 
-    def add(self, some: Iterable[Line]) -> None:
+    def add(self, lines: Iterable[Line]) -> None:
         """Append lines, and replace a truncated last line."""
         with self.path.open("ab") as file:
             file.truncate(len(self._whole()))
-            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in some))
+            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def _whole(self) -> bytes:
         return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""

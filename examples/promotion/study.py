@@ -70,7 +70,7 @@ def run(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / f"{scene(world).name}.jsonl", Score)
     jobs = missing_runs(store, world, kinds, range(seeds), events)
-    _with_progress(len(jobs), lambda done: perform_all(perform, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform, jobs, store, processes, done))
 
 
 @app.command()
@@ -89,7 +89,7 @@ def errors(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "errors.jsonl", ErrorScores)
     jobs = missing_errors(store, world, kinds, seeds, events)
-    _with_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
 
 
 @app.command()
@@ -103,7 +103,7 @@ def same(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "same.jsonl", aa_streams.Outcome)
     jobs = missing_streams(store, streams, events)
-    _with_progress(len(jobs), lambda done: perform_all(perform_stream, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_stream, jobs, store, processes, done))
 
 
 @app.command()
@@ -116,7 +116,7 @@ def long(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "long.jsonl", aa_streams.LongOutcome)
     jobs = missing_long(store, streams)
-    _with_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
 
 
 @app.command()
@@ -147,7 +147,7 @@ def figures(
     one_run(stage, results / f"{stage.name}_run.png", events)
 
 
-def _with_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:
+def _show_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=jobs)

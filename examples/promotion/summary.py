@@ -312,7 +312,7 @@ TARGETS = (
 def _targets(rows: Sequence[Row], fresh: Sequence[Row]) -> str:
     head = ["`paired` should", "", "all seeds", "seeds not used for choosing"]
     body = [
-        [target.text, setting, *(_reached(target, setting, some) for some in (rows, fresh))]
+        [target.text, setting, *(_reached(target, setting, group) for group in (rows, fresh))]
         for target in TARGETS
         for setting in target.settings
     ]

@@ -123,7 +123,7 @@ def shown_pages(queries: Queries, production: Integers, scores: Array, attractiv
     order[rows, 0], order[rows, other[rows]] = other[rows], 0
     swap = np.zeros((LAYOUT_PAGES, 2))
     swap[rows] = np.column_stack([np.ones(len(rows)), other[rows] + 1])
-    liked, scored = (traffic.at_rank(values)[asked[:, None], order] for values in (attractive, scores))
+    liked, scored = (traffic.rank_table(values)[asked[:, None], order] for values in (attractive, scores))
     eta = np.where(np.arange(LAYOUT_PAGES) < CHANGE, 1.0, 0.5)[:, None]
     looks = np.arange(1.0, SHOWN + 1) ** -eta
     clicks = (random.random(liked.shape) < liked * looks).astype(float)

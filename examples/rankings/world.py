@@ -109,8 +109,8 @@ class Traffic:
         NaN stands after the last document of a page.
         """
         asked = random.integers(self.queries.count, size=pages)
-        shown = ~np.isnan(self._by_rank[asked])
-        clicked = random.random(shown.shape) < self._by_rank[asked] * self._looks
+        shown = ~np.isnan(self._attractive_ranks[asked])
+        clicked = random.random(shown.shape) < self._attractive_ranks[asked] * self._looks
         return asked, np.where(shown, clicked, np.nan)
 
     @cached_property
@@ -118,10 +118,10 @@ class Traffic:
         return np.asarray(np.arange(1.0, np.diff(self.queries.start).max() + 1) ** -self.eta)
 
     @cached_property
-    def _by_rank(self) -> Array:
-        return self.at_rank(self.attractive)
+    def _attractive_ranks(self) -> Array:
+        return self.rank_table(self.attractive)
 
-    def at_rank(self, values: Array) -> Array:
+    def rank_table(self, values: Array) -> Array:
         """Return values of documents by query and rank of production, [queries, longest].
 
         NaN stands after the last document of a query.
@@ -133,7 +133,7 @@ class Traffic:
     def batch(self, asked: Integers, clicked: Array, candidates: Mapping[str, Integers]) -> EventBatch:
         """Return the pages as events, with the ranks of candidates."""
         ranks = {
-            name: self.at_rank(candidate_ranks.astype(float))[asked] for name, candidate_ranks in candidates.items()
+            name: self.rank_table(candidate_ranks.astype(float))[asked] for name, candidate_ranks in candidates.items()
         }
         return EventBatch.from_rankings(clicks=clicked, ranks=ranks)
 

@@ -51,13 +51,13 @@ class Digits:
             dataset: File in the format of LIBSVM, such as `usps.bz2`, in place of the digits. Its labels are the
                 actions.
         """
-        pixels, label = load_digits(return_X_y=True) if dataset is None else from_libsvm(dataset)
+        pixels, label = load_digits(return_X_y=True) if dataset is None else read_libsvm(dataset)
         actions = int(label.max()) + 1
         order = np.random.default_rng(seed).permutation(len(label))
         pixels, label = pixels[order] / np.abs(pixels).max(), label[order]
         classifier = LogisticRegression(max_iter=1_000).fit(pixels[:FOR_BASELINE], label[:FOR_BASELINE])
         pixels, label = pixels[FOR_BASELINE:], label[FOR_BASELINE:]
-        return cls(with_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
+        return cls(add_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
 
     @cached_property
     def by_action(self) -> Array:
@@ -102,13 +102,13 @@ class Digits:
         )
 
 
-def from_libsvm(dataset: Path) -> tuple[Array, NDArray[np.int64]]:
+def read_libsvm(dataset: Path) -> tuple[Array, NDArray[np.int64]]:
     """Read the features [images, d] and the labels, numbered from 0."""
     features, label = load_svmlight_file(str(dataset))
     return features.toarray(), np.unique(label, return_inverse=True)[1]
 
 
-def with_constant(pixels: Array) -> Array:
+def add_constant(pixels: Array) -> Array:
     return np.concatenate([np.ones((len(pixels), 1)), pixels], axis=1)
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from digits import DIGITS, Array, Digits, with_constant
+from digits import DIGITS, Array, Digits, add_constant
 from rich.progress import track
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -81,7 +81,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return abs(self.estimate - self.truth) / self.error
 
 
-def on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outcome]:
+def run_on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outcome]:
     """Run all candidates on the log of production, a classifier of 25 images that explores."""
     digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 1])
     evaluator = Evaluator(
@@ -162,7 +162,7 @@ class Comparison(msgspec.Struct, frozen=True):
     largest: float
 
 
-def on_large_weights(seed: int) -> Comparison:
+def run_on_large_weights(seed: int) -> Comparison:
     """Train both on a log of a peaked logger in several passes. Some rewards are wrong."""
     pixels, label = load_digits(return_X_y=True)
     rng = np.random.default_rng([seed, 2])
@@ -176,7 +176,7 @@ def on_large_weights(seed: int) -> Comparison:
     action = np.minimum((rng.random((HEAVY_EVENTS, 1)) > logging[image].cumsum(axis=1)).sum(axis=1), DIGITS - 1)
     right = action == label[image]
     reward = np.where(rng.random(HEAVY_EVENTS) < NOISE, ~right, right).astype(float)
-    features = with_constant(pixels)
+    features = add_constant(pixels)
     batch = EventBatch.from_arrays(
         reward=reward,
         action=action,
@@ -240,7 +240,7 @@ def following(candidates: Mapping[str, Any]) -> Evaluator:
     )
 
 
-def on_moving_digits(seed: int) -> list[Course]:
+def run_on_moving_digits(seed: int) -> list[Course]:
     """Return the values of all candidates. `frozen` is what `ips` was at the first change."""
     values: dict[str, list[float]] = {name: [] for name in (*MOVING, "frozen", "production")}
     evaluator, frozen = following(MOVING), np.empty(0)
@@ -269,7 +269,7 @@ class Copy(msgspec.Struct, frozen=True):
     values: list[float]
 
 
-def on_copies(seed: int) -> list[Copy]:
+def run_on_copies(seed: int) -> list[Copy]:
     """Return the copies that `{kind: versions_of, every: 10000, keep: 2}` makes, for as long as they are candidates."""
     evaluator, copies, candidates = following({COPIED: MOVING[COPIED]}), list[Copy](), list[tuple[Copy, Array]]()
     for event, digits, batch in moving_digits(seed):
@@ -285,12 +285,12 @@ def on_copies(seed: int) -> list[Copy]:
 
 
 STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
-    "objectives": (on_digits, Outcome),
-    "large_weights": (lambda seed: [on_large_weights(seed)], Comparison),
-    "moving": (on_moving_digits, Course),
-    "copies": (lambda seed: on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
-    "longer_steps": (lambda seed: on_digits(seed, step=LONGER_STEP), Outcome),
-    "more_events": (lambda seed: on_digits(seed, MORE_EVENTS) if seed == GAVE_UP else [], Outcome),
+    "objectives": (run_on_digits, Outcome),
+    "large_weights": (lambda seed: [run_on_large_weights(seed)], Comparison),
+    "moving": (run_on_moving_digits, Course),
+    "copies": (lambda seed: run_on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
+    "longer_steps": (lambda seed: run_on_digits(seed, step=LONGER_STEP), Outcome),
+    "more_events": (lambda seed: run_on_digits(seed, MORE_EVENTS) if seed == GAVE_UP else [], Outcome),
 }
 """A function for one run and the type of its lines, by the name of the results."""
 

@@ -31,7 +31,7 @@ class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return cls(**fields | {"policies": list(fields["policies"].values())})
 
 
-def in_polls(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) -> Work:
+def poll_work(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) -> Work:
     """Decode all messages, a poll at a time."""
 
     def run() -> None:
@@ -52,10 +52,10 @@ def benchmark(events: int = 40_000) -> Benchmark:
     positional = [msgspec.msgpack.encode(Positional.of(value)) for value in values]
     at_once = msgspec.json.Decoder(list[form]).decode  # type: ignore[valid-type]
     tasks = {
-        "JSON, message by message": in_polls(values, one_by_one(msgspec.json.Decoder(form).decode)),
-        "JSON, a poll as one array": in_polls(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
-        "MessagePack": in_polls(named, one_by_one(msgspec.msgpack.Decoder(form).decode)),
-        "MessagePack without names": in_polls(positional, one_by_one(msgspec.msgpack.Decoder(Positional).decode)),
+        "JSON, message by message": poll_work(values, one_by_one(msgspec.json.Decoder(form).decode)),
+        "JSON, a poll as one array": poll_work(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
+        "MessagePack": poll_work(named, one_by_one(msgspec.msgpack.Decoder(form).decode)),
+        "MessagePack without names": poll_work(positional, one_by_one(msgspec.msgpack.Decoder(Positional).decode)),
         "JSON to columns": decoding(values, JsonDecoder(CANDIDATES)),
     }
     ratios = [Ratio(name, "orjson.loads") for name in tasks]

@@ -44,7 +44,7 @@ def padded(event: dict[str, object]) -> bytes:
     return line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}"
 
 
-def with_context(count: int, fields: tuple[str, ...], seed: int = 20190211) -> list[bytes]:
+def events_with_context(count: int, fields: tuple[str, ...], seed: int = 20190211) -> list[bytes]:
     """Make compact events with a context of small numbers."""
     values = np.random.default_rng(seed).integers(0, 10, (count, len(fields))).tolist()
     return [
@@ -53,7 +53,9 @@ def with_context(count: int, fields: tuple[str, ...], seed: int = 20190211) -> l
     ]
 
 
-def with_actions(count: int, actions: int, features: int, greedy: bool = False, seed: int = 20190211) -> list[bytes]:
+def events_with_actions(
+    count: int, actions: int, features: int, greedy: bool = False, seed: int = 20190211
+) -> list[bytes]:
     """Make events with the features of all actions and eleven distributions over them.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from measuring import Benchmark, Ratio, updating
 from memory_source import daemon, decoded
-from messages import CANDIDATES, with_context
+from messages import CANDIDATES, events_with_context
 
 from streameval import Evaluator
 
@@ -17,7 +17,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 
 
 def benchmark(events: int = 12_000) -> Benchmark:
-    values = with_context(events, FIELDS)
+    values = events_with_context(events, FIELDS)
     works = {}
     for name, segments in {"30 segments": SEGMENTS, "none": None}.items():
         decoder = Evaluator(CANDIDATES, segments=segments).config.decoder()

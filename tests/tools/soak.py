@@ -402,7 +402,7 @@ def complaints(results: dict[str, Any], grown: float = GROWN, slower: float = 1.
     return [f"not true: {check}" for check, good in checks.items() if not good]
 
 
-def on_spark() -> dict[str, Any]:
+def spark_engine() -> dict[str, Any]:
     """Return an engine with two executors. Their heaps are taken at the start, so only other memory grows."""
     java = "-Xms512m -XX:+AlwaysPreTouch"
     return {
@@ -447,7 +447,7 @@ def main() -> int:
     with real_broker() as broker, tempfile.TemporaryDirectory() as folder:
         if arguments.engine:
             options: dict[str, Any] = {"rate": None, "fault_every": 120.0, "warm_up": WARM_UP_OF_ENGINE}
-            options |= {"client": "confluent", "engine": on_spark()}
+            options |= {"client": "confluent", "engine": spark_engine()}
         else:
             options = {"rate": arguments.rate, "fault_every": 60.0, "warm_up": WARM_UP, "client": arguments.client}
         soak = Soak(broker, Path(folder), 60 * arguments.minutes, **options)

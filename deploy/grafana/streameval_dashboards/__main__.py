@@ -16,15 +16,15 @@ UNKNOWN = {"auto", "auto_count", "auto_min", "footer"}
 def write(directory: Path) -> None:
     """Write all dashboards, each to a file named after its uid."""
     for board in (policies.dashboard(), pipeline.dashboard()):
-        content = _without_unknown(json.loads(JSONEncoder().encode(board)))
+        content = _drop_unknown(json.loads(JSONEncoder().encode(board)))
         (directory / f"{board.uid}.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def _without_unknown(value: Any) -> Any:
+def _drop_unknown(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_unknown(entry) for entry in value]
+        return [_drop_unknown(entry) for entry in value]
     if isinstance(value, dict):
-        return {key: _without_unknown(entry) for key, entry in value.items() if key not in UNKNOWN}
+        return {key: _drop_unknown(entry) for key, entry in value.items() if key not in UNKNOWN}
     return value
 
 

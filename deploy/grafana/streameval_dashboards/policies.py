@@ -131,18 +131,18 @@ def _ship() -> Placed:
 def _rewards() -> AnyPanel:
     selected = f'{POLICY}, estimator="$estimator", average="$average"'
 
-    def of_rewards(operation: str, metric: str, of: str = selected) -> str:
+    def reward_query(operation: str, metric: str, selector: str = selected) -> str:
         row = '"policy", ", ", "policy", "reward"'
-        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{of}}}, {row}))"
+        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{selector}}}, {row}))"
 
     queries = [
-        Query(of_rewards("avg", "value"), "value of the policy"),
-        Query(of_rewards("min", "lift_lower"), "lift, at least"),
-        Query(of_rewards("avg", "lift"), "lift"),
-        Query(of_rewards("max", "lift_upper"), "lift, at most"),
-        Query(of_rewards("avg", "lift_ratio"), "relative lift"),
+        Query(reward_query("avg", "value"), "value of the policy"),
+        Query(reward_query("min", "lift_lower"), "lift, at least"),
+        Query(reward_query("avg", "lift"), "lift"),
+        Query(reward_query("max", "lift_upper"), "lift, at most"),
+        Query(reward_query("avg", "lift_ratio"), "relative lift"),
         *(
-            Query(of_rewards(operation, f"guardrail_{metric}", POLICY), name)
+            Query(reward_query(operation, f"guardrail_{metric}", POLICY), name)
             for operation, metric, name in (
                 ("min", "max_loss", "may lose"),
                 ("min", "lift_bound", "decision bound"),
@@ -169,19 +169,19 @@ def _rewards() -> AnyPanel:
 
 
 def _segments() -> AnyPanel:
-    def of_values(operation: str, metric: str) -> str:
+    def value_query(operation: str, metric: str) -> str:
         series, row = f"streameval_segment_policy_{metric}{{{POLICY}}}", '"policy", ", ", "policy", "segment", "value"'
         return or_none(f"{operation} by (policy) (label_join({series}, {row}))", "policy")
 
     queries = [
-        Query(of_values("max", "share"), "share"),
-        Query(of_values("min", "events"), "effective events"),
-        Query(of_values("min", "value_lower"), "value, at least"),
-        Query(of_values("avg", "value"), "value of the policy"),
-        Query(of_values("max", "value_upper"), "value, at most"),
-        Query(of_values("min", "lift_lower"), "lift, at least"),
-        Query(of_values("avg", "lift"), "lift"),
-        Query(of_values("max", "lift_upper"), "lift, at most"),
+        Query(value_query("max", "share"), "share"),
+        Query(value_query("min", "events"), "effective events"),
+        Query(value_query("min", "value_lower"), "value, at least"),
+        Query(value_query("avg", "value"), "value of the policy"),
+        Query(value_query("max", "value_upper"), "value, at most"),
+        Query(value_query("min", "lift_lower"), "lift, at least"),
+        Query(value_query("avg", "lift"), "lift"),
+        Query(value_query("max", "lift_upper"), "lift, at most"),
     ]
     return columns(
         About(
@@ -231,14 +231,14 @@ def _learner_lines(title: str, text: str, metric: str) -> timeseries.Panel:
 
 
 def _adaptation() -> Placed:
-    def of_averages(
+    def average_lines(
         metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
     ) -> AnyPanel:
         query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
         panel = lines(About(title, description, unit), query, log_scale=log_scale, names_on_the_right=True)
         return panel if decimals is None else panel.decimals(decimals)
 
-    horizon = of_averages(
+    horizon = average_lines(
         "streameval_policy_horizon_events",
         "Horizon",
         "Number of latest events that a decaying average looks back over. For the mixture, it is the mean of its "
@@ -246,27 +246,27 @@ def _adaptation() -> Placed:
         "short",
         log_scale=True,
     )
-    window = of_averages(
+    window = average_lines(
         "streameval_policy_window_events",
         "Window",
         "Number of latest events in a window. Adaptive windows are short while values change.",
         "short",
         log_scale=True,
     )
-    alpha = of_averages(
+    alpha = average_lines(
         "streameval_policy_decay_alpha",
         "Decay (alpha)",
         "Factor by which the weight of an event falls with each later event. Nearer to 1 looks back further.",
         "none",
         decimals=6,
     )
-    drift = of_averages(
+    drift = average_lines(
         "streameval_policy_lipschitz_per_event",
         "Drift per event (k)",
         "Measured bound on the change of the value per event, used by adaptive averages.",
         "sci",
     )
-    bias = of_averages(
+    bias = average_lines(
         "streameval_policy_bias_bound",
         "Bound on the bias from drift",
         "How far an average may be from the present value, because it looks back while values change. Adaptive "
